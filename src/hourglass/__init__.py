@@ -1,0 +1,1 @@
+"""Durable workflows as plain synchronous Python functions."""

@@ -1,0 +1,169 @@
+"""A handle: an open connection to an engine for one task queue, which can be polled and completed.
+
+The contract, the same for every engine:
+
+- `poll_*` waits for the next item and raises `Shutdown` once the handle is shutting down and has nothing left to give.
+  A poll must never be cancelled: whoever may be cancelled shields it.
+- Every activation is completed exactly once, evictions included. Completions of one run are sent in order.
+- `initiate_shutdown` stops new work and may be called more than once; `finalize_shutdown` is awaited once, after both polls
+  have raised `Shutdown` and no call is in flight.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation, Payloads, RetryRule
+from hourglass.converter import Failure, Payload
+from hourglass.errors import HourglassError
+
+
+class Shutdown(HourglassError):
+    """The handle is shut down: there is nothing more to poll."""
+
+
+class HandleBroken(HourglassError):
+    """The handle failed for good; a new one is needed."""
+
+
+class ActivityTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of an activity, to be executed here. Durations are seconds (0: unset), times nanoseconds since the epoch."""
+
+    token: bytes
+    activity_id: str
+    activity_type: str
+    arguments: Payloads = ()
+    attempt: int = 1
+    is_local: bool = False
+    namespace: str = ""
+    task_queue: str = ""
+    workflow_id: str = ""
+    run_id: str = ""
+    workflow_type: str = ""
+    headers: dict[str, Payload] = {}
+    heartbeat_details: Payloads = ()
+    scheduled_time_ns: int = 0
+    current_attempt_scheduled_time_ns: int = 0
+    started_time_ns: int = 0
+    schedule_to_close_timeout: float = 0.0
+    start_to_close_timeout: float = 0.0
+    heartbeat_timeout: float = 0.0
+    retry_policy: RetryRule | None = None
+    priority_key: int = 0
+
+
+class ActivityCancel(msgspec.Struct, frozen=True):
+    """Stop an attempt that is running here. `reason` is Core's name for why, such as `CANCELLED` or `TIMED_OUT`."""
+
+    token: bytes
+    reason: str = "CANCELLED"
+
+
+ActivityItem: TypeAlias = ActivityTask | ActivityCancel
+
+
+class ActivityOk(msgspec.Struct, frozen=True):
+    """The attempt returned."""
+
+    token: bytes
+    result: Payload | None = None
+
+
+class ActivityFailed(msgspec.Struct, frozen=True):
+    """The attempt failed."""
+
+    token: bytes
+    failure: Failure
+
+
+class ActivityCancelled(msgspec.Struct, frozen=True):
+    """The attempt ended because it was cancelled."""
+
+    token: bytes
+    failure: Failure
+
+
+class ActivityDeferred(msgspec.Struct, frozen=True):
+    """The attempt will be completed later, by its token, by somebody else."""
+
+    token: bytes
+
+
+ActivityResult: TypeAlias = ActivityOk | ActivityFailed | ActivityCancelled | ActivityDeferred
+
+
+class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a handle behaves; checked by `check` before any engine sees it."""
+
+    task_queue: str
+    identity: str = ""
+    build_id: str = ""
+    workflows: bool = True
+    activities: bool = True
+    max_cached_workflows: int = 1000
+    max_concurrent_workflow_tasks: int = 100
+    max_concurrent_activities: int = 100
+    max_concurrent_local_activities: int = 100
+    workflow_pollers: int = 5
+    activity_pollers: int = 5
+    sticky_timeout: float = 5.0
+    heartbeat_throttle: float = 5.0
+    max_activities_per_second: float | None = None
+    graceful_shutdown: float = 0.0
+
+    def check(self) -> None:
+        """Raise ValueError for what an engine would silently accept and then fail on."""
+        if not self.task_queue.strip():
+            raise ValueError("the task queue must have a name")
+        for field in (
+            "max_concurrent_workflow_tasks",
+            "max_concurrent_activities",
+            "max_concurrent_local_activities",
+            "workflow_pollers",
+            "activity_pollers",
+        ):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
+        if self.max_cached_workflows < 0:
+            raise ValueError(f"max_cached_workflows must not be negative, not {self.max_cached_workflows}")
+        if not (self.workflows or self.activities):
+            raise ValueError("a worker needs workflows or activities, or both")
+
+
+class Handle(Protocol):
+    """What a worker needs of an engine, for one task queue."""
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        ...
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+        ...
+
+    async def complete_activation(self, completion: Completion) -> None:
+        """Answer an activation. A malformed completion is turned into a failed task by the handle itself."""
+        ...
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        """Report the end of an attempt."""
+        ...
+
+    def heartbeat(self, token: bytes, details: Payloads) -> None:
+        """Report that an attempt lives. Throttled by the engine; never blocks."""
+        ...
+
+    def request_eviction(self, run_id: str) -> None:
+        """Ask the engine to evict a run, which arrives as an activation with `RunEvicted`."""
+        ...
+
+    def initiate_shutdown(self) -> None:
+        """Take no new work."""
+        ...
+
+    async def finalize_shutdown(self) -> None:
+        """Free everything. The handle is gone afterwards."""
+        ...

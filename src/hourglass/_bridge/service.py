@@ -1,0 +1,374 @@
+"""What a client can ask of an engine: requests and answers as frozen data, and the one-method seam `Service.call`.
+
+Each request class names its answer as its type parameter, so that `await service.call(Describe(…))` is typed. Payloads
+are encoded; conversion happens above, transport below. Refusals are raised as `hourglass.errors.ServiceError` and its
+kinds by the engine.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from hourglass._bridge.handle import Handle, HandleConfig
+from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.events import Payloads, RetryRule
+from hourglass.converter import Failure, Payload
+
+A = TypeVar("A")
+
+
+class WorkflowStatus(IntEnum):
+    """The status of a run (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    RUNNING = 1
+    COMPLETED = 2
+    FAILED = 3
+    CANCELED = 4
+    TERMINATED = 5
+    CONTINUED_AS_NEW = 6
+    TIMED_OUT = 7
+    PAUSED = 8
+
+
+class IdConflictPolicy(IntEnum):
+    """What to do when a workflow of this id is running (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    FAIL = 1
+    USE_EXISTING = 2
+    TERMINATE_EXISTING = 3
+
+
+class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
+    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call."""
+
+    rpc_timeout: float | None = None
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """The answer to a request that has none."""
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A workflow was started, or (`started` False) an existing one was used."""
+
+    run_id: str
+    started: bool = True
+
+
+class StartWorkflow(Request[Started], frozen=True, kw_only=True):
+    """Start a workflow; with `signal_name`, start and signal it in one step."""
+
+    workflow_id: str
+    workflow_type: str
+    task_queue: str
+    request_id: str
+    arguments: Payloads = ()
+    identity: str = ""
+    execution_timeout: float | None = None
+    run_timeout: float | None = None
+    task_timeout: float | None = None
+    start_delay: float | None = None
+    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
+    id_conflict_policy: IdConflictPolicy = IdConflictPolicy.UNSPECIFIED
+    retry_policy: RetryRule | None = None
+    cron_schedule: str = ""
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    headers: dict[str, Payload] = {}
+    static_summary: Payload | None = None
+    static_details: Payload | None = None
+    priority_key: int = 0
+    signal_name: str = ""
+    signal_arguments: Payloads = ()
+
+
+class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Send a signal."""
+
+    workflow_id: str
+    signal_name: str
+    request_id: str
+    run_id: str = ""
+    arguments: Payloads = ()
+    identity: str = ""
+    headers: dict[str, Payload] = {}
+
+
+class QueryAnswer(msgspec.Struct, frozen=True):
+    """What a query handler returned."""
+
+    result: Payloads = ()
+
+
+class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
+    """Ask a question. A handler that raises becomes `QueryFailedError`."""
+
+    workflow_id: str
+    query_name: str
+    run_id: str = ""
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+
+
+class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """Ask a workflow to cancel."""
+
+    workflow_id: str
+    request_id: str
+    run_id: str = ""
+    first_execution_run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+
+
+class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
+    """End a workflow now, without asking it."""
+
+    workflow_id: str
+    run_id: str = ""
+    first_execution_run_id: str = ""
+    reason: str = ""
+    details: Payloads = ()
+    identity: str = ""
+
+
+class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """An activity that a run waits for."""
+
+    activity_id: str
+    activity_type: str
+    state: str
+    attempt: int = 1
+    maximum_attempts: int = 0
+    last_failure: Failure | None = None
+    next_attempt_time_ns: int = 0
+    last_started_time_ns: int = 0
+    last_worker_identity: str = ""
+
+
+class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one run. Times are nanoseconds since the epoch, 0 where unset."""
+
+    workflow_id: str
+    run_id: str
+    workflow_type: str
+    status: WorkflowStatus
+    task_queue: str = ""
+    start_time_ns: int = 0
+    execution_time_ns: int = 0
+    close_time_ns: int = 0
+    history_length: int = 0
+    parent_workflow_id: str = ""
+    parent_run_id: str = ""
+    root_workflow_id: str = ""
+    root_run_id: str = ""
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in detail."""
+
+    summary: WorkflowSummary
+    pending_activities: tuple[PendingActivity, ...] = ()
+    task_attempt: int = 0
+    first_execution_run_id: str = ""
+    static_summary: Payload | None = None
+    static_details: Payload | None = None
+
+
+class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
+    """Look at one run."""
+
+    workflow_id: str
+    run_id: str = ""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some runs, and where to go on (empty at the end)."""
+
+    workflows: tuple[WorkflowSummary, ...]
+    next_page_token: bytes = b""
+
+
+class ListWorkflows(Request[Page], frozen=True, kw_only=True):
+    """List runs that match a filter of Temporal's list filter language; empty lists all."""
+
+    query: str = ""
+    page_size: int = 100
+    next_page_token: bytes = b""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many runs match."""
+
+    count: int
+
+
+class CountWorkflows(Request[Count], frozen=True, kw_only=True):
+    """Count runs that match a filter."""
+
+    query: str = ""
+
+
+class RunCompleted(msgspec.Struct, frozen=True):
+    """The run returned."""
+
+    result: Payloads = ()
+    new_run_id: str = ""
+
+
+class RunFailed(msgspec.Struct, frozen=True):
+    """The run failed."""
+
+    failure: Failure
+    new_run_id: str = ""
+
+
+class RunCanceled(msgspec.Struct, frozen=True):
+    """The run ended as cancelled."""
+
+    details: Payloads = ()
+
+
+class RunTerminated(msgspec.Struct, frozen=True):
+    """The run was terminated."""
+
+    reason: str = ""
+    details: Payloads = ()
+
+
+class RunTimedOut(msgspec.Struct, frozen=True):
+    """The run took too long."""
+
+    new_run_id: str = ""
+
+
+class RunContinued(msgspec.Struct, frozen=True):
+    """The run continued as a new one."""
+
+    new_run_id: str
+
+
+class StillOpen(msgspec.Struct, frozen=True):
+    """The run did not close within the wait; ask again. `run_id` is the run that was watched."""
+
+    run_id: str = ""
+
+
+Outcome: TypeAlias = (
+    RunCompleted | RunFailed | RunCanceled | RunTerminated | RunTimedOut | RunContinued | StillOpen
+)
+
+
+class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
+    """Wait until a run closes, or until the engine's long poll ends (then the answer is `StillOpen`)."""
+
+    workflow_id: str
+    run_id: str = ""
+
+
+class HistoryPage(msgspec.Struct, frozen=True):
+    """A page of a history: Temporal's JSON form of each event, as bytes, and where to go on."""
+
+    events: tuple[bytes, ...]
+    next_page_token: bytes = b""
+
+
+class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
+    """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
+
+    workflow_id: str
+    run_id: str = ""
+    next_page_token: bytes = b""
+    wait_new: bool = False
+
+
+class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
+    """End an activity from outside, by its token, or by workflow id, run id and activity id.
+
+    Exactly one of `result`, `failure` and `cancelled_details` counts: a failure if there is one, then cancellation.
+    """
+
+    token: bytes = b""
+    workflow_id: str = ""
+    run_id: str = ""
+    activity_id: str = ""
+    result: Payload | None = None
+    failure: Failure | None = None
+    cancelled: bool = False
+    cancelled_details: Payloads = ()
+    identity: str = ""
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    """Whether the activity was asked to stop."""
+
+    cancel_requested: bool = False
+
+
+class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
+    """Report that an activity that is completed elsewhere lives."""
+
+    token: bytes = b""
+    workflow_id: str = ""
+    run_id: str = ""
+    activity_id: str = ""
+    details: Payloads = ()
+    identity: str = ""
+
+
+REQUESTS: tuple[type[Request[Any]], ...] = (
+    StartWorkflow,
+    SignalWorkflow,
+    QueryWorkflow,
+    CancelWorkflow,
+    TerminateWorkflow,
+    DescribeWorkflow,
+    ListWorkflows,
+    CountWorkflows,
+    WaitForClose,
+    GetHistory,
+    CompleteActivity,
+    HeartbeatActivity,
+)
+
+
+class Service(Protocol):
+    """The seam between client and engine."""
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask, and wait for the answer."""
+        ...
+
+
+class Connection(Service, Protocol):
+    """An open connection to an engine, for one target and namespace. All its methods run on the control loop."""
+
+    @property
+    def target(self) -> str:
+        """What it is connected to, without secrets."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The namespace it works in."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Who we say we are."""
+        ...
+
+    async def open_handle(self, config: HandleConfig) -> Handle:
+        """Open a handle for a task queue. Raises `ServiceError` where the engine refuses."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        ...

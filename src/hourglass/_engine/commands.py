@@ -1,0 +1,312 @@
+"""What a run can ask for: frozen data, named in the imperative.
+
+`COMMANDS` lists every kind; tests walk it: each has a translation and an example. Numbered commands carry their `seq`,
+counted from 1 for each kind (local and remote activities share a counter).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+from hourglass._engine.events import Payloads, RetryRule
+from hourglass.converter import Failure, Payload
+
+
+class ActivityCancellationType(IntEnum):
+    """What cancelling an activity means for the one who waits (Temporal's numbers)."""
+
+    TRY_CANCEL = 0
+    WAIT_CANCELLATION_COMPLETED = 1
+    ABANDON = 2
+
+
+class ChildCancellationType(IntEnum):
+    """What cancelling a child workflow means for the one who waits (Core's numbers)."""
+
+    ABANDON = 0
+    TRY_CANCEL = 1
+    WAIT_CANCELLATION_COMPLETED = 2
+    WAIT_CANCELLATION_REQUESTED = 3
+
+
+class ParentClosePolicy(IntEnum):
+    """What happens to a child when its parent closes (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    TERMINATE = 1
+    ABANDON = 2
+    REQUEST_CANCEL = 3
+
+
+class IdReusePolicy(IntEnum):
+    """Whether the id of a closed workflow may be used again (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    ALLOW_DUPLICATE = 1
+    ALLOW_DUPLICATE_FAILED_ONLY = 2
+    REJECT_DUPLICATE = 3
+    TERMINATE_IF_RUNNING = 4
+
+
+class Command(msgspec.Struct, frozen=True, tag=True):
+    """One thing a run asks for."""
+
+
+class StartTimer(Command, frozen=True):
+    """Wake me after so many nanoseconds."""
+
+    seq: int
+    duration_ns: int
+    summary: Payload | None = None
+
+
+class CancelTimer(Command, frozen=True):
+    """Never mind that timer."""
+
+    seq: int
+
+
+class ScheduleActivity(Command, frozen=True, kw_only=True):
+    """Run an activity. Durations are seconds; None means not set. An empty task queue means the run's own."""
+
+    seq: int
+    activity_id: str
+    activity_type: str
+    arguments: Payloads = ()
+    task_queue: str = ""
+    schedule_to_close_timeout: float | None = None
+    schedule_to_start_timeout: float | None = None
+    start_to_close_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    retry_policy: RetryRule | None = None
+    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
+    headers: dict[str, Payload] = {}
+    summary: Payload | None = None
+    priority_key: int = 0
+    disable_eager_execution: bool = False
+
+
+class ScheduleLocalActivity(Command, frozen=True, kw_only=True):
+    """Run an activity on this worker, within the workflow task."""
+
+    seq: int
+    activity_id: str
+    activity_type: str
+    arguments: Payloads = ()
+    attempt: int = 0
+    original_schedule_time_ns: int = 0
+    schedule_to_close_timeout: float | None = None
+    schedule_to_start_timeout: float | None = None
+    start_to_close_timeout: float | None = None
+    local_retry_threshold: float | None = None
+    retry_policy: RetryRule | None = None
+    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
+    headers: dict[str, Payload] = {}
+    summary: Payload | None = None
+
+
+class RequestCancelActivity(Command, frozen=True):
+    """Cancel an activity."""
+
+    seq: int
+
+
+class RequestCancelLocalActivity(Command, frozen=True):
+    """Cancel a local activity."""
+
+    seq: int
+
+
+class StartChildWorkflow(Command, frozen=True, kw_only=True):
+    """Start a child workflow. Empty namespace and task queue mean the run's own."""
+
+    seq: int
+    workflow_id: str
+    workflow_type: str
+    arguments: Payloads = ()
+    namespace: str = ""
+    task_queue: str = ""
+    execution_timeout: float | None = None
+    run_timeout: float | None = None
+    task_timeout: float | None = None
+    parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
+    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
+    retry_policy: RetryRule | None = None
+    cron_schedule: str = ""
+    cancellation_type: ChildCancellationType = ChildCancellationType.WAIT_CANCELLATION_COMPLETED
+    headers: dict[str, Payload] = {}
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    summary: Payload | None = None
+    details: Payload | None = None
+    priority_key: int = 0
+
+
+class CancelChildWorkflow(Command, frozen=True):
+    """Cancel a child workflow."""
+
+    seq: int
+    reason: str = ""
+
+
+class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
+    """Signal another workflow; `is_child` addresses a child of this run by its id."""
+
+    seq: int
+    workflow_id: str
+    signal_name: str
+    run_id: str = ""
+    namespace: str = ""
+    is_child: bool = False
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+
+
+class CancelSignalExternal(Command, frozen=True):
+    """Do not send that signal, if it has not left yet."""
+
+    seq: int
+
+
+class RequestCancelExternal(Command, frozen=True, kw_only=True):
+    """Ask another workflow to cancel."""
+
+    seq: int
+    workflow_id: str
+    run_id: str = ""
+    namespace: str = ""
+    reason: str = ""
+
+
+class SetPatchMarker(Command, frozen=True):
+    """Record that this run took the new way."""
+
+    patch_id: str
+    deprecated: bool = False
+
+
+class UpsertSearchAttributes(Command, frozen=True):
+    """Change search attributes."""
+
+    search_attributes: dict[str, Payload]
+
+
+class UpsertMemo(Command, frozen=True):
+    """Change the memo; a payload of null removes a key."""
+
+    memo: dict[str, Payload]
+
+
+class AcceptUpdate(Command, frozen=True):
+    """The update passed its validator."""
+
+    protocol_instance_id: str
+
+
+class RejectUpdate(Command, frozen=True):
+    """The update did not pass, or (after acceptance) its handler failed."""
+
+    protocol_instance_id: str
+    failure: Failure
+
+
+class CompleteUpdate(Command, frozen=True):
+    """The update's handler returned."""
+
+    protocol_instance_id: str
+    result: Payload
+
+
+class AnswerQuery(Command, frozen=True):
+    """The answer to a query: a payload, or a failure."""
+
+    query_id: str
+    result: Payload | None = None
+    failure: Failure | None = None
+
+
+class CompleteRun(Command, frozen=True):
+    """The workflow returned."""
+
+    result: Payload
+
+
+class FailRun(Command, frozen=True):
+    """The workflow failed."""
+
+    failure: Failure
+
+
+class CancelRun(Command, frozen=True):
+    """The workflow ended as cancelled, as it was asked to."""
+
+
+class ContinueAsNew(Command, frozen=True, kw_only=True):
+    """End this run and begin another. Empty type and task queue mean the same as now."""
+
+    workflow_type: str = ""
+    task_queue: str = ""
+    arguments: Payloads = ()
+    run_timeout: float | None = None
+    task_timeout: float | None = None
+    retry_policy: RetryRule | None = None
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    headers: dict[str, Payload] = {}
+
+
+COMMANDS: tuple[type[Command], ...] = (
+    StartTimer,
+    CancelTimer,
+    ScheduleActivity,
+    ScheduleLocalActivity,
+    RequestCancelActivity,
+    RequestCancelLocalActivity,
+    StartChildWorkflow,
+    CancelChildWorkflow,
+    SignalExternalWorkflow,
+    CancelSignalExternal,
+    RequestCancelExternal,
+    SetPatchMarker,
+    UpsertSearchAttributes,
+    UpsertMemo,
+    AcceptUpdate,
+    RejectUpdate,
+    CompleteUpdate,
+    AnswerQuery,
+    CompleteRun,
+    FailRun,
+    CancelRun,
+    ContinueAsNew,
+)
+
+TERMINAL: tuple[type[Command], ...] = (CompleteRun, FailRun, CancelRun, ContinueAsNew)
+
+
+class TaskFailureCause(IntEnum):
+    """Why a workflow task failed (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    NON_DETERMINISTIC_ERROR = 24
+    WORKFLOW_WORKER_UNHANDLED_FAILURE = 14
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    """The answer to an activation: commands in the order of issue, and the behaviour flags that were used."""
+
+    run_id: str
+    commands: tuple[Command, ...] = ()
+    used_flags: tuple[int, ...] = ()
+
+
+class TaskFailed(msgspec.Struct, frozen=True):
+    """The activation could not be handled; the engine will try the task again."""
+
+    run_id: str
+    failure: Failure
+    cause: TaskFailureCause = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
+
+
+Completion = Succeeded | TaskFailed

@@ -1,0 +1,249 @@
+"""What can happen to a run: frozen data, named in the past tense. Core calls these jobs.
+
+Payloads are still encoded here, so that an event is the same bytes wherever it is kept, and decoding it twice gives two
+objects (I6). `EVENTS` lists every kind; tests walk it: each has a handler, a translation and an example.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from hourglass.converter import Failure, Payload
+
+Payloads: TypeAlias = tuple[Payload, ...]
+
+
+class RetryRule(msgspec.Struct, frozen=True):
+    """A retry policy as data: seconds, and 0 for "no limit"."""
+
+    initial_interval: float = 1.0
+    backoff_coefficient: float = 2.0
+    maximum_interval: float = 0.0
+    maximum_attempts: int = 0
+    non_retryable_error_types: tuple[str, ...] = ()
+
+
+class Event(msgspec.Struct, frozen=True, tag=True):
+    """One thing that happened to a run."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """The run begins. Times are seconds (durations) and nanoseconds since the epoch (`*_ns`); 0 means unset."""
+
+    workflow_type: str
+    workflow_id: str
+    arguments: Payloads = ()
+    seed: int = 0
+    attempt: int = 1
+    headers: dict[str, Payload] = {}
+    identity: str = ""
+    parent_namespace: str = ""
+    parent_workflow_id: str = ""
+    parent_run_id: str = ""
+    root_workflow_id: str = ""
+    root_run_id: str = ""
+    execution_timeout: float = 0.0
+    run_timeout: float = 0.0
+    task_timeout: float = 0.0
+    retry_policy: RetryRule | None = None
+    cron_schedule: str = ""
+    continued_run_id: str = ""
+    first_execution_run_id: str = ""
+    last_completion_result: Payloads = ()
+    last_failure: Failure | None = None
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    start_time_ns: int = 0
+    priority_key: int = 0
+
+
+class TimerFired(Event, frozen=True):
+    """A timer's time has come."""
+
+    seq: int
+
+
+class ActivityCompleted(Event, frozen=True):
+    """An activity returned; `result` is None where it sent no payload at all."""
+
+    seq: int
+    result: Payload | None = None
+    is_local: bool = False
+
+
+class ActivityFailed(Event, frozen=True):
+    """An activity failed for good: retries are over."""
+
+    seq: int
+    failure: Failure
+    is_local: bool = False
+
+
+class ActivityCancelled(Event, frozen=True):
+    """An activity ended as cancelled."""
+
+    seq: int
+    failure: Failure
+    is_local: bool = False
+
+
+class ActivityBackedOff(Event, frozen=True):
+    """A local activity wants a long pause before its next attempt: a timer, then schedule it again."""
+
+    seq: int
+    attempt: int
+    backoff: float
+    original_schedule_time_ns: int
+    is_local: bool = True
+
+
+class ChildStarted(Event, frozen=True):
+    """A child workflow has started."""
+
+    seq: int
+    run_id: str
+
+
+class ChildStartFailed(Event, frozen=True):
+    """A child workflow could not be started: its id is taken."""
+
+    seq: int
+    workflow_id: str
+    workflow_type: str
+    already_exists: bool = True
+
+
+class ChildStartCancelled(Event, frozen=True):
+    """A child workflow was cancelled before it started."""
+
+    seq: int
+    failure: Failure
+
+
+class ChildCompleted(Event, frozen=True):
+    """A child workflow returned."""
+
+    seq: int
+    result: Payload | None = None
+
+
+class ChildFailed(Event, frozen=True):
+    """A child workflow failed."""
+
+    seq: int
+    failure: Failure
+
+
+class ChildCancelled(Event, frozen=True):
+    """A child workflow ended as cancelled."""
+
+    seq: int
+    failure: Failure
+
+
+class ExternalSignalResolved(Event, frozen=True):
+    """A signal to another workflow was delivered, or not."""
+
+    seq: int
+    failure: Failure | None = None
+
+
+class ExternalCancelResolved(Event, frozen=True):
+    """A request to cancel another workflow was delivered, or not."""
+
+    seq: int
+    failure: Failure | None = None
+
+
+class SignalReceived(Event, frozen=True):
+    """Somebody sent a signal."""
+
+    name: str
+    arguments: Payloads = ()
+    identity: str = ""
+    headers: dict[str, Payload] = {}
+
+
+class UpdateReceived(Event, frozen=True, kw_only=True):
+    """Somebody asks for an update. It must be accepted or rejected in this very activation."""
+
+    id: str
+    protocol_instance_id: str
+    name: str
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    run_validator: bool = True
+
+
+class QueryReceived(Event, frozen=True):
+    """Somebody asks a question. Queries come alone and leave no trace."""
+
+    id: str
+    name: str
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+
+
+class CancelRequested(Event, frozen=True):
+    """Somebody asked to cancel this run."""
+
+    reason: str = ""
+
+
+class PatchNoticed(Event, frozen=True):
+    """The history holds a marker of this patch."""
+
+    patch_id: str
+
+
+class SeedChanged(Event, frozen=True):
+    """The run was reset: randomness goes on from another seed."""
+
+    seed: int
+
+
+class RunEvicted(Event, frozen=True):
+    """The engine forgets this run for now. `reason` is Core's name for why, such as `CACHE_FULL`."""
+
+    reason: str = "UNSPECIFIED"
+    message: str = ""
+
+
+EVENTS: tuple[type[Event], ...] = (
+    RunStarted,
+    TimerFired,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityCancelled,
+    ActivityBackedOff,
+    ChildStarted,
+    ChildStartFailed,
+    ChildStartCancelled,
+    ChildCompleted,
+    ChildFailed,
+    ChildCancelled,
+    ExternalSignalResolved,
+    ExternalCancelResolved,
+    SignalReceived,
+    UpdateReceived,
+    QueryReceived,
+    CancelRequested,
+    PatchNoticed,
+    SeedChanged,
+    RunEvicted,
+)
+
+
+class Activation(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch of new events for one run, delivered together, and the facts that hold while it is handled."""
+
+    run_id: str
+    events: tuple[Event, ...]
+    timestamp_ns: int = 0
+    is_replaying: bool = False
+    history_length: int = 0
+    history_size: int = 0
+    continue_as_new_suggested: bool = False
+    flags: tuple[int, ...] = ()

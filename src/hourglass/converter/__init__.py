@@ -1,0 +1,42 @@
+"""Values and failures to the wire and back.
+
+`Payload` and `Failure` are Temporal's messages as plain data; `Converter` turns values into payloads and exceptions into
+failures, and back. A `Codec` sees only encoded payloads and works at the edge (encryption, compression); neither knows
+of Temporal's own classes, so that the embedded engine needs none of them.
+"""
+
+from __future__ import annotations
+
+from ._codec import Codec, map_payloads
+from ._converter import Converter, default_converter
+from ._data import (
+    ActivityFailure,
+    ApplicationFailure,
+    CanceledFailure,
+    ChildWorkflowFailure,
+    Failure,
+    FailureInfo,
+    Payload,
+    ResetFailure,
+    ServerFailure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
+
+__all__ = [
+    "ActivityFailure",
+    "ApplicationFailure",
+    "CanceledFailure",
+    "ChildWorkflowFailure",
+    "Codec",
+    "Converter",
+    "Failure",
+    "FailureInfo",
+    "Payload",
+    "ResetFailure",
+    "ServerFailure",
+    "TerminatedFailure",
+    "TimeoutFailure",
+    "default_converter",
+    "map_payloads",
+]

@@ -1,0 +1,417 @@
+"""Every exception of Hourglass, grouped by who is at fault.
+
+    HourglassError
+    ├── UsageError                    you misused the API
+    │   ├── DefinitionError           a decorated function or class is not what it must be
+    │   ├── ArgumentError             wrong arguments for a workflow, activity, signal, query or update
+    │   ├── NotInWorkflowError        a workflow primitive was called outside a workflow
+    │   ├── ReadOnlyError             a durable call inside a query, validator or condition
+    │   ├── UnknownTypeError          no workflow or activity of that name is known to the worker
+    │   ├── TargetError               the target string or its configuration makes no sense
+    │   └── DeterminismError          workflow code read a clock, randomness or I/O (call watcher)
+    ├── PayloadError                  data that cannot be encoded or decoded
+    │   ├── EncodeError
+    │   └── DecodeError
+    ├── NondeterminismError           your workflow changed and no longer fits its history
+    ├── HistoryError                  a history that is malformed
+    ├── WorkflowParked                your workflow raised something that is a bug, not a result
+    ├── TaskCancelledError            you waited for a task that somebody else had cancelled
+    ├── ChannelEmptyError             `receive_nowait` found nothing
+    ├── FailureError                  remote work failed; these travel over the wire
+    │   ├── ApplicationError          raised by you, in a workflow or an activity
+    │   ├── ActivityError             an activity failed; the reason is its cause
+    │   ├── ChildWorkflowError        a child workflow failed; the reason is its cause
+    │   ├── CancelledError            it was cancelled
+    │   ├── TimedOutError             it took too long (also a `TimeoutError`)
+    │   ├── TerminatedError           it was terminated
+    │   └── ServerError               the server gave up on it
+    ├── WorkflowFailedError           `result()`: the run did not complete; the reason is its cause
+    │   └── WorkflowContinuedAsNewError
+    ├── QueryFailedError              the workflow's query handler raised
+    ├── UpdateFailedError             the workflow rejected an update, or its handler failed
+    ├── ServiceError                  the service refused, or cannot be reached
+    │   ├── ConnectionFailedError
+    │   ├── NamespaceNotFoundError
+    │   ├── WorkflowNotFoundError
+    │   ├── WorkflowAlreadyStartedError
+    │   └── ServiceTimeoutError       (also a `TimeoutError`)
+    └── InternalError                 we have a bug: please report it
+
+`Cancelled` stands apart: it is a `BaseException`, means that *you* are cancelled, and passes through `except Exception`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+__all__ = [
+    "ActivityError",
+    "ApplicationError",
+    "ArgumentError",
+    "Cancelled",
+    "CancelledError",
+    "ChannelEmptyError",
+    "ChildWorkflowError",
+    "ConnectionFailedError",
+    "DecodeError",
+    "DefinitionError",
+    "DeterminismError",
+    "EncodeError",
+    "FailureError",
+    "HistoryError",
+    "HourglassError",
+    "InternalError",
+    "NamespaceNotFoundError",
+    "NondeterminismError",
+    "NotInWorkflowError",
+    "PayloadError",
+    "QueryFailedError",
+    "ReadOnlyError",
+    "RetryState",
+    "ServerError",
+    "ServiceError",
+    "ServiceTimeoutError",
+    "TargetError",
+    "TaskCancelledError",
+    "TerminatedError",
+    "TimedOutError",
+    "TimeoutType",
+    "UnknownTypeError",
+    "UpdateFailedError",
+    "UsageError",
+    "WorkflowAlreadyStartedError",
+    "WorkflowContinuedAsNewError",
+    "WorkflowFailedError",
+    "WorkflowNotFoundError",
+    "WorkflowParked",
+]
+
+
+class Cancelled(BaseException):
+    """You are cancelled: raised where a workflow waits, once for each request to cancel it.
+
+    Clean up in `finally` or `except Cancelled` as in any Python program, durable calls included, and let it out: a run
+    that lets it out after its cancellation was requested ends as cancelled.
+    """
+
+
+class HourglassError(Exception):
+    """The root of every error of Hourglass."""
+
+
+# --- you misused the API ---------------------------------------------------------------------------------------------
+
+
+class UsageError(HourglassError):
+    """You misused the API. The message says what was expected and what to do."""
+
+
+class DefinitionError(UsageError):
+    """A decorated function or class is not what it must be."""
+
+
+class ArgumentError(UsageError, TypeError):
+    """Wrong arguments for a workflow, activity, signal, query or update."""
+
+
+class NotInWorkflowError(UsageError):
+    """A workflow primitive was called outside a workflow."""
+
+
+class ReadOnlyError(UsageError):
+    """A durable call inside a query handler, a validator or a condition."""
+
+
+class UnknownTypeError(UsageError):
+    """No workflow or activity of that name is known."""
+
+
+class TargetError(UsageError, ValueError):
+    """The target, or the configuration behind it, makes no sense."""
+
+
+class DeterminismError(UsageError):
+    """Workflow code read a clock, randomness or the outside world; the message names file and line."""
+
+
+# --- data that cannot be read or written -----------------------------------------------------------------------------
+
+
+class PayloadError(HourglassError):
+    """A value cannot be encoded, or a payload cannot be decoded."""
+
+
+class EncodeError(PayloadError):
+    """A value cannot be encoded as a payload."""
+
+
+class DecodeError(PayloadError):
+    """A payload cannot be decoded as the type that was asked for."""
+
+
+# --- your workflow changed -------------------------------------------------------------------------------------------
+
+
+class NondeterminismError(HourglassError):
+    """Workflow code no longer does what its history says it did."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        expected: str = "",
+        produced: str = "",
+        file: str = "",
+        line: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.produced = produced
+        self.file = file
+        self.line = line
+
+
+class HistoryError(HourglassError, ValueError):
+    """A history is malformed: it can neither be replayed nor shown."""
+
+
+class WorkflowParked(HourglassError):
+    """Workflow code raised something that is a bug, not a result; its cause is what was raised."""
+
+
+class TaskCancelledError(HourglassError):
+    """You waited for a task that was cancelled by somebody else."""
+
+
+class ChannelEmptyError(HourglassError):
+    """`receive_nowait` found no message."""
+
+
+# --- remote work failed ----------------------------------------------------------------------------------------------
+
+
+class TimeoutType(IntEnum):
+    """Which of an activity's or workflow's timeouts passed (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    START_TO_CLOSE = 1
+    SCHEDULE_TO_START = 2
+    SCHEDULE_TO_CLOSE = 3
+    HEARTBEAT = 4
+
+
+class RetryState(IntEnum):
+    """Why something was not tried again (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    IN_PROGRESS = 1
+    NON_RETRYABLE_FAILURE = 2
+    TIMEOUT = 3
+    MAXIMUM_ATTEMPTS_REACHED = 4
+    RETRY_POLICY_NOT_SET = 5
+    INTERNAL_SERVER_ERROR = 6
+    CANCEL_REQUESTED = 7
+
+
+class FailureError(HourglassError):
+    """Remote work failed. `cause` is the reason, `remote_traceback` its stack where it was raised."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remote_traceback = ""
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The reason of this failure."""
+        return self.__cause__
+
+
+class ApplicationError(FailureError):
+    """Raised by you: fails the workflow, or this attempt of an activity.
+
+    `type` is what retry policies and other languages match on; by default the class's name.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *details: Any,
+        type: str | None = None,
+        non_retryable: bool = False,
+        next_retry_delay: timedelta | float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.details: Sequence[Any] = details
+        self.type = type if type is not None else self.__class__.__name__
+        self.non_retryable = non_retryable
+        self.next_retry_delay = next_retry_delay
+
+
+class ActivityError(FailureError):
+    """An activity failed; `cause` says why."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        activity_type: str = "",
+        activity_id: str = "",
+        identity: str = "",
+        scheduled_event_id: int = 0,
+        started_event_id: int = 0,
+        retry_state: RetryState = RetryState.UNSPECIFIED,
+    ) -> None:
+        super().__init__(message)
+        self.activity_type = activity_type
+        self.activity_id = activity_id
+        self.identity = identity
+        self.scheduled_event_id = scheduled_event_id
+        self.started_event_id = started_event_id
+        self.retry_state = retry_state
+
+
+class ChildWorkflowError(FailureError):
+    """A child workflow failed; `cause` says why."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        namespace: str = "",
+        workflow_id: str = "",
+        run_id: str = "",
+        workflow_type: str = "",
+        initiated_event_id: int = 0,
+        started_event_id: int = 0,
+        retry_state: RetryState = RetryState.UNSPECIFIED,
+    ) -> None:
+        super().__init__(message)
+        self.namespace = namespace
+        self.workflow_id = workflow_id
+        self.run_id = run_id
+        self.workflow_type = workflow_type
+        self.initiated_event_id = initiated_event_id
+        self.started_event_id = started_event_id
+        self.retry_state = retry_state
+
+
+class CancelledError(FailureError):
+    """Remote work was cancelled. (`Cancelled`, without Error, means that you are.)"""
+
+    def __init__(self, message: str = "Cancelled", *details: Any) -> None:
+        super().__init__(message)
+        self.details: Sequence[Any] = details
+
+
+class TimedOutError(FailureError, TimeoutError):
+    """Remote work took too long."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        type: TimeoutType = TimeoutType.UNSPECIFIED,
+        last_heartbeat_details: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(message)
+        self.type = type
+        self.last_heartbeat_details = last_heartbeat_details
+
+
+class TerminatedError(FailureError):
+    """A workflow was terminated."""
+
+    def __init__(self, message: str = "", *details: Any) -> None:
+        super().__init__(message)
+        self.details: Sequence[Any] = details
+
+
+class ServerError(FailureError):
+    """The server gave up on remote work."""
+
+    def __init__(self, message: str = "", *, non_retryable: bool = False) -> None:
+        super().__init__(message)
+        self.non_retryable = non_retryable
+
+
+# --- what a client sees ----------------------------------------------------------------------------------------------
+
+
+class WorkflowFailedError(HourglassError):
+    """The run did not complete; `cause` says why."""
+
+    @property
+    def cause(self) -> BaseException | None:
+        """What ended the run: an `ApplicationError`, `CancelledError`, `TerminatedError`, `TimedOutError` …"""
+        return self.__cause__
+
+
+class WorkflowContinuedAsNewError(WorkflowFailedError):
+    """The run continued as a new one, and its result was asked for without following."""
+
+    def __init__(self, message: str, *, new_run_id: str) -> None:
+        super().__init__(message)
+        self.new_run_id = new_run_id
+
+
+class QueryFailedError(HourglassError):
+    """The workflow's query handler raised, or the query is unknown."""
+
+
+class UpdateFailedError(HourglassError):
+    """The workflow rejected an update, or its handler failed; `cause` says why."""
+
+    @property
+    def cause(self) -> BaseException | None:
+        """What the validator or the handler raised."""
+        return self.__cause__
+
+
+# --- the service refused ---------------------------------------------------------------------------------------------
+
+
+class ServiceError(HourglassError):
+    """The service refused, or cannot be reached. `status` is gRPC's name for it, such as `UNAVAILABLE`."""
+
+    def __init__(self, message: str, *, status: str = "UNKNOWN") -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ConnectionFailedError(ServiceError):
+    """The server cannot be reached."""
+
+
+class NamespaceNotFoundError(ServiceError):
+    """The server does not have this namespace."""
+
+
+class WorkflowNotFoundError(ServiceError):
+    """There is no such workflow, or it has closed."""
+
+
+class WorkflowAlreadyStartedError(ServiceError):
+    """A workflow with this id is running already, or has run and the reuse policy forbids another."""
+
+    def __init__(
+        self, message: str, *, workflow_id: str, workflow_type: str = "", run_id: str = ""
+    ) -> None:
+        super().__init__(message, status="ALREADY_EXISTS")
+        self.workflow_id = workflow_id
+        self.workflow_type = workflow_type
+        self.run_id = run_id
+
+
+class ServiceTimeoutError(ServiceError, TimeoutError):
+    """The service did not answer in time."""
+
+
+# --- we have a bug ---------------------------------------------------------------------------------------------------
+
+
+class InternalError(HourglassError):
+    """Hourglass has a bug. Please report it with this message."""
