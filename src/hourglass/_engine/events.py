@@ -211,6 +211,30 @@ class RunEvicted(Event, frozen=True):
     message: str = ""
 
 
+AnyEvent: TypeAlias = (
+    RunStarted
+    | TimerFired
+    | ActivityCompleted
+    | ActivityFailed
+    | ActivityCancelled
+    | ActivityBackedOff
+    | ChildStarted
+    | ChildStartFailed
+    | ChildStartCancelled
+    | ChildCompleted
+    | ChildFailed
+    | ChildCancelled
+    | ExternalSignalResolved
+    | ExternalCancelResolved
+    | SignalReceived
+    | UpdateReceived
+    | QueryReceived
+    | CancelRequested
+    | PatchNoticed
+    | SeedChanged
+    | RunEvicted
+)
+
 EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     TimerFired,
@@ -240,7 +264,7 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True):
     """A batch of new events for one run, delivered together, and the facts that hold while it is handled."""
 
     run_id: str
-    events: tuple[Event, ...]
+    events: tuple[AnyEvent, ...]
     timestamp_ns: int = 0
     is_replaying: bool = False
     history_length: int = 0

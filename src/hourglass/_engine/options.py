@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
+import msgspec
+
+from hourglass._engine.commands import ActivityCancellationType
 from hourglass._engine.events import RetryRule
 from hourglass.errors import UsageError
 
@@ -70,3 +73,20 @@ class RetryPolicy:
             maximum_attempts=self.maximum_attempts,
             non_retryable_error_types=tuple(self.non_retryable_error_types),
         )
+
+
+class ActivitySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """An activity's options as checked data: what one durable call is scheduled with. Durations are seconds."""
+
+    activity_id: str = ""
+    task_queue: str = ""
+    schedule_to_close_timeout: float | None = None
+    schedule_to_start_timeout: float | None = None
+    start_to_close_timeout: float | None = None
+    heartbeat_timeout: float | None = None
+    local_retry_threshold: float | None = None
+    retry_policy: RetryRule | None = None
+    cancellation_type: ActivityCancellationType = ActivityCancellationType.TRY_CANCEL
+    summary: str = ""
+    priority_key: int = 0
+    disable_eager_execution: bool = False

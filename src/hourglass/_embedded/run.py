@@ -1,0 +1,109 @@
+"""A run as the engine knows it: frozen data that follows from its history, and what is in flight for it.
+
+Must not know: clocks, handles, how decisions are made. Invariants: `length` is the number of events written; while a task
+is started nothing but its end is written and what happens is `held`; a closed run has no task, timer or activity.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded import history as h
+from hourglass._embedded.clock import to_ns
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, Payload
+
+JUST_BEFORE = -1
+"""As a link in a held event: the event written right before it."""
+
+
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """An activity that a run waits for, at its present attempt."""
+
+    scheduled_event_id: int
+    spec: h.ActivityTaskScheduled
+    scheduled_ns: int
+    available_ns: int
+    attempt: int = 1
+    started_ns: int = 0
+    last_started_ns: int = 0
+    heartbeat_ns: int = 0
+    heartbeat_details: Payloads = ()
+    last_failure: Failure | None = None
+    identity: str = ""
+    cancel_requested_event_id: int = 0
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A timer that runs."""
+
+    started_event_id: int
+    due_ns: int
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
+
+    From the second attempt on a task is transient: its first two events are written only when it succeeds, so that a run
+    that fails for a month does not fill its history. `number` tells the tasks of a run apart, attempts included.
+    """
+
+    number: int
+    scheduled_event_id: int
+    scheduled_ns: int
+    available_ns: int
+    attempt: int = 1
+    transient: bool = False
+    started_event_id: int = 0
+    started_ns: int = 0
+    identity: str = ""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one run but its history."""
+
+    run_id: str
+    started: h.WorkflowExecutionStarted
+    start_ns: int
+    status: WorkflowStatus = WorkflowStatus.RUNNING
+    close_ns: int = 0
+    final: h.Attributes | None = None
+    length: int = 0
+    task: Task | None = None
+    task_count: int = 0
+    held: tuple[h.Attributes, ...] = ()
+    activities: dict[int, Activity] = {}
+    timers: dict[str, Timer] = {}
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    cancel_requested: bool = False
+    request_ids: frozenset[str] = frozenset()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has not closed."""
+        return self.status is WorkflowStatus.RUNNING
+
+    @property
+    def task_is_started(self) -> bool:
+        """Whether a worker has this run's task."""
+        return self.task is not None and self.task.started_event_id != 0
+
+    @property
+    def deadline_ns(self) -> int:
+        """When the run times out; 0 for never."""
+        limits = [self.started.expiration_ns] if self.started.expiration_ns else []
+        if self.started.run_timeout:
+            limits.append(
+                self.start_ns + to_ns(self.started.run_timeout) + to_ns(self.started.first_task_backoff)
+            )
+        return min(limits, default=0)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What a transition leads to: the run afterwards, the events to append, and the run that follows it, if any."""
+
+    run: Run
+    events: tuple[h.HistoryEvent, ...] = ()
+    follower: h.WorkflowExecutionStarted | None = None

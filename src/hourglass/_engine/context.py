@@ -1,0 +1,237 @@
+"""A run while it executes: its scheduler, its fibers, the facts of the current activation, and the door for commands.
+
+This is the live half of a run, an accelerator that may be dropped at any time and rebuilt from the journal. `current_run` is
+how everything an author calls finds the run it belongs to.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+
+from hourglass._engine.commands import Command
+from hourglass._engine.definition import WorkflowDefinition
+from hourglass._engine.events import Activation, RunStarted
+from hourglass._engine.fibers import Dropped, FiberTask, current_fiber, leave_suspended
+from hourglass._engine.scheduler import Scheduler
+from hourglass._engine.state import CommandAccumulator, Numbered, State
+from hourglass.converter import Converter, Failure, Payload, default_converter
+from hourglass.errors import NotInWorkflowError, ReadOnlyError
+
+if TYPE_CHECKING:
+    from hourglass._engine.messages import Handlers
+
+# Behaviour flags (I9). What the evaluator does in the order of things changes only behind a number that is recorded in the
+# history. 1 and 2 are temporalio's own and mean here what they mean there; ours begin at 1000.
+CANCEL_BEATS_RESULT = 1  # temporalio: cancelling an activity that has just completed raises
+SINGLE_BATCH = 2  # temporalio: all jobs of an activation are applied before anything runs
+HOURGLASS = 1000  # the run was begun by us: late update handlers, cancellation beats a condition that holds
+
+_STUBBORN = 1000
+_OUR_CODE = str(Path(__file__).resolve().parent.parent)
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+Site = tuple[str, int]
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker decides for its runs."""
+
+    task_queue: str = "default"
+    namespace: str = "default"
+    converter: Converter = default_converter
+    failure_exceptions: tuple[type[BaseException], ...] = ()
+    verify: bool = False
+    trace: bool = False
+
+
+class LiveRun:
+    """A run while it executes."""
+
+    __slots__ = (
+        "accumulator",
+        "cancel_reason",
+        "converter",
+        "dead",
+        "definition",
+        "error",
+        "facts",
+        "failed_tasks",
+        "fibers",
+        "flags",
+        "handlers",
+        "latched",
+        "main",
+        "notices",
+        "patch_memo",
+        "patches",
+        "pending",
+        "random",
+        "read_only",
+        "scheduler",
+        "settings",
+        "sites",
+        "started",
+        "state",
+        "unsafe",
+    )
+
+    handlers: Handlers
+
+    def __init__(self, definition: WorkflowDefinition, state: State, settings: RunSettings) -> None:
+        self.definition = definition
+        self.state = state
+        self.settings = settings
+        self.converter = settings.converter
+        self.scheduler = Scheduler()
+        self.accumulator = CommandAccumulator(state)
+        self.fibers: dict[FiberTask[Any], None] = {}
+        self.pending: dict[Numbered, Any] = {}
+        self.facts = Activation(run_id=state.run_id, events=())
+        self.started: RunStarted | None = None
+        self.main: FiberTask[Any] | None = None
+        self.random = random.Random(0)
+        self.patches: set[str] = set()
+        self.patch_memo: dict[str, bool] = {}
+        self.cancel_reason: str | None = None
+        self.dead = False
+        self.read_only = ""
+        self.latched = False
+        self.error: BaseException | None = None
+        self.flags: set[int] = set()
+        self.failed_tasks: list[FiberTask[Any]] = []
+        self.sites: list[Site] | None = [] if settings.trace or settings.verify else None
+        self.notices: list[str] = []
+        self.unsafe = 0
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def issue(
+        self,
+        command: Command,
+        fiber: FiberTask[Any],
+        key: Numbered | None = None,
+        operation: Any = None,
+    ) -> None:
+        """Ask for something in the name of a fiber; a numbered command is entered so that its answer finds its way back."""
+        if self.latched:
+            self.refuse(fiber, "a command")
+        command_id = fiber.next_command_id()
+        if key is not None:
+            self.pending[key] = operation
+            self.accumulator.register_assignments(key, command_id)
+        self.accumulator.add(command_id, command)
+        if self.sites is not None:
+            self.sites.append(call_site())
+
+    def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
+        """A numbered command was answered: the operation that waits for it, None if nobody does."""
+        self.accumulator.resolved(key, result)
+        return self.pending.pop(key, None)
+
+    def refuse(self, fiber: FiberTask[Any], what: str) -> NoReturn:
+        """The run is latched: say why nothing can be asked of it now."""
+        if self.dead:
+            fiber.refusals += 1
+            if fiber.refusals > _STUBBORN:
+                leave_suspended()
+            raise Dropped
+        raise ReadOnlyError(
+            f"{what} is not allowed in {self.read_only}: it must only look, and change nothing"
+        )
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    def has_flag(self, flag: int) -> bool:
+        """Whether a recorded behaviour holds for this run; taken into use where nothing has been recorded yet."""
+        if flag in self.facts.flags or flag in self.flags:
+            return True
+        if self.facts.is_replaying:
+            return False
+        self.flags.add(flag)
+        return True
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the run was begun by Hourglass, not taken over from another SDK."""
+        return HOURGLASS in self.facts.flags or HOURGLASS in self.flags
+
+    # --- looking without touching -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def looking(self, where: str) -> Iterator[None]:
+        """While user code runs that must only look: durable calls raise, and facts can be read from the hub too."""
+        before, self.read_only = self.read_only, where
+        self.latched = True
+        reader, _readers.run = getattr(_readers, "run", None), self
+        try:
+            yield
+        finally:
+            _readers.run = reader
+            self.read_only = before
+            self.latched = bool(before) or self.dead
+
+    def check_conditions(self) -> None:
+        """Check what fibers wait for; the functions must only look."""
+        with self.looking("a condition"):
+            self.scheduler.check_conditions()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """Unwind every fiber on this thread, silently (I5)."""
+        self.dead = self.latched = True
+        for fiber in list(self.fibers):
+            fiber.unwind()
+        self.fibers.clear()
+        self.scheduler.ready.clear()
+        self.scheduler.conditions.clear()
+        self.pending.clear()
+
+
+_readers = threading.local()
+
+
+def current_run() -> LiveRun | None:
+    """The run that the caller belongs to: its fiber's, or the one whose condition or query is being looked at."""
+    fiber = current_fiber()
+    if fiber is not None:
+        return fiber.run
+    return getattr(_readers, "run", None)
+
+
+def require_run(what: str) -> LiveRun:
+    """The current run, for facts that may be read anywhere in workflow code."""
+    run = current_run()
+    if run is None:
+        raise NotInWorkflowError(f"{what} works only inside a running workflow")
+    return run
+
+
+def call_site() -> Site:
+    """File and line of the author's code that is running, ("", 0) where a command comes from the scheduler itself."""
+    if current_fiber() is None:
+        return "", 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith("<") and not is_library(name):
+            return name, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def is_library(filename: str) -> bool:
+    """Whether a file is ours or the standard library's, so that a report must look further up for the author's line."""
+    return filename.startswith(_OUR_CODE) or (
+        filename.startswith(_STANDARD_LIBRARY) and "site-packages" not in filename
+    )

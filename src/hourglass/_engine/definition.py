@@ -1,0 +1,183 @@
+"""What a decorated function or class is, as data: checked where it is defined, so that mistakes surface at import."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hourglass.converter import Signature
+from hourglass.errors import DefinitionError
+
+MessageKind = Literal["signal", "query", "update"]
+RESERVED = "__temporal"
+
+
+@dataclass(frozen=True)
+class MessageDefinition:
+    """A handler of signals, queries or updates. The dynamic handler, which takes what nobody else does, has no name."""
+
+    kind: MessageKind
+    name: str | None
+    fn: Callable[..., Any]
+    signature: Signature
+    validator: Callable[..., Any] | None = None
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class WorkflowDefinition:
+    """A workflow: a function, or a class with a run method and handlers."""
+
+    name: str
+    target: Any
+    run: Callable[..., Any]
+    signature: Signature
+    is_class: bool = False
+    init_takes_arguments: bool = False
+    signals: dict[str | None, MessageDefinition] = field(default_factory=dict)
+    queries: dict[str | None, MessageDefinition] = field(default_factory=dict)
+    updates: dict[str | None, MessageDefinition] = field(default_factory=dict)
+    failure_exceptions: tuple[type[BaseException], ...] = ()
+
+    @property
+    def return_type(self) -> Any:
+        """What the workflow returns, as annotated."""
+        return self.signature.return_type
+
+    @property
+    def where(self) -> str:
+        """File and line of the definition, for reports."""
+        code = inspect.unwrap(self.run).__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def workflow_definition(obj: Any) -> WorkflowDefinition | None:
+    """The definition behind a decorated function, a decorated class or its run method; None if it is no workflow."""
+    if isinstance(obj, type):
+        # A subclass of a workflow is one only if it is decorated itself.
+        found = vars(obj).get("__hourglass_workflow__")
+    else:
+        found = getattr(obj, "__hourglass_workflow__", None)
+    return found if isinstance(found, WorkflowDefinition) else None
+
+
+def message_definition(obj: Any) -> MessageDefinition | None:
+    """The definition behind a decorated signal, query or update handler; None if it is none."""
+    found = getattr(obj, "__hourglass_message__", None)
+    return found if isinstance(found, MessageDefinition) else None
+
+
+def check_name(name: Any, what: str) -> str:
+    """A name fit for the wire."""
+    if not isinstance(name, str) or not name.strip():
+        raise DefinitionError(f"the name of {what} must be a non-empty string, not {name!r}")
+    if name.startswith(RESERVED):
+        raise DefinitionError(f"the name {name!r} of {what} is reserved: names must not begin with {RESERVED!r}")
+    return name
+
+
+def check_plain_function(fn: Any, what: str) -> None:
+    """Refuse what cannot be a workflow or a handler: workflow code is plain and synchronous."""
+    bare = inspect.unwrap(fn) if callable(fn) else fn
+    if not inspect.isfunction(bare):
+        raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}")
+    if inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare):
+        raise DefinitionError(
+            f"{what} must be a plain `def`, not `async def`: "
+            "calls of activities and `workflow.sleep` wait by themselves, without `await`"
+        )
+    if inspect.isgeneratorfunction(bare):
+        raise DefinitionError(f"{what} must not contain `yield`: it is a plain function that returns its result")
+
+
+def define_function(
+    fn: Callable[..., Any], name: str | None, failure_exceptions: tuple[type[BaseException], ...]
+) -> WorkflowDefinition:
+    """A workflow from a plain function."""
+    check_plain_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
+    checked = check_name(name if name is not None else fn.__name__, "a workflow")
+    return WorkflowDefinition(
+        name=checked,
+        target=fn,
+        run=fn,
+        signature=Signature.of(fn, what=f"workflow {checked}"),
+        failure_exceptions=check_exceptions(failure_exceptions),
+    )
+
+
+def define_class(
+    cls: type, name: str | None, failure_exceptions: tuple[type[BaseException], ...]
+) -> WorkflowDefinition:
+    """A workflow from a class: one run method, any number of handlers, inherited ones included."""
+    checked = check_name(name if name is not None else cls.__name__, "a workflow")
+    runs = [member for member in _members(cls) if getattr(member, "__hourglass_run__", None) is not None]
+    if not runs:
+        raise DefinitionError(f"workflow class {cls.__name__} needs one method decorated with @workflow.run")
+    if len(runs) > 1:
+        names = ", ".join(member.__hourglass_run__.__name__ for member in runs)
+        raise DefinitionError(f"workflow class {cls.__name__} has more than one @workflow.run method: {names}")
+    run = runs[0].__hourglass_run__
+    handlers: dict[MessageKind, dict[str | None, MessageDefinition]] = {"signal": {}, "query": {}, "update": {}}
+    for member in _members(cls):
+        message = message_definition(member)
+        if message is None:
+            continue
+        if message.name in handlers[message.kind]:
+            raise DefinitionError(
+                f"workflow class {cls.__name__} has two {message.kind} handlers for {message.name or 'all other names'!r}"
+            )
+        handlers[message.kind][message.name] = message
+    return WorkflowDefinition(
+        name=checked,
+        target=cls,
+        run=run,
+        signature=Signature.of(run, what=f"workflow {checked}", skip_first=True),
+        is_class=True,
+        init_takes_arguments=_init_takes_arguments(cls, run),
+        signals=handlers["signal"],
+        queries=handlers["query"],
+        updates=handlers["update"],
+        failure_exceptions=check_exceptions(failure_exceptions),
+    )
+
+
+def check_exceptions(types: Any) -> tuple[type[BaseException], ...]:
+    """The exception types that fail a run, checked."""
+    given = tuple(types)
+    for item in given:
+        if not (isinstance(item, type) and issubclass(item, BaseException)):
+            raise DefinitionError(f"failure_exceptions must be exception classes, not {item!r}")
+    return given
+
+
+def _members(cls: type) -> list[Any]:
+    """What the class and its bases define, a name once, the most derived first."""
+    seen: dict[str, Any] = {}
+    for base in cls.__mro__:
+        for key, value in vars(base).items():
+            seen.setdefault(key, value)
+    return list(seen.values())
+
+
+def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
+    init = cls.__init__  # type: ignore[misc]
+    wanted = list(inspect.signature(run).parameters.values())[1:]
+    parameters = [] if init is object.__init__ else list(inspect.signature(init).parameters.values())[1:]
+    if getattr(init, "__hourglass_init__", False):
+        if [p.name for p in parameters] != [p.name for p in wanted]:
+            raise DefinitionError(
+                f"workflow class {cls.__name__}: @workflow.init gives __init__ the arguments of the run method, "
+                f"so both must have the same parameters"
+            )
+        return True
+    required = [
+        p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    if required:
+        raise DefinitionError(
+            f"workflow class {cls.__name__}: __init__ takes {', '.join(required)}; "
+            "decorate it with @workflow.init to give it the arguments of the run method"
+        )
+    return False

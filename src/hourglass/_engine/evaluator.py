@@ -1,0 +1,287 @@
+"""`evaluate(definition, state, activation) -> (state, completion)`: how events become commands.
+
+Three levels, each a fallback for the one above: live fibers are resumed, in the time of the new events; if they were dropped the
+journal is executed again; if the journal is gone the engine sends the whole history. Resuming and re-executing give the
+same completion, byte for byte (I2).
+
+The order within an activation (I1): patches and seed; the object is built; signals and updates become fibers, in order, and run
+until blocked; then the body starts (first task) and all other events are applied, in order; then the ready fibers run until
+none is ready. Conditions are checked each time the queue has run dry. Queries come alone, and leave no trace.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._engine.apply import APPLY
+from hourglass._engine.commands import (
+    CancelRun,
+    Command,
+    CompleteRun,
+    Completion,
+    FailRun,
+    Succeeded,
+    TaskFailed,
+)
+from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, LiveRun, RunSettings
+from hourglass._engine.definition import WorkflowDefinition
+from hourglass._engine.events import (
+    Activation,
+    AnyEvent,
+    PatchNoticed,
+    QueryReceived,
+    RunEvicted,
+    RunStarted,
+    SeedChanged,
+    SignalReceived,
+    UpdateReceived,
+)
+from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation
+from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, Handlers, is_failure
+from hourglass._engine.scheduler import RESOLVED
+from hourglass._engine.state import State
+from hourglass.errors import Cancelled, CancelledError, InternalError
+
+
+class Run:
+    """One run on one lane: its state, and its live fibers while there are any."""
+
+    __slots__ = ("activations", "definition", "error", "last", "live", "notices", "record", "settings", "state")
+
+    def __init__(
+        self, definition: WorkflowDefinition, run_id: str, settings: RunSettings, state: State | None = None
+    ) -> None:
+        self.definition = definition
+        self.settings = settings
+        self.state = state or State(run_id=run_id, task_queue=settings.task_queue, journal=[])
+        self.live: LiveRun | None = None
+        self.last: Succeeded | None = None
+        self.error: BaseException | None = None
+        self.notices: list[str] = []
+        self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
+        self.activations = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run has sent its last command."""
+        return self.state.result is not None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its fibers are there."""
+        return self.live is not None
+
+    def activate(self, activation: Activation) -> Completion:
+        """Handle an activation. A bug in workflow code comes back as a failed task and is in `error`."""
+        try:
+            return self._activate(activation)
+        except Exception as error:
+            self.error = error
+            self.drop()
+            self.state = self.state.forget_derived()
+            return TaskFailed(self.state.run_id, self.settings.converter.to_failure(error))
+
+    def _activate(self, activation: Activation) -> Completion:
+        run_id = self.state.run_id
+        events = activation.events
+        if events and isinstance(events[0], QueryReceived):
+            live = self.live or self.rebuild()
+            return Succeeded(run_id, tuple([live.handlers.query(e) for e in events if isinstance(e, QueryReceived)]))
+        journal = self.state.journal
+        if self.last is not None and journal and journal[-1] == activation:
+            return self.last  # delivered again: the same answer
+        if self.state.result is not None:
+            return Succeeded(run_id)  # I7: the closed are silent
+        live = self.live or self.rebuild()
+        flags = len(live.flags)
+        commands = feed(live, activation)
+        used = tuple(sorted(live.flags)) if len(live.flags) > flags else ()
+        self.activations += 1
+        self.notices += live.notices
+        live.notices.clear()
+        completion = Succeeded(run_id, commands, used)
+        if not _is_rejection_only(live, activation):
+            journal.append(activation)
+            self.last = completion
+            if self.record is not None:
+                self.record.append((commands, list(live.sites or ())))
+        return completion
+
+    def rebuild(self) -> LiveRun:
+        """Bring the fibers back by executing the journal again."""
+        self.state = self.state.forget_derived()
+        live = self.live = begin(self.definition, self.state, self.settings)
+        for activation in self.state.journal:
+            feed(live, activation)
+        live.notices.clear()
+        return live
+
+    def drop(self) -> None:
+        """Drop the fibers; the state stays. Must run on the thread that activated."""
+        if self.live is not None:
+            self.live.drop()
+            self.live = None
+
+
+def evaluate(
+    definition: WorkflowDefinition,
+    state: State,
+    activation: Activation,
+    settings: RunSettings | None = None,
+) -> tuple[State, Completion]:
+    """The pure form: from the state and new events to the new state and the answer, with no fibers kept in between."""
+    fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
+    run = Run(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
+    try:
+        completion = run.activate(activation)
+        return run.state, completion
+    finally:
+        run.drop()
+
+
+def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -> LiveRun:
+    """A run of which nothing has happened yet."""
+    live = LiveRun(definition, state, settings)
+    live.handlers = Handlers(live, run_top_level)
+    return live
+
+
+def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
+    """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
+    before = live.facts
+    live.facts = activation
+    live.accumulator.state.commands = []
+    live.handlers.accepted = False
+    if live.sites is not None:
+        live.sites.clear()
+    first, messages, rest = _sort(activation.events)
+    for event in first:
+        _prepare(live, event)
+    if live.started is None:
+        _start(live, rest)
+    if SINGLE_BATCH in activation.flags:
+        _apply(live, messages)
+        _apply(live, rest)
+        _drain(live, activation)
+    else:
+        if messages:
+            _apply(live, messages)
+            _drain(live, activation)
+        if rest:
+            _apply(live, rest)
+            _drain(live, activation)
+    if live.handlers.late_updates and live.handlers.answer_late_updates():
+        _drain(live, activation)
+    if _is_rejection_only(live, activation):
+        live.facts = before  # a rejected update leaves no trace
+    return live.accumulator.flush()
+
+
+def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent], list[AnyEvent]]:
+    first: list[AnyEvent] = []
+    messages: list[AnyEvent] = []
+    rest: list[AnyEvent] = []
+    for event in events:
+        kind = type(event)
+        if kind is SignalReceived or kind is UpdateReceived:
+            messages.append(event)
+        elif kind is PatchNoticed or kind is SeedChanged:
+            first.append(event)
+        elif kind is QueryReceived or kind is RunEvicted:
+            raise InternalError(f"{kind.__name__} came together with other events")
+        else:
+            rest.append(event)
+    return first, messages, rest
+
+
+def _prepare(live: LiveRun, event: AnyEvent) -> None:
+    if isinstance(event, PatchNoticed):
+        live.patches.add(event.patch_id)
+    elif isinstance(event, SeedChanged):
+        live.random.seed(event.seed)
+
+
+def _apply(live: LiveRun, events: list[AnyEvent]) -> None:
+    for event in events:
+        APPLY[type(event)](live, event)
+
+
+def _drain(live: LiveRun, activation: Activation) -> None:
+    # Rejected updates leave nothing in history: a condition they let through could not hold on replay.
+    updates_only = all(type(event) is UpdateReceived for event in activation.events)
+    if updates_only:
+        live.scheduler.drain(lambda: live.check_conditions() if live.handlers.accepted else None)
+    else:
+        live.scheduler.drain(live.check_conditions)
+
+
+def _is_rejection_only(live: LiveRun, activation: Activation) -> bool:
+    return not live.handlers.accepted and all(type(event) is UpdateReceived for event in activation.events)
+
+
+# --- the beginning and the end of a run -------------------------------------------------------------------------------
+
+
+def _start(live: LiveRun, rest: list[AnyEvent]) -> None:
+    started = next((event for event in rest if isinstance(event, RunStarted)), None)
+    if started is None:
+        raise InternalError("an activation came for a run that was never started")
+    live.started = started
+    live.random = random.Random(started.seed)
+    state = live.state
+    state.workflow_type = started.workflow_type
+    state.input = started.arguments
+    if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
+        live.flags.add(HOURGLASS)
+    definition = live.definition
+    arguments = definition.signature.decode(live.converter, started.arguments)
+    body = definition.run
+    if definition.is_class:
+        obj = _build_object(live, arguments if definition.init_takes_arguments else [])
+        live.handlers.bind_object(obj)
+        arguments = [obj, *definition.signature.decode(live.converter, started.arguments)]
+
+    def main() -> None:
+        run_top_level(live, lambda: _complete(live, body(*arguments)))
+
+    live.main = HandlerFiber(live, (), "workflow", main)
+
+
+def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
+    """Run the constructor: it may look at facts and register things, but not wait."""
+    fiber: FiberTask[Any] = FiberTask(
+        live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
+    )
+    fiber.run_at_once()
+    if fiber.state != RESOLVED:
+        raise error_of(fiber)
+    return fiber.value
+
+
+def _complete(live: LiveRun, value: Any) -> None:
+    assert live.main is not None
+    live.issue(CompleteRun(live.converter.encode(value)), live.main)
+
+
+def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
+    """Run the body or a signal's handler: what it lets out decides the run's fate."""
+    fiber = current_fiber()
+    assert fiber is not None
+    try:
+        call()
+    except ContinueAsNewRequest as request:
+        live.issue(request.command, fiber)
+    except (Exception, Cancelled) as error:
+        if live.dead:
+            raise
+        if live.cancel_reason is not None and is_cancellation(error):
+            live.issue(CancelRun(), fiber)
+        elif isinstance(error, Cancelled):
+            failed = CancelledError("the workflow was cancelled from within")
+            live.issue(FailRun(live.converter.to_failure(failed)), fiber)
+        elif is_failure(live, error):
+            live.issue(FailRun(live.converter.to_failure(error)), fiber)
+        else:
+            live.error = error

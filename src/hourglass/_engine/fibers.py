@@ -1,0 +1,366 @@
+"""Fibers: lines of execution inside a run that can be suspended anywhere. The only file that knows greenlet.
+
+A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler; nothing unwinds, so `finally`, `with` and
+`except` in user code behave as written. Who is current is found by asking which greenlet runs, never by a context variable:
+those are copied into foreign threads. Two things must not happen, and are prevented here:
+
+- A dropped fiber speaks (I5). While it unwinds every primitive raises `Dropped`; one that swallows even that and never stops is
+  left suspended for good.
+- The garbage of one run, collected while another runs, calls primitives in the other's name: while the collector runs on
+  this thread nobody is current.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import greenlet
+
+from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
+from hourglass._engine.state import CommandId, PathStep
+from hourglass.errors import (
+    ActivityError,
+    Cancelled,
+    CancelledError,
+    ChildWorkflowError,
+    NotInWorkflowError,
+    TaskCancelledError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from hourglass._engine.context import LiveRun
+
+T = TypeVar("T")
+
+_STUBBORN = 1000  # how often a dropped fiber may swallow Dropped before it is left suspended
+
+
+class Dropped(BaseException):
+    """This fiber is being dropped: unwind, and do nothing more. Not an error, and not to be caught."""
+
+
+class _Fiber(greenlet.greenlet):
+    __slots__ = ("owner",)
+    owner: FiberTask[Any]
+
+
+class Task(Future, Generic[T]):
+    """Work in progress inside a workflow: a spawned function, or an activity or child that was started."""
+
+    __slots__ = ("looked_at",)
+
+    def result(self) -> T:
+        """Wait for the end and return the result, or raise why there is none."""
+        self.looked_at = True
+        value: T = wait_for(self)
+        return value
+
+    def done(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return self.state != PENDING
+
+    def cancelled(self) -> bool:
+        """Whether it ended because it was cancelled."""
+        return self.state == CANCELLED or (self.state == FAILED and is_cancellation(self.value))
+
+    def exception(self) -> BaseException | None:
+        """Wait for the end and return what it raised, None if it returned."""
+        self.looked_at = True
+        try:
+            wait_for(self)
+        except Exception as error:
+            if self.state == PENDING:
+                raise
+            return error
+        return None
+
+    def outcome(self) -> Any:
+        """The value of a task that was resolved. Kinds of tasks that keep it encoded decode it here, anew each time."""
+        return self.value
+
+    def build_error(self) -> BaseException:
+        """The error of a task that failed, fit to be raised once more."""
+        error: BaseException = self.value
+        return error
+
+
+class FiberTask(Task[T]):
+    """A task that runs a function of the author's in a fiber of its own."""
+
+    __slots__ = (
+        "cancel_source",
+        "cancelling",
+        "child_count",
+        "deferred",
+        "fiber",
+        "function",
+        "label",
+        "must_cancel",
+        "path",
+        "raised_at",
+        "refusals",
+        "requests",
+        "run",
+        "scope",
+        "shields",
+        "waiting_on",
+    )
+
+    def __init__(
+        self, run: LiveRun, path: tuple[PathStep, ...], label: str, function: Callable[..., T], *args: Any
+    ) -> None:
+        super().__init__(run.scheduler)
+        self.run = run
+        self.path = path
+        self.label = label
+        self.looked_at = False
+        self.requests = 0
+        self.child_count = 0
+        self.waiting_on: Future | None = None
+        self.must_cancel = False
+        self.cancelling = False
+        self.cancel_source: object = None
+        self.shields = 0
+        self.deferred = False
+        self.refusals = 0
+        self.raised_at: TracebackType | None = None
+        self.scope: Any = None
+        self.function: tuple[Callable[..., T], tuple[Any, ...]] | None = (function, args)
+        self.fiber: _Fiber | None = None
+        run.fibers[self] = None
+
+    def start_soon(self) -> None:
+        """Begin at the next free turn."""
+        self.scheduler.ready.append((self._step, None))
+
+    def next_command_id(self) -> CommandId:
+        """Name the next thing this fiber asks for."""
+        self.requests += 1
+        return self.path, self.requests
+
+    def next_child_path(self) -> tuple[PathStep, ...]:
+        """The path of the next fiber that this one spawns."""
+        self.child_count += 1
+        return (*self.path, self.child_count)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _body(self, error: BaseException | None) -> tuple[int, Any]:
+        assert self.function is not None
+        function, args = self.function
+        self.function = None
+        if error is not None:  # cancelled before it began: it never runs
+            return CANCELLED, None
+        try:
+            return RESOLVED, function(*args)
+        except Cancelled:
+            return CANCELLED, None
+        except (Dropped, greenlet.GreenletExit):
+            return PENDING, None
+        except BaseException as raised:
+            return FAILED, raised
+
+    def _step(self, _: Any) -> None:
+        if self.state != PENDING:
+            return
+        error: BaseException | None = None
+        if self.must_cancel:
+            self.must_cancel = False
+            self.cancelling = True
+            error = Cancelled()
+        self.waiting_on = None
+        fiber = self.fiber
+        hub = greenlet.getcurrent()
+        if fiber is None:
+            fiber = self.fiber = _Fiber(self._body)
+            fiber.owner = self
+            fiber.gr_context = contextvars.copy_context()
+        if fiber.parent is not hub:
+            fiber.parent = hub
+        came_back = fiber.switch(error)
+        if fiber.dead:
+            self._ended(*came_back)
+        elif came_back is None:
+            self.scheduler.ready.append((self._step, None))
+        else:
+            self.waiting_on = came_back
+            came_back.add_callback(self._step)
+            if self.must_cancel and came_back.cancel():
+                self.must_cancel = False
+                self.cancelling = True
+
+    def run_at_once(self) -> None:
+        """Run to the end now, in this very turn; code that must not wait (constructors, queries) runs like this."""
+        self._step(None)
+        if self.state == PENDING and not self.run.dead:
+            waited, self.waiting_on = self.waiting_on, None
+            if waited is not None:
+                waited.remove_callback(self._step)
+            self.unwind()
+            raise UsageError(f"{self.label} must not wait")
+
+    def _ended(self, state: int, value: Any) -> None:
+        del self.run.fibers[self]
+        self.fiber = None
+        if state == FAILED:
+            self.raised_at = value.__traceback__
+            self.run.failed_tasks.append(self)
+            self.fail(value)
+        elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
+            super().cancel()
+        elif state == RESOLVED:
+            self.resolve(value)
+
+    # --- cancelling ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, source: object = None) -> bool:
+        """Ask this fiber to stop: `Cancelled` is raised where it waits, or at its next wait. Delivered once per request."""
+        if self.state != PENDING:
+            return False
+        if self.shields:
+            self._blame(source, fresh=not self.deferred)
+            self.deferred = True
+            return True
+        self._blame(source, fresh=not (self.cancelling or self.must_cancel))
+        if self.waiting_on is not None and self.waiting_on.cancel():
+            self.cancelling = True
+        else:
+            self.must_cancel = True
+        return True
+
+    def _blame(self, source: object, *, fresh: bool) -> None:
+        # A request from outside outranks a scope's or a timeout's, which swallow only what is theirs.
+        if fresh or source is None:
+            self.cancel_source = source
+
+    def raise_if_cancelled(self, future: Future) -> None:
+        """Called when a wait ends without a value: if it ended because this fiber is cancelled, say so."""
+        if self.cancelling:
+            self.cancelling = False
+            if future.state == CANCELLED or (future.state == FAILED and is_cancellation(future.value)):
+                error = Cancelled()
+                error.source = self.cancel_source  # type: ignore[attr-defined]
+                raise error from (future.value if future.state == FAILED else None)
+
+    # --- the end of its life ------------------------------------------------------------------------------------------
+
+    def unwind(self) -> None:
+        """Unwind the fiber, on its own thread, with the run latched. A stubborn one stays suspended for good."""
+        self.run.fibers.pop(self, None)
+        fiber = self.fiber
+        if fiber is None or fiber.dead:
+            return
+        fiber.parent = greenlet.getcurrent()
+        for _ in range(_STUBBORN):
+            try:
+                fiber.throw(greenlet.GreenletExit)
+            except BaseException:
+                pass
+            if fiber.dead:
+                return
+
+    def build_error(self) -> BaseException:
+        """What the function raised, with the traceback it had then: it must not grow from one raise to the next."""
+        error: BaseException = self.value
+        return error.with_traceback(self.raised_at)
+
+    def frame(self) -> FrameType | None:
+        """Where the fiber stands, while it is suspended."""
+        return self.fiber.gr_frame if self.fiber is not None and not self.fiber.dead else None
+
+
+def is_cancellation(error: BaseException | None) -> bool:
+    """Whether an error says that remote work, or another task, was cancelled."""
+    if isinstance(error, (ActivityError, ChildWorkflowError)):
+        error = error.__cause__
+    return isinstance(error, (CancelledError, TaskCancelledError, Cancelled))
+
+
+# --- who is current ---------------------------------------------------------------------------------------------------
+
+_collecting: set[int] = set()
+
+
+def _while_collecting(phase: str, _: dict[str, int]) -> None:
+    if phase == "start":
+        _collecting.add(threading.get_ident())
+    else:
+        _collecting.discard(threading.get_ident())
+
+
+gc.callbacks.append(_while_collecting)
+
+
+def current_fiber() -> FiberTask[Any] | None:
+    """The fiber that runs right now on this thread; None outside workflow code and in finalisers run by the collector."""
+    fiber = greenlet.getcurrent()
+    if type(fiber) is not _Fiber:
+        return None
+    if _collecting and threading.get_ident() in _collecting:
+        return None
+    return fiber.owner
+
+
+def require_fiber(what: str) -> FiberTask[Any]:
+    """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only."""
+    fiber = current_fiber()
+    if fiber is None:
+        raise NotInWorkflowError(f"{what} works only inside a running workflow")
+    run = fiber.run
+    if run.latched:
+        run.refuse(fiber, what)
+    return fiber
+
+
+def leave_suspended() -> None:
+    """Suspend a dropped fiber that keeps swallowing `Dropped`, for good."""
+    while True:
+        try:
+            parent = greenlet.getcurrent().parent
+            assert parent is not None
+            parent.switch(None)
+        except BaseException:
+            pass
+
+
+def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
+    """Give the hub a future to wait for (None: just one turn) and go on when it is settled."""
+    assert fiber.fiber is not None
+    parent = fiber.fiber.parent
+    assert parent is not None
+    error: BaseException | None = parent.switch(future)
+    if fiber.run.dead:
+        raise Dropped
+    if error is not None:
+        fiber.cancelling = False
+        error.source = fiber.cancel_source  # type: ignore[attr-defined]
+        raise error
+
+
+def wait_for(future: Future) -> Any:
+    """Wait in the current fiber until a future is settled; return its value or raise why there is none."""
+    fiber = require_fiber("waiting")
+    if future.state == PENDING:
+        if future is fiber:
+            raise UsageError("a task cannot wait for itself")
+        suspend(fiber, future)
+    if future.state == RESOLVED:
+        fiber.cancelling = False
+        return future.outcome() if isinstance(future, Task) else future.value
+    fiber.raise_if_cancelled(future)
+    raise error_of(future)
+
+
+def error_of(future: Future) -> BaseException:
+    """Why a settled future has no value, fit to be raised once more."""
+    if future.state == CANCELLED:
+        return TaskCancelledError("the task that was waited for had been cancelled")
+    if isinstance(future, Gathered):
+        return error_of(future.failed_child) if future.failed_child is not None else future.value
+    return future.build_error() if isinstance(future, Task) else future.value

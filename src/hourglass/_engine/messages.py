@@ -1,0 +1,319 @@
+"""Signals, updates and queries of a run: which handler takes what, and the fibers they run in.
+
+Handlers come from the class or are registered by the running body (function style). What arrives before its handler waits:
+signals in the state, in order; an update, in a run that we began, until the body has blocked within the same activation.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
+from hourglass._engine.context import LiveRun
+from hourglass._engine.definition import MessageDefinition, MessageKind
+from hourglass._engine.events import Payloads, QueryReceived, SignalReceived, UpdateReceived
+from hourglass._engine.fibers import FiberTask, error_of, require_fiber
+from hourglass._engine.scheduler import PENDING, RESOLVED, Future
+from hourglass.converter import Payload
+from hourglass.errors import (
+    Cancelled,
+    CancelledError,
+    FailureError,
+    PayloadError,
+    ReadOnlyError,
+    UsageError,
+    WorkflowParked,
+)
+
+TopLevel = Callable[[LiveRun, Callable[[], None]], None]
+
+
+class ContinueAsNewRequest(BaseException):
+    """Raised by `workflow.continue_as_new`: ends the body; carries the command."""
+
+    def __init__(self, command: Any) -> None:
+        super().__init__("continue as new")
+        self.command = command
+
+
+class Handlers:
+    """The handlers of one run, and what waits for them."""
+
+    __slots__ = (
+        "accepted",
+        "by_kind",
+        "late_updates",
+        "open_signals",
+        "open_updates",
+        "receivers",
+        "run",
+        "signal_count",
+        "top",
+    )
+
+    def __init__(self, run: LiveRun, top: TopLevel) -> None:
+        self.run = run
+        self.top = top
+        self.by_kind: dict[MessageKind, dict[str | None, tuple[MessageDefinition, Any]]] = {
+            "signal": {},
+            "query": {},
+            "update": {},
+        }
+        self.receivers: dict[str, list[Future]] = {}
+        self.signal_count = 0
+        self.open_signals: dict[int, str] = {}
+        self.open_updates: dict[str, str] = {}
+        self.late_updates: list[UpdateReceived] = []
+        self.accepted = False
+
+    def bind_object(self, obj: Any) -> None:
+        """Take the handlers of the class, bound to its object."""
+        definition = self.run.definition
+        for kind, defined in (
+            ("signal", definition.signals),
+            ("query", definition.queries),
+            ("update", definition.updates),
+        ):
+            for name, message in defined.items():
+                self.by_kind[kind][name] = (message, obj)  # type: ignore[index]
+
+    def register(self, message: MessageDefinition) -> None:
+        """Take a handler from the running body; signals that waited for it are handled now, in order."""
+        self.by_kind[message.kind][message.name] = (message, None)
+        if message.kind != "signal":
+            return
+        waiting = self.run.state.signals
+        names = [message.name] if message.name is not None else list(waiting)
+        for name in names:
+            for arguments in waiting.pop(name, []):
+                self._spawn_signal(message, None, name, arguments)
+
+    def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
+        """The handler of that name, or the dynamic one."""
+        handlers = self.by_kind[kind]
+        return handlers.get(name) or handlers.get(None)
+
+    @property
+    def all_finished(self) -> bool:
+        """Whether no signal or update handler is running."""
+        return not self.open_signals and not self.open_updates
+
+    def call(self, message: MessageDefinition, obj: Any, name: str, payloads: Payloads) -> Callable[[], Any]:
+        """Decode a message's arguments now; calling the result runs the handler."""
+        values = message.signature.decode(self.run.converter, payloads) if message.name is not None else []
+        if message.name is None:
+            values = [name, [RawPayload(self.run, payload) for payload in payloads]]
+        fn = message.fn
+        return (lambda: fn(obj, *values)) if obj is not None else (lambda: fn(*values))
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def signal(self, event: SignalReceived) -> None:
+        """A signal has come: to its handler, or to wait for a handler or a receiver of its name."""
+        handler = self.find("signal", event.name)
+        if handler is not None:
+            self._spawn_signal(*handler, event.name, event.arguments)
+            return
+        self.run.state.signals.setdefault(event.name, []).append(event.arguments)
+        receivers = self.receivers.get(event.name)
+        while receivers:
+            receiver = receivers.pop(0)
+            if receiver.state == PENDING:
+                receiver.resolve()
+                break
+
+    def _spawn_signal(self, message: MessageDefinition, obj: Any, name: str, arguments: Payloads) -> None:
+        try:
+            call = self.call(message, obj, name, arguments)
+        except (PayloadError, UsageError) as error:
+            self.run.notices.append(f"signal {name!r} was dropped: {error}")
+            return
+        self.signal_count += 1
+        number = self.signal_count
+        self.open_signals[number] = name
+
+        def handle() -> None:
+            try:
+                self.top(self.run, call)
+            finally:
+                self.open_signals.pop(number, None)
+
+        HandlerFiber(self.run, ("signal", number), f"signal {name}", handle).start_soon()
+
+    # --- updates ------------------------------------------------------------------------------------------------------
+
+    def update(self, event: UpdateReceived) -> None:
+        """An update has come: validate, accept or reject, and handle it in a fiber of its own."""
+        HandlerFiber(
+            self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, False
+        ).start_soon()
+
+    def answer_late_updates(self) -> bool:
+        """The body has blocked: the updates that found no handler before are answered now. True if there were any."""
+        late, self.late_updates = self.late_updates, []
+        for event in late:
+            HandlerFiber(
+                self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, True
+            ).start_soon()
+        return bool(late)
+
+    def _handle_update(self, event: UpdateReceived, is_late: bool) -> None:
+        run = self.run
+        handler = self.find("update", event.name)
+        if handler is None and not is_late and run.is_ours:
+            self.late_updates.append(event)
+            return
+        fiber = require_fiber("an update")
+        try:
+            call = self._validated(event, handler)
+        except ReadOnlyError as error:
+            run.error = error
+            return
+        except (Exception, Cancelled) as error:
+            failure = run.converter.to_failure(_plain(error))
+            run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
+            return
+        self.accepted = True
+        self.open_updates[event.id] = event.name
+        run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
+        try:
+            result = run.converter.encode(call())
+            run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber)
+        except ContinueAsNewRequest:
+            run.error = UsageError("an update handler cannot continue as new; only the body of the workflow can")
+        except (Exception, Cancelled) as error:
+            if run.dead:
+                return
+            if isinstance(error, Cancelled) or is_failure(run, error):
+                failure = run.converter.to_failure(_plain(error))
+                run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
+            else:
+                run.error = error
+        finally:
+            self.open_updates.pop(event.id, None)
+
+    def _validated(
+        self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None
+    ) -> Callable[[], Any]:
+        if handler is None:
+            known = ", ".join(sorted(name for name in self.by_kind["update"] if name)) or "none"
+            raise UsageError(f"there is no handler for update {event.name!r}; known updates: {known}")
+        message, obj = handler
+        if event.run_validator and message.validator is not None:
+            values = message.signature.decode(self.run.converter, event.arguments)
+            with self.run.looking(f"the validator of update {event.name}"):
+                message.validator(obj, *values) if obj is not None else message.validator(*values)
+        # Decoded again: what the validator did to its arguments must not reach the handler.
+        return self.call(message, obj, event.name, event.arguments)
+
+    # --- queries ------------------------------------------------------------------------------------------------------
+
+    def query(self, event: QueryReceived) -> AnswerQuery:
+        """Answer a question. The handler may look at everything and change nothing."""
+        run = self.run
+        try:
+            if event.name == "__stack_trace":
+                return AnswerQuery(event.id, run.converter.encode(self.stack_trace()))
+            if event.name == "__temporal_workflow_metadata":
+                return AnswerQuery(event.id, self.metadata())
+            handler = self.find("query", event.name)
+            if handler is None:
+                known = ", ".join(sorted(name for name in self.by_kind["query"] if name)) or "none"
+                raise UsageError(f"there is no handler for query {event.name!r}; known queries: {known}")
+            call = self.call(*handler, event.name, event.arguments)
+            fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
+            with run.looking(f"query {event.name}"):
+                fiber.run_at_once()
+            if fiber.state != RESOLVED:
+                raise error_of(fiber)
+            return AnswerQuery(event.id, run.converter.encode(fiber.value))
+        except Exception as error:
+            return AnswerQuery(event.id, failure=run.converter.to_failure(error))
+
+    def stack_trace(self) -> str:
+        """Where every fiber stands."""
+        parts = []
+        for fiber in self.run.fibers:
+            frame = fiber.frame()
+            if frame is not None:
+                lines = traceback.format_list(traceback.extract_stack(frame))
+                parts.append(f"{fiber.label}\n{''.join(lines)}")
+        return "\n".join(parts)
+
+    def metadata(self) -> Payload:
+        """What Temporal's UI shows of a workflow's definition."""
+
+        def described(kind: MessageKind) -> list[dict[str, str]]:
+            handlers = self.by_kind[kind]
+            return [
+                {"name": name or "", "description": handlers[name][0].description}
+                for name in sorted(handlers, key=lambda item: item or "")
+            ]
+
+        document = {
+            "definition": {
+                "type": self.run.definition.name,
+                "queryDefinitions": described("query"),
+                "signalDefinitions": described("signal"),
+                "updateDefinitions": described("update"),
+            }
+        }
+        return Payload(
+            json.dumps(document).encode(),
+            "json/protobuf",
+            {"messageType": b"temporal.api.sdk.v1.WorkflowMetadata"},
+        )
+
+
+class RawPayload:
+    """An argument of a dynamic handler, not yet decoded."""
+
+    __slots__ = ("_run", "payload")
+
+    def __init__(self, run: LiveRun, payload: Payload) -> None:
+        self._run = run
+        self.payload = payload
+
+    def decode(self, type: Any = Any) -> Any:
+        """The argument as the given type."""
+        return self._run.converter.decode(self.payload, type)
+
+
+class HandlerFiber(FiberTask[None]):
+    """A fiber of the top level: the body, or a handler. If it ended in a bug, nothing more runs in this activation."""
+
+    __slots__ = ()
+
+    def _ended(self, state: int, value: Any) -> None:
+        super()._ended(state, value)
+        if isinstance(value, BaseException) and self.run.error is None:
+            # SystemExit and its like are bugs too, and must not end the thread that runs workflows.
+            self.run.error = WorkflowParked(f"{self.label} raised {type(value).__name__}: {value}")
+            self.run.error.__cause__ = value
+        if self.run.error is not None:
+            raise self.run.error
+
+
+def is_failure(run: LiveRun, error: BaseException) -> bool:
+    """The failure rule: whether an exception that a workflow lets out fails the run; anything else is a bug."""
+    return isinstance(
+        error,
+        (
+            FailureError,
+            TimeoutError,
+            *run.definition.failure_exceptions,
+            *run.settings.failure_exceptions,
+        ),
+    )
+
+
+def _plain(error: BaseException) -> BaseException:
+    if isinstance(error, Cancelled):
+        plain = CancelledError("the handler was cancelled")
+        plain.__cause__ = error.__cause__
+        return plain
+    return error
+

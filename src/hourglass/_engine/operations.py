@@ -1,0 +1,425 @@
+"""What fibers wait for: timers, activities, children, other workflows. Each issues its command and settles in its turns.
+
+The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a future through
+`asyncio.wait`, which gives three turns from the event to the one who waits. Here the same three turns are a small state
+machine, `Operation`, instead of four objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from hourglass._engine.commands import (
+    CancelChildWorkflow,
+    CancelSignalExternal,
+    CancelTimer,
+    Command,
+    RequestCancelActivity,
+    RequestCancelExternal,
+    RequestCancelLocalActivity,
+    ScheduleActivity,
+    ScheduleLocalActivity,
+    SignalExternalWorkflow,
+    StartChildWorkflow,
+    StartTimer,
+)
+from hourglass._engine.context import CANCEL_BEATS_RESULT, SINGLE_BATCH, LiveRun
+from hourglass._engine.events import ActivityBackedOff, Payloads
+from hourglass._engine.fibers import FiberTask, Task, require_fiber, suspend, wait_for
+from hourglass._engine.options import ActivitySettings
+from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
+from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
+from hourglass.converter import Failure, Payload
+from hourglass.errors import Cancelled
+
+_NEW, _WAITING, _WAKING = range(3)
+
+
+class Timer:
+    """A timer that calls back two turns before its fiber goes on."""
+
+    __slots__ = ("callback", "fiber", "run", "seq")
+
+    def __init__(
+        self, fiber: FiberTask[Any], duration: float, callback: Callable[[Any], object], summary: str = ""
+    ) -> None:
+        run = fiber.run
+        self.run = run
+        self.fiber = fiber
+        self.callback = callback
+        self.seq = run.accumulator.number(TIMER)
+        note = run.converter.encode(summary) if summary else None
+        run.issue(StartTimer(self.seq, round(duration * 1e9), note), fiber, (TIMER, self.seq), self)
+
+    def fired(self) -> None:
+        """The time has come."""
+        self.run.scheduler.soon(self.callback)
+
+    def cancel(self) -> None:
+        """Give the timer up, unless it has fired."""
+        run = self.run
+        if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
+            run.accumulator.resolved((TIMER, self.seq), None)
+            run.issue(CancelTimer(self.seq), self.fiber)
+
+
+class Operation(Task[Any]):
+    """Remote work: an activity's or a child's result. Kept encoded, and decoded anew for each who asks (I6)."""
+
+    __slots__ = (
+        "answer",
+        "answered",
+        "fiber",
+        "must_cancel",
+        "phase",
+        "requested_seq",
+        "return_type",
+        "run",
+        "seq",
+        "woken_by_cancel",
+    )
+
+    def __init__(self, fiber: FiberTask[Any], return_type: Any) -> None:
+        super().__init__(fiber.run.scheduler)
+        self.run = fiber.run
+        self.fiber = fiber
+        self.return_type = return_type
+        self.looked_at = False
+        self.seq = 0
+        self.phase = _NEW
+        self.answered = PENDING
+        self.answer: Payload | Failure | None = None
+        self.must_cancel = False
+        self.woken_by_cancel = False
+        self.requested_seq = 0
+        self.scheduler.ready.append((self._begin, None))
+
+    # --- settling, in turns -------------------------------------------------------------------------------------------
+
+    def _begin(self, _: Any) -> None:
+        if self.must_cancel:
+            self.must_cancel = False
+            super().cancel()
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        self.phase = _WAITING
+        if self.answered != PENDING:
+            self.scheduler.ready.append((self._first_turn, None))
+
+    def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
+        """The answer has come: it takes effect in three turns."""
+        if self.phase == _NEW or self.state != PENDING:
+            return  # cancelled before it began: nobody waits for it
+        self.answered = outcome
+        self.answer = answer
+        self.scheduler.ready.append((self._first_turn, None))
+
+    def _first_turn(self, _: Any) -> None:
+        if self.phase == _WAITING and self.state == PENDING:
+            self.phase = _WAKING
+            self.scheduler.ready.append((self._second_turn, None))
+
+    def _second_turn(self, _: Any) -> None:
+        cancelled = self.woken_by_cancel or self.must_cancel
+        self.woken_by_cancel = self.must_cancel = False
+        if not cancelled:
+            self._finish()
+        elif self.answered != PENDING and (self._batched() or self._cancel_beats_result()):
+            super().cancel()
+        else:
+            self._request_cancel()
+            self._wait()
+
+    def _batched(self) -> bool:
+        return SINGLE_BATCH in self.run.facts.flags
+
+    def _cancel_beats_result(self) -> bool:
+        return False
+
+    def _finish(self) -> None:
+        if self.answered == RESOLVED:
+            self.resolve(None)
+        else:
+            self.fail(self.build_error())
+
+    def outcome(self) -> Any:
+        """The result, decoded anew."""
+        if self.answer is None:
+            return None
+        assert isinstance(self.answer, Payload)
+        return self.run.converter.decode(self.answer, self.return_type)
+
+    def build_error(self) -> BaseException:
+        """The failure as a new exception."""
+        assert isinstance(self.answer, Failure)
+        return self.run.converter.from_failure(self.answer)
+
+    # --- cancelling ---------------------------------------------------------------------------------------------------
+
+    def cancel(self, source: object = None) -> bool:
+        """Ask the remote work to stop. How long one waits for it then depends on its cancellation type."""
+        if self.state != PENDING:
+            return False
+        if self.run.latched:
+            self.run.refuse(self.fiber, "cancelling")
+        if self.phase == _NEW:
+            self._cancelled_before_it_began()
+            self.must_cancel = True
+        elif self.phase == _WAITING:
+            self.phase = _WAKING
+            self.woken_by_cancel = True
+            self.scheduler.ready.append((self._second_turn, None))
+        else:
+            self.must_cancel = True
+        return True
+
+    def _cancelled_before_it_began(self) -> None:
+        """The command is out already: take it back."""
+        self._request_cancel()
+
+    def _request_cancel(self) -> None:
+        if self.requested_seq != self.seq:
+            self.requested_seq = self.seq
+            self.run.issue(self._cancel_command(), self.fiber)
+
+    def _cancel_command(self) -> Command:
+        raise NotImplementedError
+
+
+class ActivityOperation(Operation):
+    """An activity, remote or local."""
+
+    __slots__ = ("command", "pause")
+
+    def __init__(
+        self,
+        fiber: FiberTask[Any],
+        command: ScheduleActivity | ScheduleLocalActivity,
+        return_type: Any,
+    ) -> None:
+        super().__init__(fiber, return_type)
+        self.command = command
+        self.pause: Future | None = None
+        self.seq = command.seq
+        self.run.issue(command, fiber, (ACTIVITY, self.seq), self)
+
+    def _cancel_beats_result(self) -> bool:
+        return self.run.has_flag(CANCEL_BEATS_RESULT)
+
+    def _cancel_command(self) -> Command:
+        if isinstance(self.command, ScheduleActivity):
+            return RequestCancelActivity(self.seq)
+        return RequestCancelLocalActivity(self.seq)
+
+    def cancel(self, source: object = None) -> bool:
+        """Ask the activity to stop; during a local activity's long pause there is only the pause to end."""
+        if self.pause is not None and self.state == PENDING:
+            return self.pause.cancel()
+        return super().cancel(source)
+
+    def back_off(self, event: ActivityBackedOff) -> None:
+        """A local activity asks for a long pause: after the usual turns, a timer, then the next attempt."""
+        assert isinstance(self.command, ScheduleLocalActivity)
+        self.seq = self.run.accumulator.number(ACTIVITY)
+        self.command = msgspec.structs.replace(
+            self.command,
+            seq=self.seq,
+            activity_id=str(self.seq) if self.command.activity_id == str(self.command.seq) else self.command.activity_id,
+            attempt=event.attempt,
+            original_schedule_time_ns=event.original_schedule_time_ns,
+        )
+        self.answered = FAILED
+        self.answer = None
+        self.pause = Future(self.scheduler)
+        self.scheduler.ready.append((self._pause_first_turn, event.backoff))
+
+    def _pause_first_turn(self, backoff: float) -> None:
+        self.scheduler.ready.append((self._pause_second_turn, backoff))
+
+    def _pause_second_turn(self, backoff: float) -> None:
+        if self.state != PENDING:
+            return
+        self.answered = PENDING
+        assert self.pause is not None
+        pause = self.pause
+        if pause.state == CANCELLED:
+            self.pause = None
+            Future.cancel(self)
+            return
+        timer = Timer(self.fiber, backoff, pause.release)
+
+        def again(_: Any) -> None:
+            self.pause = None
+            if pause.state == CANCELLED:
+                timer.cancel()
+                Future.cancel(self)
+                return
+            self.run.issue(self.command, self.fiber, (ACTIVITY, self.seq), self)
+            self._wait()
+
+        pause.add_callback(again)
+
+
+class ChildOperation(Operation):
+    """A child workflow's result; its start is a future of its own."""
+
+    __slots__ = ("command", "first_run_id", "start")
+
+    def __init__(self, fiber: FiberTask[Any], command: StartChildWorkflow, return_type: Any) -> None:
+        super().__init__(fiber, return_type)
+        self.command = command
+        self.seq = command.seq
+        self.first_run_id = ""
+        self.start = Future(self.scheduler)
+        self.run.state.child_count += 1
+        self.run.issue(command, fiber, (CHILD, self.seq), self)
+
+    def _cancel_command(self) -> Command:
+        return CancelChildWorkflow(self.seq)
+
+    def _cancelled_before_it_began(self) -> None:
+        """Nothing to take back: whoever starts a child waits for its start first."""
+
+    def _request_cancel(self) -> None:
+        # Unlike an activity's, a child's cancellation may be asked for again.
+        self.run.issue(self._cancel_command(), self.fiber)
+
+    @property
+    def id(self) -> str:
+        """The child's workflow id."""
+        return self.command.workflow_id
+
+
+class _Answer:
+    """The pending answer to a signal or cancel request sent to another workflow."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, run: LiveRun) -> None:
+        self.future = Future(run.scheduler)
+
+
+# --- what authors' calls come down to ---------------------------------------------------------------------------------
+
+
+def start_activity(
+    activity_type: str,
+    arguments: Payloads,
+    settings: ActivitySettings,
+    return_type: Any,
+    *,
+    local: bool = False,
+) -> Task[Any]:
+    """Schedule an activity and return the task that stands for it."""
+    fiber = require_fiber(f"starting activity {activity_type}")
+    run = fiber.run
+    seq = run.accumulator.number(ACTIVITY)
+    note = run.converter.encode(settings.summary) if settings.summary else None
+    command: ScheduleActivity | ScheduleLocalActivity
+    if local:
+        command = ScheduleLocalActivity(
+            seq=seq,
+            activity_id=settings.activity_id or str(seq),
+            activity_type=activity_type,
+            arguments=arguments,
+            schedule_to_close_timeout=settings.schedule_to_close_timeout,
+            schedule_to_start_timeout=settings.schedule_to_start_timeout,
+            start_to_close_timeout=settings.start_to_close_timeout,
+            local_retry_threshold=settings.local_retry_threshold,
+            retry_policy=settings.retry_policy,
+            cancellation_type=settings.cancellation_type,
+            summary=note,
+        )
+    else:
+        command = ScheduleActivity(
+            seq=seq,
+            activity_id=settings.activity_id or str(seq),
+            activity_type=activity_type,
+            arguments=arguments,
+            task_queue=settings.task_queue,
+            schedule_to_close_timeout=settings.schedule_to_close_timeout,
+            schedule_to_start_timeout=settings.schedule_to_start_timeout,
+            start_to_close_timeout=settings.start_to_close_timeout,
+            heartbeat_timeout=settings.heartbeat_timeout,
+            retry_policy=settings.retry_policy,
+            cancellation_type=settings.cancellation_type,
+            summary=note,
+            priority_key=settings.priority_key,
+            disable_eager_execution=settings.disable_eager_execution,
+        )
+    operation = ActivityOperation(fiber, command, return_type)
+    if fiber.scope is not None:
+        fiber.scope.add(operation)
+    return operation
+
+
+def sleep(duration: float, summary: str = "") -> None:
+    """Wait in the current fiber. A sleep of nothing gives way for one turn and starts no timer."""
+    fiber = require_fiber("sleeping")
+    if duration == 0:
+        suspend(fiber, None)
+        return
+    future = Future(fiber.scheduler)
+    timer = Timer(fiber, duration, future.release, summary)
+    try:
+        wait_for(future)
+    finally:
+        timer.cancel()
+
+
+def start_child(command: StartChildWorkflow, return_type: Any) -> ChildOperation:
+    """Start a child workflow and wait until it has started. `command` comes without its number."""
+    fiber = require_fiber(f"starting child workflow {command.workflow_type}")
+    run = fiber.run
+    numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
+    operation = ChildOperation(fiber, numbered, return_type)
+    if fiber.scope is not None:
+        fiber.scope.add(operation)
+    _wait_through_cancellation(fiber, operation.start, operation._request_cancel, reraise=True)
+    return operation
+
+
+def signal_external(command: SignalExternalWorkflow) -> None:
+    """Send a signal to another workflow and wait until it is delivered. `command` comes without its number."""
+    fiber = require_fiber("signalling another workflow")
+    run = fiber.run
+    seq = run.accumulator.number(SIGNAL)
+    answer = _Answer(run)
+    run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
+    _wait_through_cancellation(
+        fiber, answer.future, lambda: run.issue(CancelSignalExternal(seq), fiber), reraise=False
+    )
+
+
+def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
+    """Ask another workflow to cancel and wait until the request is delivered."""
+    fiber = require_fiber("cancelling another workflow")
+    run = fiber.run
+    seq = run.accumulator.number(CANCEL)
+    answer = _Answer(run)
+    command = RequestCancelExternal(seq=seq, workflow_id=workflow_id, run_id=run_id, reason=reason)
+    run.issue(command, fiber, (CANCEL, seq), answer)
+    wait_for(answer.future)
+
+
+def _wait_through_cancellation(
+    fiber: FiberTask[Any], future: Future, on_cancel: Callable[[], None], *, reraise: bool
+) -> None:
+    """Wait in two turns; being cancelled asks the other side to stop, and the wait goes on for its answer."""
+    while True:
+        waiter = Future(fiber.scheduler)
+        future.add_callback(waiter.release)
+        try:
+            wait_for(waiter)
+            break
+        except Cancelled:
+            future.remove_callback(waiter.release)
+            on_cancel()
+            if reraise and fiber.run.cancel_reason is not None:
+                raise
+    wait_for(future)

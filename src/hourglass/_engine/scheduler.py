@@ -1,0 +1,160 @@
+"""The deterministic scheduler of one run: a queue of ready callbacks, futures, and conditions. Knows no events.
+
+Order is Temporal's (I1): it schedules exactly as asyncio does under Temporal's Python SDK, so that histories are
+interchangeable in both directions. The unit is a *turn*: one entry of the ready queue. When a future is settled, its
+callbacks enter the queue in the order in which they were added; conditions are checked, in the order of their registration,
+each time the queue has run dry. How many turns pass between an event and the code that waits for it is frozen:
+
+    activity and child result 3 · child start, external signal and timer 2 · condition, task and task start 1 ·
+    gather one per level · cancel to its command 1
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from hourglass.errors import InternalError
+
+PENDING, RESOLVED, FAILED, CANCELLED = range(4)
+
+Callback: TypeAlias = Callable[[Any], object]
+
+
+class Scheduler:
+    """Runs what is ready, first in first out, until nothing is."""
+
+    __slots__ = ("conditions", "ready")
+
+    def __init__(self) -> None:
+        self.ready: deque[tuple[Callback, Any]] = deque()
+        self.conditions: list[tuple[Callable[[], object], Future]] = []
+
+    def soon(self, callback: Callback, argument: Any = None) -> None:
+        """Let a callback take the next free turn."""
+        self.ready.append((callback, argument))
+
+    def drain(self, check: Callable[[], None] | None) -> None:
+        """Take turns until none is left; `check` looks at the conditions each time the queue has run dry."""
+        ready = self.ready
+        while ready:
+            while ready:
+                callback, argument = ready.popleft()
+                callback(argument)
+            if check is not None and self.conditions:
+                check()
+
+    def check_conditions(self) -> None:
+        """Settle the conditions that hold now; forget those that somebody gave up."""
+        open_conditions = []
+        for entry in self.conditions:
+            holds, future = entry
+            if future.state != PENDING:
+                continue
+            if holds():
+                future.resolve(None)
+            else:
+                open_conditions.append(entry)
+        self.conditions[:] = open_conditions
+
+
+class Future:
+    """Something that will be settled once: resolved, failed or cancelled."""
+
+    __slots__ = ("callbacks", "scheduler", "state", "value")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.state = PENDING
+        self.value: Any = None
+        self.callbacks: list[Callback] | None = None
+
+    def resolve(self, value: Any = None) -> None:
+        """Settle with a value."""
+        self._settle(RESOLVED, value)
+
+    def fail(self, error: BaseException) -> None:
+        """Settle with an error."""
+        self._settle(FAILED, error)
+
+    def cancel(self, source: object = None) -> bool:
+        """Settle as cancelled; False if it was settled before. `source` tells fibers who asked."""
+        if self.state != PENDING:
+            return False
+        self._settle(CANCELLED, None)
+        return True
+
+    def release(self, _: Any = None) -> None:
+        """Settle with nothing unless settled before: a callback for timers and for other futures."""
+        if self.state == PENDING:
+            self._settle(RESOLVED, None)
+
+    def _settle(self, state: int, value: Any) -> None:
+        if self.state != PENDING:
+            raise InternalError("a future was settled twice")
+        self.state = state
+        self.value = value
+        callbacks = self.callbacks
+        if callbacks is not None:
+            self.callbacks = None
+            ready = self.scheduler.ready
+            for callback in callbacks:
+                ready.append((callback, self))
+
+    def add_callback(self, callback: Callback) -> None:
+        """Call back in a turn of its own once this is settled; at the next turn if it is already."""
+        if self.state != PENDING:
+            self.scheduler.ready.append((callback, self))
+        elif self.callbacks is None:
+            self.callbacks = [callback]
+        else:
+            self.callbacks.append(callback)
+
+    def remove_callback(self, callback: Callback) -> None:
+        """Forget a callback that has not been queued yet."""
+        if self.callbacks is not None and callback in self.callbacks:
+            self.callbacks.remove(callback)
+
+
+class Gathered(Future):
+    """All of several futures: fails with the first that fails, is resolved with all values in their order."""
+
+    __slots__ = ("cancel_requested", "children", "failed_child", "missing", "return_exceptions")
+
+    def __init__(self, scheduler: Scheduler, children: list[Future], *, return_exceptions: bool) -> None:
+        super().__init__(scheduler)
+        self.children = children
+        self.return_exceptions = return_exceptions
+        self.cancel_requested = False
+        self.failed_child: Future | None = None
+        self.missing = len(children)
+        for child in children:
+            child.add_callback(self._child_settled)
+
+    def _child_settled(self, child: Future) -> None:
+        self.missing -= 1
+        if self.state != PENDING:
+            return
+        if child.state != RESOLVED and not self.return_exceptions:
+            self.failed_child = child
+            if child.state == CANCELLED:
+                super().cancel()
+            else:
+                self.fail(child.value)
+        elif self.missing == 0:
+            if self.cancel_requested:
+                super().cancel()
+            else:
+                self.resolve(None)
+
+    def cancel(self, source: object = None) -> bool:
+        """Cancel every child; this future is settled by what becomes of them."""
+        if self.state != PENDING:
+            return False
+        reached = False
+        for child in self.children:
+            reached = child.cancel() or reached
+        if reached:
+            self.cancel_requested = True
+        return reached

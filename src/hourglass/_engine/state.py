@@ -1,0 +1,96 @@
+"""All that is known of a run, as data: enough to execute it again from nothing.
+
+Only `journal` is the truth: the run's activations in order, payloads still encoded. Everything else follows from it: a
+re-execution starts it at nothing and must arrive at the same. Kept as data so that it can be looked at, compared and,
+one day, sent to another process.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from hourglass._engine.commands import (
+    TERMINAL,
+    CancelRun,
+    Command,
+    CompleteRun,
+    ContinueAsNew,
+    FailRun,
+)
+from hourglass._engine.events import Activation, Payloads
+from hourglass.converter import Failure, Payload
+
+PathStep: TypeAlias = int | str
+CommandId: TypeAlias = tuple[tuple[PathStep, ...], int]
+"""Who in the run asked (the path of the fiber) and the how-manieth request of that fiber it was."""
+
+Numbered: TypeAlias = tuple[str, int]
+"""A kind of command and its number, counted from 1 for each kind."""
+
+ACTIVITY, TIMER, CHILD, SIGNAL, CANCEL = "activity", "timer", "child", "external_signal", "external_cancel"
+
+
+class State(msgspec.Struct):
+    """The state of one run."""
+
+    run_id: str
+    task_queue: str = ""
+    workflow_type: str = ""
+    input: Payloads = ()
+    journal: list[Activation] = []
+    next_seq: dict[str, int] = {}
+    pending_resolvers: dict[Numbered, CommandId] = {}
+    command_id_to_seq: dict[CommandId, Numbered] = {}
+    resolved_results: dict[Numbered, Payload | Failure | None] = {}
+    signals: dict[str, list[Payloads]] = {}
+    cancel_requested: bool = False
+    result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
+    child_count: int = 0
+    commands: list[tuple[CommandId, Command]] = []
+
+    def forget_derived(self) -> State:
+        """The same run with nothing but its journal."""
+        return State(run_id=self.run_id, task_queue=self.task_queue, journal=self.journal)
+
+
+class CommandAccumulator:
+    """Collects the commands of one activation into the state, newest first, and numbers them when they are issued."""
+
+    __slots__ = ("state",)
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        state.commands = []
+
+    def number(self, kind: str) -> int:
+        """The next number of a kind. Numbers are never used twice, also where the command is taken back."""
+        seq = self.state.next_seq.get(kind, 0) + 1
+        self.state.next_seq[kind] = seq
+        return seq
+
+    def add(self, command_id: CommandId, command: Command) -> None:
+        """Issue a command."""
+        self.state.commands.append((command_id, command))
+        if isinstance(command, TERMINAL):
+            self.state.result = command  # type: ignore[assignment]
+
+    def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
+        """Enter a numbered command, so that its resolution finds the one who asked."""
+        self.state.pending_resolvers[key] = command_id
+        self.state.command_id_to_seq[command_id] = key
+
+    def resolved(self, key: Numbered, result: Payload | Failure | None) -> CommandId | None:
+        """A numbered command was resolved; returns who asked, None if nobody did."""
+        command_id = self.state.pending_resolvers.pop(key, None)
+        if command_id is not None:
+            self.state.resolved_results[key] = result
+        return command_id
+
+    def flush(self) -> tuple[Command, ...]:
+        """The commands of this activation in the order of issue. The state keeps them newest first."""
+        issued = self.state.commands
+        flushed = tuple([command for _, command in issued])
+        issued.reverse()
+        return flushed

@@ -1,0 +1,122 @@
+"""Determinism checked by re-execution: the journal is executed again and must ask for the same things, arguments included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourglass._engine.commands import (
+    AnswerQuery,
+    Command,
+    CompleteRun,
+    FailRun,
+    RejectUpdate,
+    ScheduleActivity,
+    ScheduleLocalActivity,
+    SignalExternalWorkflow,
+    StartChildWorkflow,
+    StartTimer,
+)
+from hourglass._engine.context import Site
+from hourglass._engine.evaluator import Run, begin, feed
+from hourglass._engine.state import State
+from hourglass.converter import Failure
+from hourglass.errors import NondeterminismError
+
+
+def verify_run(run: Run) -> NondeterminismError | None:
+    """Execute a run's journal again, in fresh fibers, and compare all it asks for with what it asked for the first time."""
+    if run.record is None:
+        return None
+    state = State(run_id=run.state.run_id, task_queue=run.state.task_queue, journal=run.state.journal)
+    live = begin(run.definition, state, run.settings)
+    try:
+        for activation, (expected, sites) in zip(state.journal, run.record, strict=True):
+            produced = feed(live, activation)
+            difference = compare(expected, produced, sites, live.sites or [])
+            if difference is not None:
+                return difference
+    except Exception as error:
+        return NondeterminismError(
+            f"executing the workflow again raised {type(error).__name__}: {error}; the first time it did not",
+            expected="the same execution as the first time",
+            produced=f"{type(error).__name__}: {error}",
+        )
+    finally:
+        live.drop()
+    return None
+
+
+def compare(
+    expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], again: list[Site]
+) -> NondeterminismError | None:
+    """The first difference between two lists of commands, None if there is none."""
+    for position in range(max(len(expected), len(produced))):
+        was = expected[position] if position < len(expected) else None
+        now = produced[position] if position < len(produced) else None
+        if was is not None and now is not None and _bare(was) == _bare(now):
+            continue
+        file, line = _site(again, position) if now is not None else _site(first, position)
+        return NondeterminismError(
+            "the workflow is not deterministic: executed again on the same events, it asked for something else\n"
+            f"  the first time: {describe(was)}{_at(_site(first, position))}\n"
+            f"  now:            {describe(now)}{_at(_site(again, position))}",
+            expected=describe(was),
+            produced=describe(now),
+            file=file,
+            line=line,
+        )
+    return None
+
+
+def describe(command: Command | None) -> str:
+    """A command in a few words, without payloads."""
+    match command:
+        case None:
+            return "nothing"
+        case ScheduleActivity() | ScheduleLocalActivity():
+            kind = "activity" if isinstance(command, ScheduleActivity) else "local activity"
+            return f"{kind} {command.activity_type} (number {command.seq}, {_sizes(command.arguments)})"
+        case StartTimer():
+            return f"timer of {command.duration_ns / 1e9:g} s (number {command.seq})"
+        case StartChildWorkflow():
+            return f"child workflow {command.workflow_type} with id {command.workflow_id!r} (number {command.seq})"
+        case SignalExternalWorkflow():
+            return f"signal {command.signal_name} to {command.workflow_id!r} (number {command.seq})"
+        case CompleteRun():
+            return f"completion with a result of {len(command.result.data)} bytes"
+        case FailRun():
+            return f"failure of the run: {command.failure.message}"
+        case _:
+            name = type(command).__name__
+            seq = getattr(command, "seq", None)
+            return name if seq is None else f"{name} (number {seq})"
+
+
+def _sizes(payloads: tuple[Any, ...]) -> str:
+    return f"{len(payloads)} arguments, {sum(len(p.data) for p in payloads)} bytes"
+
+
+def _bare(command: Command) -> Command:
+    """Without stack traces: where an exception was raised again is not what the run asked for."""
+    match command:
+        case FailRun() | RejectUpdate():
+            return msgspec.structs.replace(command, failure=_without_stack(command.failure))
+        case AnswerQuery() if command.failure is not None:
+            return msgspec.structs.replace(command, failure=_without_stack(command.failure))
+        case _:
+            return command
+
+
+def _without_stack(failure: Failure) -> Failure:
+    cause = _without_stack(failure.cause) if failure.cause is not None else None
+    return msgspec.structs.replace(failure, stack_trace="", cause=cause)
+
+
+def _site(sites: list[Site], position: int) -> Site:
+    return sites[position] if position < len(sites) else ("", 0)
+
+
+def _at(site: Site) -> str:
+    return f"   at {site[0]}:{site[1]}" if site[0] else ""

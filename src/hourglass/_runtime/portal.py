@@ -1,0 +1,269 @@
+"""The portal: the way from any thread or event loop to the control loop, which runs in a thread of its own.
+
+One portal serves a process. Client calls, polls and supervision run on its loop; whoever calls from outside
+waits in their own thread. It knows nothing of workflows, targets or engines.
+
+Invariants:
+
+- No code of the user's runs on the control loop: coroutines given to the portal are ours.
+- A caller that gives up (Ctrl-C, a timeout, a cancelled task) cancels what it waited for; what must live on
+  is shielded by its owner.
+- A portal belongs to the process that made it. After a fork the child makes its own and never touches, nor
+  frees, the inherited one: its thread does not exist there, and freeing what that thread held can hang.
+- At exit the closers run first, latest first, then the loop stops, then the thread is joined; each within a
+  limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+
+from hourglass.errors import InternalError, UsageError
+
+T = TypeVar("T")
+Closer = Callable[[], Awaitable[object]]
+
+logger = logging.getLogger("hourglass")
+
+# A wait that is not bounded cannot be interrupted by Ctrl-C on Windows; elsewhere signals interrupt it, and
+# the bound only guards against a control thread that died.
+_WAIT_STEP = 0.2 if sys.platform == "win32" else 5.0
+_CLOSER_LIMIT = 10.0
+_STOP_LIMIT = 5.0
+
+
+class Portal:
+    """The control loop in its own daemon thread, and the doors to it."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _current: ClassVar[Portal | None] = None
+    _exiting: ClassVar[bool] = False
+    # Inherited portals, kept for ever: a loop must not be freed by a process in which it does not run.
+    _inherited: ClassVar[list[Portal]] = []
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = _new_loop()
+        self._closers: dict[int, tuple[Closer, float]] = {}
+        self._next_closer = 0
+        self._state_lock = threading.Lock()
+        self._closed = False
+        self._warned_of_running_loop = False
+        self._thread = threading.Thread(target=self._run, name="hourglass-control", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def current(cls) -> Portal:
+        """The process's portal, started when it is first asked for."""
+        with cls._lock:
+            if cls._exiting:
+                raise UsageError("the interpreter is exiting: Hourglass cannot be used any more")
+            if cls._current is None or cls._current._closed:
+                cls._current = cls()
+            return cls._current
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The control loop. Only its own thread may use it, but for `call_soon_threadsafe`."""
+        return self._loop
+
+    @property
+    def closed(self) -> bool:
+        """Whether the control loop has been stopped."""
+        return self._closed
+
+    @property
+    def on_control_thread(self) -> bool:
+        """Whether the caller is the control loop's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def __repr__(self) -> str:
+        return f"<Portal of process {self._pid}{', closed' if self._closed else ''}>"
+
+    # --- the doors --------------------------------------------------------------------------------
+
+    def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine on the control loop. Cancelling the future cancels the coroutine."""
+        try:
+            with self._open():
+                return asyncio.run_coroutine_threadsafe(coro, self._loop)
+        except UsageError:
+            coro.close()
+            raise
+
+    def call(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the control loop and block this thread until it is done.
+
+        On a timeout (`TimeoutError`), Ctrl-C or any other exception in this thread the coroutine is
+        cancelled.
+        """
+        if self.on_control_thread:
+            coro.close()
+            raise InternalError("a blocking call from the control loop's own thread would wait for itself")
+        self._warn_of_running_loop()
+        future = self.submit(coro)
+        try:
+            return self._wait(future, timeout)
+        finally:
+            future.cancel()  # does nothing once it is done
+
+    async def acall(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the control loop and await it from another event loop, or from this very one."""
+        if self.on_control_thread:
+            return await coro
+        return await asyncio.wrap_future(self.submit(coro))
+
+    def at_exit(self, closer: Closer, limit: float = _CLOSER_LIMIT) -> Callable[[], None]:
+        """Have `closer` awaited on the control loop before it stops, the latest registered first.
+
+        `limit` is how many seconds it may take. Gives the function that takes it back. A closer must not
+        start threads: the interpreter may be past that.
+        """
+        with self._open():
+            key = self._next_closer
+            self._next_closer += 1
+            self._closers[key] = (closer, limit)
+        # atexit runs the latest registration first. What a closer closes may have registered an exit of its
+        # own while it was made, and must outlive the closer: so we move to the front again.
+        atexit.unregister(_exit)
+        atexit.register(_exit)
+
+        def take_back() -> None:
+            self._closers.pop(key, None)
+
+        return take_back
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Run the closers, stop the loop and join the thread. Safe to call twice."""
+        if self.on_control_thread:
+            raise InternalError("the control loop cannot close itself")
+        limit = 1.0 + sum(limit for _, limit in list(self._closers.values()))
+        try:
+            self._wait(self.submit(self._run_closers()), limit)
+        except UsageError:
+            return  # closed already, or another process's
+        except TimeoutError:
+            logger.warning("the control loop is blocked: not everything was closed at exit")
+        with self._state_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_LIMIT)
+        if self._thread.is_alive():
+            logger.warning("the control loop did not stop within %g s and is left behind", _STOP_LIMIT)
+
+    async def _run_closers(self) -> None:
+        while self._closers:
+            _, (closer, limit) = self._closers.popitem()
+            try:
+                async with asyncio.timeout(limit):
+                    await closer()
+            except TimeoutError:
+                logger.warning("%s did not finish within %g s at exit", _name(closer), limit)
+            except Exception:
+                logger.exception("%s failed at exit", _name(closer))
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Hold the portal open, or say why it cannot be used."""
+        if self._pid != os.getpid():  # first: a lock that was held when the process forked is never released
+            raise UsageError(
+                "this was made before the process forked and cannot be used in the child: connect again there"
+            )
+        with self._state_lock:
+            if self._closed or not self._thread.is_alive():
+                raise UsageError("the control loop has been closed: connect again")
+            yield
+
+    def _wait(self, future: concurrent.futures.Future[T], timeout: float | None) -> T:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            step = _WAIT_STEP if deadline is None else min(_WAIT_STEP, deadline - time.monotonic())
+            try:
+                return future.result(max(step, 0.0))
+            except TimeoutError:
+                if future.done():
+                    return future.result()  # the coroutine's own error, or done at the last moment
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"no answer within {timeout:g} s")
+            if not self._thread.is_alive():
+                raise InternalError("the control loop's thread has ended while a call was waiting for it")
+
+    def _warn_of_running_loop(self) -> None:
+        if self._warned_of_running_loop or asyncio._get_running_loop() is None:
+            return
+        self._warned_of_running_loop = True
+        # Logged, not warned: where warnings are errors the call would break.
+        logger.warning(
+            "a blocking call of Hourglass was made in a thread that runs an event loop, which it blocks; "
+            "AsyncClient has the same methods as coroutines (said once)"
+        )
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        while not self._closed:
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                # asyncio lets these two out of a task and of the loop; the task has kept it for its waiter.
+                logger.error("a task tried to end the control loop, which goes on")
+        _finish(self._loop)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _finish(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left on a stopped loop, give it a moment to unwind, and close the loop."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_STOP_LIMIT / 2))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def _name(closer: Closer) -> str:
+    return str(getattr(closer, "__qualname__", type(closer).__name__))
+
+
+def _exit() -> None:
+    with Portal._lock:
+        Portal._exiting = True
+        portal = Portal._current
+    if portal is not None:
+        portal.close()
+
+
+def _after_fork() -> None:
+    """In the child: forget the portal without freeing it; replace a lock that may have been held."""
+    Portal._lock = threading.Lock()
+    if Portal._current is not None:
+        Portal._inherited.append(Portal._current)
+        Portal._current = None
+
+
+atexit.register(_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,301 @@
+"""From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted path.
+
+A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was given, never
+passes a private segment, and never yields anything that is not decorated.
+
+Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs user code, so
+the control loop must ask `known_activity` only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import logging
+import pkgutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass.activity import Activity, ActivityDefinition, activity_definition
+from hourglass.errors import DefinitionError, UnknownTypeError
+
+D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
+
+logger = logging.getLogger("hourglass.worker")
+
+_LONGEST_NAME = 500
+_LISTED = 20
+
+
+@dataclass
+class _Table(Generic[D]):
+    """The definitions of one kind, by type name, and where each stands."""
+
+    kind: str
+    of: Callable[[object], D | None]
+    entries: dict[str, D] = field(default_factory=dict)
+    owners: dict[str, object] = field(default_factory=dict)
+
+    def add(self, obj: object, definition: D) -> None:
+        name = definition.name
+        known = self.owners.get(name)
+        if known is not None and not _same(known, obj):
+            raise DefinitionError(
+                f"two {self.kind} types are called {name!r}: {place(known)} and {place(obj)}. "
+                f"Give one of them another name: @{self.kind}.defn(name=…)"
+            )
+        self.entries.setdefault(name, definition)
+        self.owners.setdefault(name, obj)
+
+
+class Resolver:
+    """What a worker knows by name. May be asked in any thread."""
+
+    def __init__(
+        self,
+        *,
+        workflows: Sequence[object] = (),
+        activities: Sequence[object] = (),
+        modules: Sequence[str | ModuleType] = (),
+    ) -> None:
+        self._lock = threading.RLock()
+        self._workflows = _Table[WorkflowDefinition]("workflow", workflow_definition)
+        self._activities = _Table[ActivityDefinition]("activity", activity_definition)
+        self._instances_wanted: dict[str, str] = {}
+        self._walked = False
+        self._unimportable: list[str] = []
+        for each in _sequence(workflows, "workflows"):
+            self._add_workflow(each)
+        for each in _sequence(activities, "activities"):
+            self._add_activity(each)
+        self._roots = {module.__name__: module for module in map(_import_root, _sequence(modules, "modules"))}
+        for module in self._roots.values():
+            self._scan(module)
+
+    @property
+    def has_workflows(self) -> bool:
+        """Whether it can know any workflow."""
+        return bool(self._workflows.entries or self._roots)
+
+    @property
+    def has_activities(self) -> bool:
+        """Whether it can know any activity."""
+        return bool(self._activities.entries or self._roots)
+
+    def known_activity(self, name: str) -> ActivityDefinition | None:
+        """An activity that is known already; imports nothing."""
+        return self._activities.entries.get(name)
+
+    def workflow(self, name: str) -> WorkflowDefinition:
+        """The workflow of this type; may import modules under the roots."""
+        return self._resolve(self._workflows, name)
+
+    def activity(self, name: str) -> ActivityDefinition:
+        """The activity of this type; may import modules under the roots."""
+        return self._resolve(self._activities, name)
+
+    def _resolve(self, table: _Table[D], name: str) -> D:
+        known = table.entries.get(name)
+        if known is not None:
+            return known
+        if len(name) <= _LONGEST_NAME and self._roots:
+            with self._lock:
+                found = self._by_path(name)
+                definition = table.of(found) if found is not None else None
+                if definition is not None and not getattr(definition, "needs_instance", False):
+                    return definition
+                self._walk()
+            if name in table.entries:
+                return table.entries[name]
+        raise UnknownTypeError(self._unknown(table, name))
+
+    # --- explicit lists ----------------------------------------------------------------------------------------------
+
+    def _add_workflow(self, obj: object) -> None:
+        definition = workflow_definition(obj)
+        if definition is None:
+            raise DefinitionError(f"workflows=[…]: {place(obj)} is not decorated with @workflow.defn")
+        self._workflows.add(obj, definition)
+
+    def _add_activity(self, obj: object) -> None:
+        definition = activity_definition(obj)
+        if definition is None:
+            self._add_instance(obj)
+        elif definition.needs_instance:
+            owner = definition.fn.__qualname__.rpartition(".")[0]
+            raise DefinitionError(
+                f"activities=[…]: {definition.place} is a method and needs an instance: give {owner}(…) for all activities of "
+                f"the class, or {owner}(…).{definition.fn.__name__} for this one"
+            )
+        else:
+            self._activities.add(obj, definition)
+
+    def _add_instance(self, obj: object) -> None:
+        methods = [] if isinstance(obj, (type, ModuleType)) else list(_activity_methods(type(obj)))
+        if not methods:
+            raise DefinitionError(
+                f"activities=[…]: {place(obj)} is neither decorated with @activity.defn nor an object with such methods"
+            )
+        for name in methods:
+            bound = getattr(obj, name)
+            self._activities.add(bound, bound.__hourglass_activity__)
+
+    # --- modules -----------------------------------------------------------------------------------------------------
+
+    def _scan(self, module: ModuleType) -> None:
+        """Take up what is decorated in a module. What it merely imported from outside the roots is not its own."""
+        for obj in list(vars(module).values()):
+            if not self._is_ours(_home(obj)):
+                continue
+            workflow, activity = workflow_definition(obj), activity_definition(obj)
+            if workflow is not None:
+                self._workflows.add(obj, workflow)
+            if activity is not None:
+                self._activities.add(obj, activity)
+            if isinstance(obj, type):
+                for name in _activity_methods(obj):
+                    wanted = getattr(obj, name).name
+                    self._instances_wanted.setdefault(wanted, f"{obj.__module__}.{obj.__qualname__}")
+
+    def _walk(self) -> None:
+        """Import everything under the roots, once."""
+        if self._walked:
+            return
+        self._walked = True
+        for root in list(self._roots.values()):
+            for name in _submodules(root):
+                try:
+                    module = importlib.import_module(name)
+                except Exception as error:
+                    self._unimportable.append(name)
+                    logger.warning("module %s cannot be imported: %s: %s", name, type(error).__name__, error)
+                else:
+                    self._scan(module)
+
+    def _by_path(self, name: str) -> object | None:
+        """Follow a dotted name down from a root: packages, modules, classes, and at the end something decorated."""
+        segments = name.split(".")
+        if not all(each.isidentifier() and not each.startswith("_") for each in segments):
+            return None
+        for length in range(len(segments) - 1, 0, -1):
+            root = self._roots.get(".".join(segments[:length]))
+            if root is not None:
+                return self._descend(root, segments[length:])
+        return None
+
+    def _descend(self, found: object, segments: list[str]) -> object | None:
+        for segment in segments:
+            if isinstance(found, ModuleType):
+                following = vars(found).get(segment)
+                if following is None:
+                    following = _submodule(found, segment)
+            elif isinstance(found, type):
+                following = vars(found).get(segment)
+            else:
+                return None
+            if not self._is_ours(following.__name__ if isinstance(following, ModuleType) else _home(following)):
+                return None
+            found = following
+        return found
+
+    def _is_ours(self, module: object) -> bool:
+        return isinstance(module, str) and any(
+            module == root or module.startswith(f"{root}.") for root in self._roots
+        )
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _unknown(self, table: _Table[D], name: str) -> str:
+        known = sorted(table.entries)
+        kinds = "workflows" if table.kind == "workflow" else "activities"
+        shown = f"{name[:100]!r}" + ("…" if len(name) > 100 else "")
+        parts = [f"this worker knows no {table.kind} type {shown}"]
+        near = difflib.get_close_matches(name[:100], known, n=3)
+        if near:
+            parts.append(f"did you mean {' or '.join(map(repr, near))}?")
+        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+        parts.append(f"it knows {', '.join(known[:_LISTED]) + more if known else f'no {kinds} at all'}")
+        if table.kind == "activity" and name in self._instances_wanted:
+            owner = self._instances_wanted[name]
+            parts.append(f"it is a method of {owner}: give the worker an instance, activities=[{owner.rpartition('.')[2]}(…)]")
+        else:
+            parts.append(f"give it to the worker: {kinds}=[…], or modules=[…] with the package that holds it")
+        if self._unimportable:
+            parts.append(f"these modules could not be imported: {', '.join(self._unimportable[:_LISTED])}")
+        return "; ".join(parts)
+
+
+def place(obj: object) -> str:
+    """Where an object stands, for messages: module, qualified name, file and line where they are known."""
+    target: Any = inspect.unwrap(obj) if callable(obj) else obj
+    name = getattr(target, "__qualname__", None)
+    if name is None:
+        return f"an object of type {type(obj).__module__}.{type(obj).__qualname__}"
+    code = getattr(target, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"{getattr(target, '__module__', '?')}.{name}{where}"
+
+
+def _home(obj: object) -> object:
+    """The module an object says it is from. Proxies of web frameworks raise whatever they like when they are asked."""
+    try:
+        return getattr(obj, "__module__", None)
+    except Exception:
+        return None
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, Activity) and isinstance(other, Activity):
+        return bool(one.fn == other.fn)
+    return one is other or workflow_definition(one) is workflow_definition(other)
+
+
+def _sequence(value: Any, what: str) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
+        raise DefinitionError(f"{what} must be a list, not {type(value).__name__}")
+    return list(value)
+
+
+def _import_root(module: str | ModuleType) -> ModuleType:
+    if isinstance(module, ModuleType):
+        return module
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise DefinitionError(f"modules=[…]: there is no module {module!r} to import") from error
+        raise
+
+
+def _activity_methods(cls: type) -> Iterator[str]:
+    for name in dir(cls):
+        if isinstance(inspect.getattr_static(cls, name, None), Activity):
+            yield name
+
+
+def _submodules(package: ModuleType) -> Iterator[str]:
+    path = getattr(package, "__path__", None)
+    if path is None:
+        return
+    for each in pkgutil.iter_modules(path, f"{package.__name__}."):
+        if each.name.rpartition(".")[2].startswith("__"):
+            continue  # __main__ would run the program
+        yield each.name
+        inner = sys.modules.get(each.name) if each.ispkg else None  # imported by the one who asked for the name
+        if inner is not None:
+            yield from _submodules(inner)
+
+
+def _submodule(package: ModuleType, segment: str) -> ModuleType | None:
+    path = getattr(package, "__path__", None)
+    name = f"{package.__name__}.{segment}"
+    if path is None or PathFinder.find_spec(name, path) is None:
+        return None
+    return importlib.import_module(name)

@@ -1,0 +1,201 @@
+"""Targets: which engine a client talks to, from a text, the environment or a profile, and how to open it.
+
+    local:              an engine in this process, in memory; each connection has its own and nobody else
+    sees it local:path.db       the durable embedded engine (not in this release)
+    host:port           a Temporal server; an IPv6 address stands in brackets
+    profile:NAME        a profile of Temporal's own configuration file
+
+With none given: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`. Temporal's other variables (namespace, API
+key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from elsewhere, or a key would
+go to a server that it was not meant for. A profile is never taken unasked. Arguments override both.
+
+Deciding is pure but for the files that are named; only `open_connection` connects. No text made here holds
+a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from hourglass._bridge.service import Connection
+from hourglass._bridge.tls import TLSConfig
+from hourglass._runtime.profiles import Settings, settings_from_environment, settings_from_profile
+from hourglass.errors import TargetError
+
+logger = logging.getLogger("hourglass")
+
+DEFAULT_NAMESPACE = "default"
+_CHOICES = '"local:" (in memory), "host:port" (a Temporal server) or "profile:NAME"'
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where to connect, and as whom. Its text and repr hold no secret."""
+
+    kind: Literal["memory", "temporal"]
+    address: str = ""
+    namespace: str = DEFAULT_NAMESPACE
+    tls: TLSConfig | bool | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
+    origin: str = "the argument"
+
+    def __str__(self) -> str:
+        return self.address if self.kind == "temporal" else "local:"
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection will use TLS: as told, and with an API key unless TLS is switched off."""
+        return self.api_key is not None if self.tls is None else self.tls is not False
+
+
+def resolve(
+    target: str | None = None,
+    *,
+    namespace: str | None = None,
+    tls: TLSConfig | bool | None = None,
+    api_key: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Target:
+    """The target that the arguments and the environment mean. Raises `TargetError`."""
+    chosen = _choose(target, os.environ if environ is None else environ)
+    merged = replace(
+        chosen,
+        namespace=chosen.namespace if namespace is None else namespace,
+        tls=chosen.tls if tls is None else tls,
+        api_key=chosen.api_key if api_key is None else api_key,
+        metadata={**chosen.metadata, **(metadata or {})},
+    )
+    _check(merged)
+    # An API key is a secret: it implies TLS, unless that is switched off in so many words.
+    return replace(merged, tls=True) if merged.tls is None and merged.api_key else merged
+
+
+async def open_connection(target: Target, identity: str, timeout: float) -> Connection:
+    """Connect, on the control loop. Engines are loaded only when they are targeted."""
+    transport = "in memory" if target.kind == "memory" else "TLS" if target.encrypted else "no TLS"
+    logger.info(
+        "connecting to %s (namespace %s, %s, from %s)", target, target.namespace, transport, target.origin
+    )
+    if target.kind == "memory":
+        from hourglass._embedded.connection import connect_memory
+
+        return await connect_memory(namespace=target.namespace, identity=identity)
+    from hourglass._temporal.connection import connect
+
+    return await connect(
+        target.address,
+        namespace=target.namespace,
+        tls=target.tls,
+        api_key=target.api_key,
+        rpc_metadata=target.metadata,
+        identity=identity,
+        timeout=timeout,
+    )
+
+
+# --- choosing ---------------------------------------------------------------------------------------------
+
+
+def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
+    if target is not None:
+        return _parse(target, "the argument", environ)
+    if named := environ.get("HOURGLASS_TARGET"):
+        return _parse(named, "HOURGLASS_TARGET", environ)
+    if address := environ.get("TEMPORAL_ADDRESS"):
+        return _temporal(address, "TEMPORAL_ADDRESS", settings_from_environment(environ))
+    return _default()
+
+
+def _default() -> Target:
+    # The one place for the default: it becomes local:hourglass.db together with the durable embedded
+    # engine. Until then there is none: an engine in memory, taken unasked, would lose workflows.
+    raise TargetError(f"no target is given: pass {_CHOICES}, or set HOURGLASS_TARGET or TEMPORAL_ADDRESS")
+
+
+def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
+    if not isinstance(text, str):
+        raise TargetError(f"a target is a text, {_CHOICES}, not {type(text).__name__}")
+    kind, colon, rest = text.partition(":")
+    match kind if colon else "":
+        case "local":
+            return _local(rest, origin)
+        case "profile":
+            if not rest:
+                raise TargetError(f"{origin}: name the profile, as in profile:prod")
+            settings = settings_from_profile(rest, environ)
+            address = settings.address or "localhost:7233"  # Temporal's own default
+            return _temporal(address, f"profile {rest!r}", settings)
+        case _:
+            return _temporal(text, origin, Settings())
+
+
+def _local(path: str, origin: str) -> Target:
+    if path:
+        raise TargetError(
+            f"{origin}: the durable embedded engine (local:{path}) comes in a later release; "
+            "local: keeps everything in memory, for as long as the client lives"
+        )
+    return Target(kind="memory", origin=origin)
+
+
+def _temporal(address: str, origin: str, settings: Settings) -> Target:
+    return Target(
+        kind="temporal",
+        address=_checked_address(address, origin),
+        namespace=settings.namespace or DEFAULT_NAMESPACE,
+        tls=settings.tls,
+        api_key=settings.api_key,
+        metadata=settings.metadata,
+        origin=origin,
+    )
+
+
+# --- checking ---------------------------------------------------------------------------------------------
+
+
+def _checked_address(address: str, origin: str) -> str:
+    if "://" in address:
+        raise TargetError(f"{origin}: write the address as host:port, without a scheme, not {address!r}")
+    host, colon, port = address.rpartition(":")
+    if address.startswith("[") and address.endswith("]"):
+        host, colon, port = address, "", ""
+    if not colon:
+        hint = f"{address}:7233" if address else "host:7233"
+        raise TargetError(f"{origin}: {address!r} has no port (did you mean {hint}?); a target is {_CHOICES}")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise TargetError(f"{origin}: the port of {address!r} must be a number from 1 to 65535")
+    if not _is_host(host):
+        brackets = " (an IPv6 address stands in brackets: [::1]:7233)" if ":" in host else ""
+        raise TargetError(f"{origin}: {host!r} is no host name or address{brackets}; a target is {_CHOICES}")
+    return f"{host}:{int(port)}"
+
+
+def _is_host(host: str) -> bool:
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            return False
+        return True
+    return _HOST.fullmatch(host) is not None
+
+
+def _check(target: Target) -> None:
+    if not isinstance(target.namespace, str) or not target.namespace.strip():
+        raise TargetError("the namespace must have a name")
+    if not isinstance(target.tls, (bool, TLSConfig, type(None))):
+        raise TargetError(f"tls must be True, False or a TLSConfig, not {type(target.tls).__name__}")
+    if target.api_key is not None and (not isinstance(target.api_key, str) or not target.api_key.strip()):
+        raise TargetError("the API key is empty")
+    for name, value in target.metadata.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise TargetError("rpc_metadata must map texts to texts")

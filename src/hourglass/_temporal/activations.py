@@ -1,0 +1,220 @@
+"""Core's activations as ours: bytes in, frozen data out. Pure; one small function per kind of job, found by name.
+
+Kinds that we do not know are refused by name: running a workflow past an event it was not told of would be worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
+
+from hourglass._engine import events as ev
+from hourglass._engine.events import Activation, Event
+from hourglass._temporal.failures import failure_from
+from hourglass._temporal.payloads import (
+    nanos_from,
+    payload_from,
+    payload_map_from,
+    payloads_from,
+    retry_rule_from,
+    seconds_from,
+)
+from hourglass.errors import HourglassError
+
+
+class UnsupportedEvent(HourglassError):
+    """Core told a run of something that this release does not know. Its task fails, and a newer release continues it."""
+
+    def __init__(self, run_id: str, kind: str) -> None:
+        super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
+        self.run_id = run_id
+        self.kind = kind
+
+
+class _Unknown(Exception):
+    """A kind that is not in our tables; the run that it happened to is known further out."""
+
+
+def activation_from_proto(data: bytes) -> Activation:
+    """Read an activation. Raises `UnsupportedEvent`."""
+    message: Any = WorkflowActivation.FromString(data)
+    events = []
+    try:
+        for job in message.jobs:
+            kind = job.WhichOneof("variant")
+            read = _JOBS.get(kind)
+            if read is None:
+                raise _Unknown(kind)
+            events.append(read(getattr(job, kind)))
+    except _Unknown as error:
+        raise UnsupportedEvent(message.run_id, str(error)) from None
+    return Activation(
+        run_id=message.run_id,
+        events=tuple(events),
+        timestamp_ns=nanos_from(message.timestamp),
+        is_replaying=message.is_replaying,
+        history_length=message.history_length,
+        history_size=message.history_size_bytes,
+        continue_as_new_suggested=message.continue_as_new_suggested,
+        flags=tuple(message.available_internal_flags),
+    )
+
+
+def _started(job: Any) -> Event:
+    return ev.RunStarted(
+        workflow_type=job.workflow_type,
+        workflow_id=job.workflow_id,
+        arguments=payloads_from(job.arguments),
+        seed=job.randomness_seed,
+        attempt=job.attempt,
+        headers=payload_map_from(job.headers),
+        identity=job.identity,
+        parent_namespace=job.parent_workflow_info.namespace,
+        parent_workflow_id=job.parent_workflow_info.workflow_id,
+        parent_run_id=job.parent_workflow_info.run_id,
+        root_workflow_id=job.root_workflow.workflow_id,
+        root_run_id=job.root_workflow.run_id,
+        execution_timeout=seconds_from(job.workflow_execution_timeout),
+        run_timeout=seconds_from(job.workflow_run_timeout),
+        task_timeout=seconds_from(job.workflow_task_timeout),
+        retry_policy=retry_rule_from(job.retry_policy) if job.HasField("retry_policy") else None,
+        cron_schedule=job.cron_schedule,
+        continued_run_id=job.continued_from_execution_run_id,
+        first_execution_run_id=job.first_execution_run_id,
+        last_completion_result=payloads_from(job.last_completion_result.payloads),
+        last_failure=failure_from(job.continued_failure) if job.HasField("continued_failure") else None,
+        memo=payload_map_from(job.memo.fields),
+        search_attributes=payload_map_from(job.search_attributes.indexed_fields),
+        start_time_ns=nanos_from(job.start_time),
+        priority_key=job.priority.priority_key,
+    )
+
+
+def _timer(job: Any) -> Event:
+    return ev.TimerFired(job.seq)
+
+
+def _activity(job: Any) -> Event:
+    result = job.result
+    kind = result.WhichOneof("status")
+    match kind:
+        case "completed":
+            done = result.completed
+            return ev.ActivityCompleted(
+                job.seq, payload_from(done.result) if done.HasField("result") else None, job.is_local
+            )
+        case "failed":
+            return ev.ActivityFailed(job.seq, failure_from(result.failed.failure), job.is_local)
+        case "cancelled":
+            return ev.ActivityCancelled(job.seq, failure_from(result.cancelled.failure), job.is_local)
+        case "backoff":
+            pause = result.backoff
+            return ev.ActivityBackedOff(
+                job.seq,
+                pause.attempt,
+                seconds_from(pause.backoff_duration),
+                nanos_from(pause.original_schedule_time),
+                job.is_local,
+            )
+        case _:
+            raise _Unknown(f"resolve_activity.{kind}")
+
+
+def _child_start(job: Any) -> Event:
+    kind = job.WhichOneof("status")
+    match kind:
+        case "succeeded":
+            return ev.ChildStarted(job.seq, job.succeeded.run_id)
+        case "failed":
+            failed = job.failed
+            # 1 is "already exists", 2 "no such namespace": the only other one a server sends.
+            return ev.ChildStartFailed(job.seq, failed.workflow_id, failed.workflow_type, failed.cause == 1)
+        case "cancelled":
+            return ev.ChildStartCancelled(job.seq, failure_from(job.cancelled.failure))
+        case _:
+            raise _Unknown(f"resolve_child_workflow_execution_start.{kind}")
+
+
+def _child(job: Any) -> Event:
+    result = job.result
+    kind = result.WhichOneof("status")
+    match kind:
+        case "completed":
+            done = result.completed
+            return ev.ChildCompleted(job.seq, payload_from(done.result) if done.HasField("result") else None)
+        case "failed":
+            return ev.ChildFailed(job.seq, failure_from(result.failed.failure))
+        case "cancelled":
+            return ev.ChildCancelled(job.seq, failure_from(result.cancelled.failure))
+        case _:
+            raise _Unknown(f"resolve_child_workflow_execution.{kind}")
+
+
+def _external_signal(job: Any) -> Event:
+    return ev.ExternalSignalResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
+
+
+def _external_cancel(job: Any) -> Event:
+    return ev.ExternalCancelResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
+
+
+def _signal(job: Any) -> Event:
+    return ev.SignalReceived(
+        job.signal_name, payloads_from(job.input), job.identity, payload_map_from(job.headers)
+    )
+
+
+def _update(job: Any) -> Event:
+    return ev.UpdateReceived(
+        id=job.id,
+        protocol_instance_id=job.protocol_instance_id,
+        name=job.name,
+        arguments=payloads_from(job.input),
+        headers=payload_map_from(job.headers),
+        run_validator=job.run_validator,
+    )
+
+
+def _query(job: Any) -> Event:
+    return ev.QueryReceived(
+        job.query_id, job.query_type, payloads_from(job.arguments), payload_map_from(job.headers)
+    )
+
+
+def _cancel(job: Any) -> Event:
+    return ev.CancelRequested(job.reason)
+
+
+def _patch(job: Any) -> Event:
+    return ev.PatchNoticed(job.patch_id)
+
+
+def _seed(job: Any) -> Event:
+    return ev.SeedChanged(job.randomness_seed)
+
+
+_REASONS: dict[int, str] = {number: name for name, number in RemoveFromCache.EvictionReason.items()}
+
+
+def _evicted(job: Any) -> Event:
+    return ev.RunEvicted(_REASONS.get(job.reason, str(job.reason)), job.message)
+
+
+_JOBS: dict[str | None, Callable[[Any], Event]] = {
+    "initialize_workflow": _started,
+    "fire_timer": _timer,
+    "resolve_activity": _activity,
+    "resolve_child_workflow_execution_start": _child_start,
+    "resolve_child_workflow_execution": _child,
+    "resolve_signal_external_workflow": _external_signal,
+    "resolve_request_cancel_external_workflow": _external_cancel,
+    "signal_workflow": _signal,
+    "do_update": _update,
+    "query_workflow": _query,
+    "cancel_workflow": _cancel,
+    "notify_has_patch": _patch,
+    "update_random_seed": _seed,
+    "remove_from_cache": _evicted,
+}

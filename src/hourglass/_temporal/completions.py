@@ -1,0 +1,279 @@
+"""Our completions as Core's: frozen data in, bytes out. Pure; one small function per kind of command, found by class.
+
+Commands go out in the order of issue: Core itself moves the terminal one last, and old histories rely on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+
+from hourglass._engine import commands as cmd
+from hourglass._engine.commands import Command, Completion, Succeeded
+from hourglass._temporal.failures import put_failure
+from hourglass._temporal.payloads import (
+    put_nanos,
+    put_payload,
+    put_payload_map,
+    put_payloads,
+    put_retry_rule,
+    put_seconds,
+)
+
+
+class Own(msgspec.Struct, frozen=True):
+    """The handle's own task queue and namespace: what a command means that names none."""
+
+    task_queue: str
+    namespace: str
+
+
+def completion_to_proto(completion: Completion, own: Own) -> bytes:
+    """Write a completion."""
+    message: Any = WorkflowActivationCompletion(run_id=completion.run_id)
+    if isinstance(completion, Succeeded):
+        success = message.successful
+        success.SetInParent()
+        add = success.commands.add
+        for command in completion.commands:
+            _COMMANDS[type(command)](add(), command, own)
+        if completion.used_flags:
+            success.used_internal_flags.extend(completion.used_flags)
+    else:
+        put_failure(message.failed.failure, completion.failure)
+        message.failed.force_cause = int(completion.cause)
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _start_timer(out: Any, command: cmd.StartTimer, own: Own) -> None:
+    timer = out.start_timer
+    timer.seq = command.seq
+    put_nanos(timer.start_to_fire_timeout, command.duration_ns)
+    if command.summary is not None:
+        put_payload(out.user_metadata.summary, command.summary)
+
+
+def _cancel_timer(out: Any, command: cmd.CancelTimer, own: Own) -> None:
+    out.cancel_timer.seq = command.seq
+
+
+def _schedule_activity(out: Any, command: cmd.ScheduleActivity, own: Own) -> None:
+    activity = out.schedule_activity
+    activity.task_queue = command.task_queue or own.task_queue
+    _put_activity(activity, command)
+    if command.heartbeat_timeout is not None:
+        put_seconds(activity.heartbeat_timeout, command.heartbeat_timeout)
+    if command.disable_eager_execution:
+        activity.do_not_eagerly_execute = True
+    if command.priority_key:
+        activity.priority.priority_key = command.priority_key
+    if command.summary is not None:
+        put_payload(out.user_metadata.summary, command.summary)
+
+
+def _schedule_local_activity(out: Any, command: cmd.ScheduleLocalActivity, own: Own) -> None:
+    activity = out.schedule_local_activity
+    _put_activity(activity, command)
+    if command.attempt:
+        activity.attempt = command.attempt
+    if command.original_schedule_time_ns:
+        put_nanos(activity.original_schedule_time, command.original_schedule_time_ns)
+    if command.local_retry_threshold is not None:
+        put_seconds(activity.local_retry_threshold, command.local_retry_threshold)
+    if command.summary is not None:
+        put_payload(out.user_metadata.summary, command.summary)
+
+
+def _put_activity(activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
+    activity.seq = command.seq
+    activity.activity_id = command.activity_id
+    activity.activity_type = command.activity_type
+    put_payloads(activity.arguments, command.arguments)
+    if command.headers:
+        put_payload_map(activity.headers, command.headers)
+    if command.schedule_to_close_timeout is not None:
+        put_seconds(activity.schedule_to_close_timeout, command.schedule_to_close_timeout)
+    if command.schedule_to_start_timeout is not None:
+        put_seconds(activity.schedule_to_start_timeout, command.schedule_to_start_timeout)
+    if command.start_to_close_timeout is not None:
+        put_seconds(activity.start_to_close_timeout, command.start_to_close_timeout)
+    if command.retry_policy is not None:
+        put_retry_rule(activity.retry_policy, command.retry_policy)
+    if command.cancellation_type:
+        activity.cancellation_type = int(command.cancellation_type)
+
+
+def _cancel_activity(out: Any, command: cmd.RequestCancelActivity, own: Own) -> None:
+    out.request_cancel_activity.seq = command.seq
+
+
+def _cancel_local_activity(out: Any, command: cmd.RequestCancelLocalActivity, own: Own) -> None:
+    out.request_cancel_local_activity.seq = command.seq
+
+
+def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
+    child = out.start_child_workflow_execution
+    child.seq = command.seq
+    child.namespace = command.namespace or own.namespace
+    child.workflow_id = command.workflow_id
+    child.workflow_type = command.workflow_type
+    child.task_queue = command.task_queue or own.task_queue
+    put_payloads(child.input, command.arguments)
+    _put_timeouts(child, command)
+    if command.execution_timeout is not None:
+        put_seconds(child.workflow_execution_timeout, command.execution_timeout)
+    child.parent_close_policy = int(command.parent_close_policy)
+    child.workflow_id_reuse_policy = int(command.id_reuse_policy)
+    child.cancellation_type = int(command.cancellation_type)
+    child.cron_schedule = command.cron_schedule
+    if command.priority_key:
+        child.priority.priority_key = command.priority_key
+    if command.summary is not None:
+        put_payload(out.user_metadata.summary, command.summary)
+    if command.details is not None:
+        put_payload(out.user_metadata.details, command.details)
+
+
+def _put_timeouts(message: Any, command: cmd.StartChildWorkflow | cmd.ContinueAsNew) -> None:
+    """What a child and a run that continues have in common."""
+    if command.run_timeout is not None:
+        put_seconds(message.workflow_run_timeout, command.run_timeout)
+    if command.task_timeout is not None:
+        put_seconds(message.workflow_task_timeout, command.task_timeout)
+    if command.retry_policy is not None:
+        put_retry_rule(message.retry_policy, command.retry_policy)
+    put_payload_map(message.headers, command.headers)
+    put_payload_map(message.memo, command.memo)
+    if command.search_attributes:
+        put_payload_map(message.search_attributes.indexed_fields, command.search_attributes)
+
+
+def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
+    out.cancel_child_workflow_execution.child_workflow_seq = command.seq
+    out.cancel_child_workflow_execution.reason = command.reason
+
+
+def _signal_external(out: Any, command: cmd.SignalExternalWorkflow, own: Own) -> None:
+    signal = out.signal_external_workflow_execution
+    signal.seq = command.seq
+    if command.is_child:
+        signal.child_workflow_id = command.workflow_id
+    else:
+        _put_execution(signal.workflow_execution, command, own)
+    signal.signal_name = command.signal_name
+    put_payloads(signal.args, command.arguments)
+    put_payload_map(signal.headers, command.headers)
+
+
+def _put_execution(
+    execution: Any, command: cmd.SignalExternalWorkflow | cmd.RequestCancelExternal, own: Own
+) -> None:
+    execution.namespace = command.namespace or own.namespace
+    execution.workflow_id = command.workflow_id
+    execution.run_id = command.run_id
+
+
+def _cancel_signal(out: Any, command: cmd.CancelSignalExternal, own: Own) -> None:
+    out.cancel_signal_workflow.seq = command.seq
+
+
+def _cancel_external(out: Any, command: cmd.RequestCancelExternal, own: Own) -> None:
+    cancel = out.request_cancel_external_workflow_execution
+    cancel.seq = command.seq
+    cancel.reason = command.reason
+    _put_execution(cancel.workflow_execution, command, own)
+
+
+def _set_patch(out: Any, command: cmd.SetPatchMarker, own: Own) -> None:
+    out.set_patch_marker.patch_id = command.patch_id
+    out.set_patch_marker.deprecated = command.deprecated
+
+
+def _upsert_search_attributes(out: Any, command: cmd.UpsertSearchAttributes, own: Own) -> None:
+    upsert = out.upsert_workflow_search_attributes
+    upsert.SetInParent()
+    put_payload_map(upsert.search_attributes.indexed_fields, command.search_attributes)
+
+
+def _upsert_memo(out: Any, command: cmd.UpsertMemo, own: Own) -> None:
+    change = out.modify_workflow_properties
+    change.SetInParent()
+    put_payload_map(change.upserted_memo.fields, command.memo)
+
+
+def _accept_update(out: Any, command: cmd.AcceptUpdate, own: Own) -> None:
+    out.update_response.protocol_instance_id = command.protocol_instance_id
+    out.update_response.accepted.SetInParent()
+
+
+def _reject_update(out: Any, command: cmd.RejectUpdate, own: Own) -> None:
+    out.update_response.protocol_instance_id = command.protocol_instance_id
+    put_failure(out.update_response.rejected, command.failure)
+
+
+def _complete_update(out: Any, command: cmd.CompleteUpdate, own: Own) -> None:
+    out.update_response.protocol_instance_id = command.protocol_instance_id
+    put_payload(out.update_response.completed, command.result)
+
+
+def _answer_query(out: Any, command: cmd.AnswerQuery, own: Own) -> None:
+    answer = out.respond_to_query
+    answer.query_id = command.query_id
+    if command.failure is not None:
+        put_failure(answer.failed, command.failure)
+        return
+    answer.succeeded.SetInParent()
+    if command.result is not None:
+        put_payload(answer.succeeded.response, command.result)
+
+
+def _complete_run(out: Any, command: cmd.CompleteRun, own: Own) -> None:
+    put_payload(out.complete_workflow_execution.result, command.result)
+
+
+def _fail_run(out: Any, command: cmd.FailRun, own: Own) -> None:
+    put_failure(out.fail_workflow_execution.failure, command.failure)
+
+
+def _cancel_run(out: Any, command: cmd.CancelRun, own: Own) -> None:
+    out.cancel_workflow_execution.SetInParent()
+
+
+def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
+    # An empty type and queue mean the same as now: that is Core's own rule, so they stay empty.
+    again = out.continue_as_new_workflow_execution
+    again.SetInParent()
+    again.workflow_type = command.workflow_type
+    again.task_queue = command.task_queue
+    put_payloads(again.arguments, command.arguments)
+    _put_timeouts(again, command)
+
+
+_COMMANDS: dict[type[Command], Callable[[Any, Any, Own], None]] = {
+    cmd.StartTimer: _start_timer,
+    cmd.CancelTimer: _cancel_timer,
+    cmd.ScheduleActivity: _schedule_activity,
+    cmd.ScheduleLocalActivity: _schedule_local_activity,
+    cmd.RequestCancelActivity: _cancel_activity,
+    cmd.RequestCancelLocalActivity: _cancel_local_activity,
+    cmd.StartChildWorkflow: _start_child,
+    cmd.CancelChildWorkflow: _cancel_child,
+    cmd.SignalExternalWorkflow: _signal_external,
+    cmd.CancelSignalExternal: _cancel_signal,
+    cmd.RequestCancelExternal: _cancel_external,
+    cmd.SetPatchMarker: _set_patch,
+    cmd.UpsertSearchAttributes: _upsert_search_attributes,
+    cmd.UpsertMemo: _upsert_memo,
+    cmd.AcceptUpdate: _accept_update,
+    cmd.RejectUpdate: _reject_update,
+    cmd.CompleteUpdate: _complete_update,
+    cmd.AnswerQuery: _answer_query,
+    cmd.CompleteRun: _complete_run,
+    cmd.FailRun: _fail_run,
+    cmd.CancelRun: _cancel_run,
+    cmd.ContinueAsNew: _continue_as_new,
+}

@@ -1,0 +1,196 @@
+"""The plain objects that Core reads its settings from: pure data, checked here because Core checks little.
+
+Core takes any object that has the right attributes. Ours show no values in their `repr`: some of them are keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hourglass._bridge.handle import HandleConfig
+from hourglass._bridge.tls import TLSConfig
+from hourglass.errors import TargetError
+
+# The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and histories that say
+# otherwise would look foreign to tools that read them. Our own runs are told by our flags.
+CLIENT_NAME = "temporal-python"
+
+# A dead link is noticed after 15 s instead of Core's 45.
+KEEP_ALIVE_MILLIS = (10_000, 5_000)
+
+
+class Settings:
+    """Attributes for Core to read; the `repr` names them and hides what they hold."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(sorted(self.__dict__))})"
+
+
+def runtime_settings(log_filter: str | None) -> Settings:
+    """A runtime: logs only where asked (Core's logs can quote payloads), no metrics."""
+    logging = None if not log_filter else Settings(filter=log_filter, forward_to=None, format=None)
+    return Settings(
+        telemetry=Settings(logging=logging, metrics=None),
+        worker_heartbeat_interval_millis=None,
+        disable_environment_info=True,
+    )
+
+
+def check_target(target: str) -> str:
+    """`host:port`, or a `TargetError` that says what is wrong."""
+    host, colon, port = target.rpartition(":")
+    if "://" in target or "/" in target:
+        raise TargetError(f"a Temporal target is host:port, such as localhost:7233, not {target!r}")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise TargetError(f"a Temporal target needs a host and a port, such as localhost:7233, not {target!r}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise TargetError(f"an IPv6 address needs brackets, such as [::1]:7233, not {target!r}")
+    return target
+
+
+def client_settings(
+    target: str,
+    *,
+    version: str,
+    identity: str,
+    tls: TLSConfig | bool | None,
+    api_key: str | None,
+    rpc_metadata: Mapping[str, str | bytes],
+    timeout: float,
+) -> Settings:
+    """A connection. An API key alone implies TLS, as everywhere at Temporal; `tls=False` forbids it."""
+    secure = tls if tls is not None else api_key is not None
+    return Settings(
+        target_url=f"{'https' if secure else 'http'}://{check_target(target)}",
+        client_name=CLIENT_NAME,
+        client_version=version,
+        metadata=dict(rpc_metadata),
+        api_key=api_key,
+        identity=identity,
+        tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
+        retry_config=None,
+        keep_alive_config=Settings(
+            interval_millis=KEEP_ALIVE_MILLIS[0], timeout_millis=KEEP_ALIVE_MILLIS[1]
+        ),
+        connect_timeout_millis=_millis(timeout),
+        http_connect_proxy_config=None,
+        dns_load_balancing_config=None,
+        grpc_compression="none",
+        payloads_warn_size=0,
+        memo_warn_size=0,
+    )
+
+
+def _tls_settings(tls: TLSConfig) -> Settings:
+    return Settings(
+        server_root_ca_cert=tls.server_root_ca_cert,
+        domain=tls.domain,
+        client_cert=tls.client_cert,
+        client_private_key=tls.client_private_key,
+        verification_server_name=None,
+    )
+
+
+def call_settings(rpc: str, request: bytes, timeout: float | None) -> Settings:
+    """One RPC, repeated by Core where that helps. Starts, signals and cancels carry a request id, so it harms none."""
+    return Settings(
+        rpc=rpc,
+        req=request,
+        retry=True,
+        metadata={},
+        timeout_millis=None if timeout is None else _millis(timeout),
+    )
+
+
+def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Settings:
+    """A worker on a task queue. Local activities need both workflows and activities, as they need both polls."""
+    config.check()
+    return Settings(
+        namespace=namespace,
+        task_queue=config.task_queue,
+        identity_override=config.identity or identity or None,
+        max_cached_workflows=config.max_cached_workflows,
+        tuner=_slots(
+            config.max_concurrent_workflow_tasks,
+            config.max_concurrent_activities,
+            config.max_concurrent_local_activities,
+        ),
+        nonsticky_to_sticky_poll_ratio=0.2,
+        task_types=_kinds(config.workflows, config.activities, local=config.workflows and config.activities),
+        sticky_queue_schedule_to_start_timeout_millis=_millis(config.sticky_timeout),
+        max_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
+        default_heartbeat_throttle_interval_millis=_millis(config.heartbeat_throttle),
+        max_activities_per_second=config.max_activities_per_second,
+        max_eager_activity_reservations_per_workflow_task=3 if config.activities else 0,
+        graceful_shutdown_period_millis=_millis(config.graceful_shutdown),
+        versioning_strategy=Settings(build_id_no_versioning=config.build_id),
+        workflow_task_poller_behavior=_pollers(config.workflow_pollers),
+        activity_task_poller_behavior=_pollers(config.activity_pollers),
+        disable_payload_error_limit=False,
+        **_UNUSED,
+    )
+
+
+def replay_settings(namespace: str, task_queue: str) -> Settings:
+    """A worker that replays histories: two cached runs let Core evict one while the next is on its way."""
+    return Settings(
+        namespace=namespace,
+        task_queue=task_queue,
+        identity_override=None,
+        max_cached_workflows=2,
+        tuner=_slots(2, 1, 1),
+        nonsticky_to_sticky_poll_ratio=1.0,
+        task_types=_kinds(workflows=True, activities=False, local=False),
+        sticky_queue_schedule_to_start_timeout_millis=1_000,
+        max_heartbeat_throttle_interval_millis=1_000,
+        default_heartbeat_throttle_interval_millis=1_000,
+        max_activities_per_second=None,
+        max_eager_activity_reservations_per_workflow_task=0,
+        graceful_shutdown_period_millis=0,
+        versioning_strategy=Settings(build_id_no_versioning=""),
+        workflow_task_poller_behavior=_pollers(2),
+        activity_task_poller_behavior=_pollers(1),
+        disable_payload_error_limit=True,
+        **_UNUSED,
+    )
+
+
+def _pollers(count: int) -> Settings:
+    # A fixed number: with autoscaling pollers a fatal poll error did not surface for minutes.
+    return Settings(simple_maximum=count)
+
+
+def _slots(workflow: int, activity: int, local: int) -> Settings:
+    return Settings(
+        workflow_slot_supplier=Settings(num_slots=workflow),
+        activity_slot_supplier=Settings(num_slots=activity),
+        local_activity_slot_supplier=Settings(num_slots=local),
+        nexus_slot_supplier=Settings(num_slots=1),
+    )
+
+
+def _kinds(workflows: bool, activities: bool, local: bool) -> Settings:
+    return Settings(
+        enable_workflows=workflows,
+        enable_local_activities=local,
+        enable_remote_activities=activities,
+        enable_nexus=False,
+    )
+
+
+def _millis(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+_UNUSED: dict[str, Any] = {
+    "max_task_queue_activities_per_second": None,
+    "nondeterminism_as_workflow_fail": False,
+    "nondeterminism_as_workflow_fail_for_types": set(),
+    "nexus_task_poller_behavior": Settings(simple_maximum=1),
+    "plugins": [],
+    "storage_drivers": set(),
+}

@@ -1,0 +1,202 @@
+"""The one door to Core: the only file that touches its Rust objects. It knows bytes, settings and futures; not one message.
+
+What Core asks of whoever uses it, and this file provides:
+
+- One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping hangs), so the
+  references are leaked and a new runtime is made when one is needed.
+- At exit workers, then clients, then the runtime are dropped while Python still lives; any other way hangs or crashes.
+  So every Rust object sits in a `Ref`, and nothing else holds it longer than one call.
+- A future belongs to the loop that asked for it. Polls and completions must never be cancelled: `handle` sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import ctypes
+import os
+import threading
+import weakref
+from typing import Any
+
+import temporalio.bridge.temporal_sdk_bridge as _rust_module
+
+from hourglass._bridge.handle import HandleBroken
+from hourglass._temporal.configs import Settings, call_settings, runtime_settings
+
+_rust: Any = _rust_module  # compiled, without type information
+
+PollShutdown: type[Exception] = _rust.PollShutdownError
+"""A poll ended because the worker is shut down."""
+
+RpcError: type[Exception] = _rust.RPCError
+"""An RPC was refused; `args` are gRPC's number, a message, and the encoded status with its details."""
+
+_WORKER, _CLIENT, _RUNTIME = range(3)  # the order in which they must be dropped
+
+
+class Ref:
+    """Holds one Rust object, until it is dropped: by its owner, at exit, or (leaked) after a fork."""
+
+    __slots__ = ("__weakref__", "_object", "rank")
+
+    def __init__(self, rank: int, rust_object: Any) -> None:
+        self.rank = rank
+        self._object: Any = rust_object
+        _live.add(self)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the object was dropped."""
+        return self._object is None
+
+    def get(self) -> Any:
+        """The object, for one call."""
+        if self._object is None:
+            raise HandleBroken("this connection to Temporal is closed, or was inherited through a fork")
+        return self._object
+
+    def drop(self) -> None:
+        """Let go of the object. Can be repeated."""
+        self._object = None
+
+    def leak(self) -> None:
+        """Let go without dropping: the object stays in memory for ever."""
+        if self._object is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._object))
+            self._object = None
+
+
+_live: weakref.WeakSet[Ref] = weakref.WeakSet()
+_lock = threading.Lock()
+_runtime: Ref | None = None
+
+
+def runtime() -> Ref:
+    """The Core runtime of this process, made when it is first needed."""
+    global _runtime
+    with _lock:
+        if _runtime is None or _runtime.gone:
+            # Core's own log goes to stderr and can quote payloads: only where somebody asks, in Rust's filter syntax.
+            settings = runtime_settings(os.environ.get("HOURGLASS_CORE_LOG"))
+            _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
+        return _runtime
+
+
+def drop_all() -> None:
+    """Drop every Rust object of this process, in order. Registered for exit; whoever drains first does so before."""
+    for ref in sorted(_live, key=lambda ref: ref.rank):
+        if ref.rank == _WORKER and not ref.gone and hasattr(ref.get(), "initiate_shutdown"):
+            # A worker that is dropped without it keeps polling, and takes tasks with it.
+            try:
+                ref.get().initiate_shutdown()
+            except BaseException as error:
+                if not (isinstance(error, Exception) or is_panic(error)):
+                    raise
+        ref.drop()
+
+
+def _after_fork() -> None:
+    global _lock, _runtime
+    _lock = threading.Lock()  # another thread may have held it
+    _runtime = None
+    for ref in list(_live):
+        ref.leak()
+
+
+atexit.register(drop_all)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether this is Rust's panic: a BaseException whose class cannot be imported."""
+    return type(error).__name__ in ("PanicException", "RustPanic")
+
+
+# --- clients ---------------------------------------------------------------------------------------------------------
+
+
+async def connect(settings: Settings) -> Ref:
+    """Connect. Raises RuntimeError with Core's reason; sets no deadline that a silent peer would respect."""
+    return Ref(_CLIENT, await _rust.connect_client(runtime().get(), settings))
+
+
+async def call(client: Ref, rpc: str, request: bytes, timeout: float) -> bytes:
+    """Call the workflow service. Raises `RpcError`, or TimeoutError once `timeout` seconds have passed in all."""
+    async with asyncio.timeout(timeout):
+        answer: bytes = await client.get().call_workflow_service(call_settings(rpc, request, timeout))
+        return answer
+
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+def new_worker(client: Ref, settings: Settings) -> Ref:
+    """Make a worker. Raises where this client has one on the same queue already."""
+    return Ref(_WORKER, _rust.new_worker(runtime().get(), client.get(), settings))
+
+
+def new_replay_worker(settings: Settings) -> tuple[Ref, Ref]:
+    """Make a worker that replays, and what feeds it histories."""
+    worker, pusher = _rust.new_replay_worker(runtime().get(), settings)
+    return Ref(_WORKER, worker), Ref(_WORKER, pusher)
+
+
+def validate(worker: Ref) -> asyncio.Future[bytes]:
+    """Let the worker check its namespace. Once per worker, before it is polled."""
+    return _future(worker.get().validate())
+
+
+def poll_activation(worker: Ref) -> asyncio.Future[bytes]:
+    """Ask for the next activation."""
+    return _future(worker.get().poll_workflow_activation())
+
+
+def poll_activity(worker: Ref) -> asyncio.Future[bytes]:
+    """Ask for the next activity task."""
+    return _future(worker.get().poll_activity_task())
+
+
+def complete_activation(worker: Ref, completion: bytes) -> asyncio.Future[None]:
+    """Complete an activation; a malformed completion raises and leaves it open."""
+    return _future(worker.get().complete_workflow_activation(completion))
+
+
+def complete_activity(worker: Ref, completion: bytes) -> asyncio.Future[None]:
+    """Complete an activity task."""
+    return _future(worker.get().complete_activity_task(completion))
+
+
+def heartbeat(worker: Ref, beat: bytes) -> None:
+    """Record that an activity lives."""
+    worker.get().record_activity_heartbeat(beat)
+
+
+def request_eviction(worker: Ref, run_id: str) -> None:
+    """Ask for a run to be evicted."""
+    worker.get().request_workflow_eviction(run_id)
+
+
+def initiate_shutdown(worker: Ref) -> None:
+    """Stop taking new work. Can be repeated."""
+    worker.get().initiate_shutdown()
+
+
+def finalize_shutdown(worker: Ref) -> asyncio.Future[None]:
+    """Free the worker. Once, with no call in flight: otherwise ValueError, and the worker is gone all the same."""
+    return _future(worker.get().finalize_shutdown())
+
+
+def push_history(pusher: Ref, workflow_id: str, history: bytes) -> asyncio.Future[None]:
+    """Feed a history to a replay worker."""
+    return _future(pusher.get().push_history(workflow_id, history))
+
+
+def close_pusher(pusher: Ref) -> None:
+    """No more histories."""
+    if not pusher.gone:
+        pusher.get().close()
+
+
+def _future(raw: Any) -> Any:
+    return raw

@@ -1,0 +1,221 @@
+"""A worker handle over Core: `hourglass._bridge.handle.Handle`, with Core's traps closed.
+
+Invariants:
+
+- No raw poll and no raw completion is ever cancelled. A poll's future belongs to the handle; whoever waits for it may be
+  cancelled, and its result is then kept for the next who asks. A completion runs as a task of the handle.
+- Each activation that Core gives out is completed: one that we cannot read, or whose completion we or Core cannot digest,
+  is completed as failed, and Core starts that run afresh from its history.
+- `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off waits till then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from hourglass._bridge.handle import (
+    ActivityFailed,
+    ActivityItem,
+    ActivityResult,
+    HandleBroken,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._engine.commands import Completion, TaskFailed
+from hourglass._engine.events import Activation, Payloads
+from hourglass._temporal import core
+from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
+from hourglass._temporal.activities import activity_item_from_proto, activity_result_to_proto, heartbeat_to_proto
+from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass.converter import ApplicationFailure, Failure
+
+T = TypeVar("T")
+
+_log = logging.getLogger("hourglass.temporal")
+
+
+class Poll:
+    """One kind of poll: at most one raw call at a time, whose result waits for somebody to take it."""
+
+    def __init__(self, start: Callable[[], asyncio.Future[bytes]]) -> None:
+        self._start = start
+        self._call: asyncio.Future[bytes] | None = None
+        self._end: type[Shutdown] | type[HandleBroken] | None = None
+        self._reason = ""
+
+    async def take(self) -> bytes:
+        """The next item. May be cancelled at any time, and asked by several at once."""
+        while True:
+            if self._end is not None:
+                raise self._end(self._reason)
+            try:
+                if self._call is None:
+                    self._call = self._start()
+                    # Read the outcome even if nobody asks again, or asyncio complains when it is collected.
+                    self._call.add_done_callback(_read)
+                call = self._call
+                if not call.done():
+                    await asyncio.shield(call)
+                if self._call is call:
+                    self._call = None
+                    return call.result()
+            except core.PollShutdown:
+                self._end, self._reason = Shutdown, "the worker is shut down"
+            except BaseException as error:
+                if not (isinstance(error, Exception) or core.is_panic(error)):
+                    raise  # our own cancellation: the call lives on
+                self._end, self._reason = HandleBroken, f"Core's poll failed: {_text(error)}"
+
+
+class CoreHandle:
+    """A handle on one task queue. All methods but `heartbeat` belong to the loop that made it."""
+
+    def __init__(self, worker: core.Ref, config: HandleConfig, namespace: str) -> None:
+        self.config = config
+        self._worker = worker
+        self._own = Own(config.task_queue, namespace)
+        self._activations = Poll(lambda: core.poll_activation(worker))
+        self._activities = Poll(lambda: core.poll_activity(worker))
+        self._stopping = asyncio.Event()
+        self._calls: set[asyncio.Task[Any]] = set()
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        if not self.config.workflows:
+            return await self._idle()
+        while True:
+            data = await self._activations.take()
+            try:
+                return activation_from_proto(data)
+            except UnsupportedEvent as error:
+                _log.error("%s; its task fails", error)
+                self._spawn(self._complete(_refusal(error.run_id, str(error))))
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+        if not self.config.activities:
+            return await self._idle()
+        while True:
+            item = activity_item_from_proto(await self._activities.take(), self._own.task_queue)
+            if item is not None:
+                return item
+
+    async def complete_activation(self, completion: Completion) -> None:
+        """Answer an activation; one that cannot be sent is answered as a failed task."""
+        await asyncio.shield(self._spawn(self._complete(completion)))
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        """Report the end of an attempt; one that cannot be sent is reported as a failed attempt."""
+        await asyncio.shield(self._spawn(self._complete_activity(result)))
+
+    def heartbeat(self, token: bytes, details: Payloads) -> None:
+        """Report that an attempt lives. From any thread."""
+        self._tell(lambda: core.heartbeat(self._worker, heartbeat_to_proto(token, details)))
+
+    def request_eviction(self, run_id: str) -> None:
+        """Ask for a run to be evicted."""
+        self._tell(lambda: core.request_eviction(self._worker, run_id))
+
+    def initiate_shutdown(self) -> None:
+        """Take no new work. Can be repeated, also on a handle that is gone."""
+        self._stopping.set()
+        if not self._worker.gone:
+            self._tell(lambda: core.initiate_shutdown(self._worker))
+
+    async def finalize_shutdown(self) -> None:
+        """Free everything, once what is in flight has ended. The handle is gone afterwards."""
+        while self._calls:
+            await asyncio.wait(self._calls)
+        if self._worker.gone:
+            return
+        try:
+            await asyncio.shield(core.finalize_shutdown(self._worker))
+        except ValueError as error:
+            raise HandleBroken(f"the worker was freed while it was in use: {_text(error)}") from None
+        except BaseException as error:
+            raise _broken(error) from None
+        finally:
+            self._worker.drop()
+
+    async def _idle(self) -> Any:
+        await self._stopping.wait()
+        raise Shutdown("the worker is shut down")
+
+    async def _complete(self, completion: Completion) -> None:
+        """Send a completion; where that is impossible, send a failed task in its place."""
+        try:
+            data = completion_to_proto(completion, self._own)
+            await core.complete_activation(self._worker, data)
+            return
+        except HandleBroken:
+            raise
+        except Exception as error:
+            reason = _text(error)
+        except BaseException as error:
+            raise _broken(error) from None
+        # Core keeps an activation open whose completion it refused: the run would be stuck, and shutdown would hang.
+        _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
+        data = completion_to_proto(_refusal(completion.run_id, f"malformed completion: {reason}"), self._own)
+        await self._guard(lambda: core.complete_activation(self._worker, data))
+
+    async def _complete_activity(self, result: ActivityResult) -> None:
+        try:
+            await core.complete_activity(self._worker, activity_result_to_proto(result))
+            return
+        except HandleBroken:
+            raise
+        except Exception as error:
+            reason = _text(error)
+        except BaseException as error:
+            raise _broken(error) from None
+        _log.error("the end of an activity's attempt could not be sent; the attempt fails")
+        failed = ActivityFailed(result.token, _failure(f"malformed result: {reason}"))
+        await self._guard(lambda: core.complete_activity(self._worker, activity_result_to_proto(failed)))
+
+    async def _guard(self, call: Callable[[], asyncio.Future[T]]) -> T:
+        try:
+            return await call()
+        except BaseException as error:
+            raise _broken(error) from None
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            raise _broken(error) from None
+
+    def _spawn(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(_read)
+        return task
+
+
+def _broken(error: BaseException) -> BaseException:
+    """What to raise for an error of Core's; cancellation and exits stay what they are."""
+    if isinstance(error, HandleBroken) or not (isinstance(error, Exception) or core.is_panic(error)):
+        return error
+    return HandleBroken(f"Core refused: {_text(error)}")
+
+
+def _refusal(run_id: str, reason: str) -> TaskFailed:
+    return TaskFailed(run_id, _failure(reason))
+
+
+def _failure(reason: str) -> Failure:
+    return Failure(reason, ApplicationFailure("HandleError"), source="Hourglass")
+
+
+def _text(error: BaseException) -> str:
+    # Core quotes whole commands in some messages: the beginning says what is wrong.
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _read(call: asyncio.Future[Any]) -> None:
+    if not call.cancelled():
+        call.exception()

@@ -1,0 +1,150 @@
+"""Histories in Temporal's JSON form, to protobuf and back. Pure.
+
+Both spellings of enums are read: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Which fields are enums is taken
+from the messages' own descriptions, so that every field of every event is covered without a list of ours. What is
+read is checked: Core hangs on some histories that are malformed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import History, HistoryEvent
+
+from hourglass.errors import HistoryError
+
+_CAPITALS = re.compile("([A-Z]+)")
+_DEEPEST = 200  # levels of JSON; a chain of causes takes one each
+
+
+def history_from_json(text: str | bytes) -> bytes:
+    """A history in JSON (an object with `events`) as an encoded History message. Raises `HistoryError`."""
+    document = _load(text)
+    events = document.get("events") if isinstance(document, dict) else None
+    if not isinstance(events, list):
+        raise HistoryError("a history in JSON is an object with a list of events")
+    return _encode([_event(event, at) for at, event in enumerate(events, 1)])
+
+
+def history_from_events(events: Iterable[bytes]) -> bytes:
+    """Events in JSON, as `GetHistory` gives them, as an encoded History message. Raises `HistoryError`."""
+    return _encode([_event(_load(event), at) for at, event in enumerate(events, 1)])
+
+
+def history_to_json(history: bytes) -> str:
+    """An encoded History message in JSON, as Temporal's own tools write it."""
+    return json_format.MessageToJson(_parse(history))
+
+
+def event_to_json(event: HistoryEvent) -> bytes:
+    """One event in JSON, in one line."""
+    return json.dumps(json_format.MessageToDict(event), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def check_history(history: bytes) -> None:
+    """Raise `HistoryError` where an encoded History message cannot be one of a run."""
+    _check(_parse(history))
+
+
+def _parse(history: bytes) -> History:
+    try:
+        return History.FromString(history)
+    except Exception:
+        raise HistoryError("these bytes are no history") from None
+
+
+def _load(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise HistoryError("this JSON is nested too deeply for a history") from None
+    except ValueError as error:
+        raise HistoryError(f"a history must be JSON: {error}") from None
+
+
+def _encode(events: list[HistoryEvent]) -> bytes:
+    history = History(events=events)
+    _check(history)
+    return history.SerializeToString()
+
+
+def _event(event: Any, at: int) -> HistoryEvent:
+    if not isinstance(event, dict):
+        raise HistoryError(f"event {at} is no JSON object")
+    message = HistoryEvent()
+    try:
+        modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
+        # Servers newer than us send fields that we do not know.
+        return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
+    except (json_format.ParseError, TypeError, ValueError) as error:
+        raise HistoryError(f"event {at} cannot be read: {str(error)[:200]}") from None
+
+
+def _modernise(value: dict[str, Any], kind: Descriptor, depth: int) -> dict[str, Any]:
+    """The same object with every enum in its modern spelling."""
+    if depth > _DEEPEST:
+        raise ValueError("it is nested too deeply")
+    fields = kind.fields_by_camelcase_name
+    out = {}
+    for key, item in value.items():
+        field = fields.get(key) or kind.fields_by_name.get(key)
+        out[key] = item if field is None else _modern_field(item, field, depth + 1)
+    return out
+
+
+def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
+    if isinstance(value, list):
+        return [_modern_field(item, field, depth) for item in value]
+    if field.enum_type is not None and isinstance(value, str):
+        return _modern_name(value, field.enum_type)
+    kind = field.message_type
+    if kind is None or not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
+        return value
+    if kind.GetOptions().map_entry:
+        inner = kind.fields_by_name["value"]
+        return {key: _modern_field(item, inner, depth) for key, item in value.items()}
+    return _modernise(value, kind, depth)
+
+
+def _modern_name(name: str, enum: EnumDescriptor) -> str:
+    if name in enum.values_by_name:
+        return name
+    prefix = enum.values[0].name.removesuffix("_UNSPECIFIED")
+    modern = prefix + _CAPITALS.sub(r"_\1", name).upper()
+    return modern if modern in enum.values_by_name else name
+
+
+def _check(history: History) -> None:
+    events = history.events
+    if not events:
+        raise HistoryError("this history has no events")
+    for at, event in enumerate(events, 1):
+        if event.event_id != at:
+            raise HistoryError(f"event {at} of this history carries the number {event.event_id}")
+        _check_attributes(event)
+    started = events[0].workflow_execution_started_event_attributes
+    if not started.workflow_type.name:
+        raise HistoryError("the first event of this history names no workflow type")
+    if not started.original_execution_run_id:
+        raise HistoryError("the first event of this history names no run (originalExecutionRunId)")
+
+
+def _check_attributes(event: HistoryEvent) -> None:
+    if event.event_id == 1 and event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+        raise HistoryError("a history begins with the event that starts its workflow")
+    if event.event_id > 1 and event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+        raise HistoryError(f"event {event.event_id} starts the workflow a second time")
+    try:
+        name = EventType.Name(event.event_type)
+    except ValueError:
+        return  # newer than us: Core decides
+    attributes = event.WhichOneof("attributes")
+    expected = name.removeprefix("EVENT_TYPE_").lower() + "_event_attributes"
+    if attributes != expected:
+        raise HistoryError(f"event {event.event_id} ({name}) carries {attributes or 'no attributes'}")

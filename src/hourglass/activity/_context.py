@@ -1,0 +1,211 @@
+"""What can be called inside a running activity, and the context that a worker sets around one.
+
+The context travels in a context variable: into the activity's thread, its asyncio tasks and `asyncio.to_thread`. It knows
+no engine: heartbeats leave through the function it was given.
+
+Invariants:
+
+- Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; `wait_cancelled` tells it and thereby
+  delivers it. Coroutines are cancelled by their loop instead, and `heartbeat` never raises there.
+- Details are encoded in the activity's own thread, so that a bad value fails where it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, MutableMapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar, overload
+
+from hourglass._engine.events import Payloads
+from hourglass.activity._options import LIVENESS_TIMEOUT
+from hourglass.converter import Converter, default_converter
+from hourglass.errors import Cancelled, UsageError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """What is known of the attempt that runs here. Timeouts that are not set are None."""
+
+    activity_id: str
+    activity_type: str
+    attempt: int
+    task_token: bytes = field(default=b"", repr=False)
+    is_local: bool = False
+    namespace: str = ""
+    task_queue: str = ""
+    workflow_id: str = ""
+    workflow_run_id: str = ""
+    workflow_type: str = ""
+    scheduled_time: datetime | None = None
+    current_attempt_scheduled_time: datetime | None = None
+    started_time: datetime | None = None
+    schedule_to_close_timeout: timedelta | None = None
+    start_to_close_timeout: timedelta | None = None
+    heartbeat_timeout: timedelta | None = None
+    priority_key: int = 0
+    encoded_heartbeat_details: Payloads = field(default=(), repr=False)
+    converter: Converter = field(default=default_converter, repr=False, compare=False)
+
+    @cached_property
+    def heartbeat_details(self) -> Sequence[Any]:
+        """The details of the last heartbeat of an earlier attempt, decoded without a type."""
+        return tuple(self.converter.decode(each) for each in self.encoded_heartbeat_details)
+
+
+class DeferredCompletion(BaseException):
+    """Raised by `complete_async` to leave the activity; a worker takes it as the end of the attempt here."""
+
+
+class ActivityContext:
+    """One running attempt, seen from inside. Made by whoever runs it; its methods may be called in any thread."""
+
+    def __init__(self, info: Info, send: Callable[[Payloads], object]) -> None:
+        self.info = info
+        self.converter = info.converter
+        self.last_details: Payloads = info.encoded_heartbeat_details
+        self.cancel_reason: str | None = None
+        self._send = send
+        self._cancelled = threading.Event()
+        self._delivered = False
+
+    def cancel(self, reason: str) -> None:
+        """Ask the attempt to stop; the first reason stays."""
+        if self.cancel_reason is None:
+            self.cancel_reason = reason
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was asked to stop."""
+        return self._cancelled.is_set()
+
+    def wait_cancelled(self, timeout: float | None) -> bool:
+        """Block until it is asked to stop; True then, False when the time has passed."""
+        if not self._cancelled.wait(timeout):
+            return False
+        self._delivered = True
+        return True
+
+    def heartbeat(self, details: Sequence[Any]) -> None:
+        """Report progress; raises `Cancelled`, once, if this thread was asked to stop."""
+        payloads = self.converter.encode_all(details)
+        self.last_details = payloads
+        self._send(payloads)
+        if self._cancelled.is_set() and not self._delivered and asyncio._get_running_loop() is None:
+            self._delivered = True
+            raise Cancelled(f"activity {self.info.activity_type} was cancelled ({self.cancel_reason})")
+
+
+current: ContextVar[ActivityContext | None] = ContextVar("hourglass_activity", default=None)
+
+
+def _require(call: str) -> ActivityContext:
+    context = current.get()
+    if context is None:
+        raise UsageError(
+            f"activity.{call} works inside a running activity only: not in a workflow, not in a plain call of the function, "
+            f"and not in a thread that the activity started by itself (asyncio.to_thread is fine)"
+        )
+    return context
+
+
+def in_activity() -> bool:
+    """Whether the caller is inside a running activity."""
+    return current.get() is not None
+
+
+def info() -> Info:
+    """What is known of this attempt."""
+    return _require("info()").info
+
+
+def heartbeat(*details: Any) -> None:
+    """Say that the activity makes progress, with details that a later attempt can pick up.
+
+    In a thread this raises `Cancelled`, once, after the activity was cancelled.
+    """
+    _require("heartbeat()").heartbeat(details)
+
+
+@overload
+def heartbeat_details(type: type[T], /) -> T | None: ...
+@overload
+def heartbeat_details(type: Any = Any, /) -> Any: ...
+def heartbeat_details(type: Any = Any, /) -> Any:
+    """The first detail of the last heartbeat of an earlier attempt, as this type; None if there is none."""
+    context = _require("heartbeat_details()")
+    details = context.info.encoded_heartbeat_details
+    return context.converter.decode(details[0], type) if details else None
+
+
+def cancelled() -> bool:
+    """Whether this activity was asked to stop. Asking does not take the request: `heartbeat` still raises it."""
+    return _require("cancelled()").cancelled
+
+
+def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
+    """Block this thread until the activity is asked to stop: True then, False if the time passes first.
+
+    A True takes the request: you know now, and `heartbeat` will not raise any more. In `async def` activities catch
+    `asyncio.CancelledError` instead.
+    """
+    limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    context = _require("wait_cancelled()")
+    if asyncio._get_running_loop() is not None:
+        raise UsageError(
+            "activity.wait_cancelled() would block the loop that runs all async activities: an async activity is cancelled "
+            "by asyncio.CancelledError at its next await"
+        )
+    return context.wait_cancelled(limit)
+
+
+def complete_async() -> NoReturn:
+    """Leave the activity without ending it: somebody else completes it, by `info().task_token` or by its ids.
+
+    Nobody beats for it after that, so it needs `@activity.defn(heartbeat_timeout=None)`, or a timeout of your own and
+    heartbeats from whoever completes it.
+    """
+    context = _require("complete_async()")
+    facts = context.info
+    if facts.is_local:
+        raise UsageError("a local activity cannot be completed from outside: call it without .local")
+    if facts.heartbeat_timeout == timedelta(seconds=LIVENESS_TIMEOUT):
+        raise UsageError(
+            f"activity {facts.activity_type} calls complete_async() but its heartbeats are automatic: they stop when it "
+            f"returns, and it would time out {LIVENESS_TIMEOUT:g} s later. Declare it with heartbeat_timeout=None (no "
+            f"heartbeats), or with a timeout that whoever completes it keeps alive"
+        )
+    raise DeferredCompletion
+
+
+class _ActivityLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the attempt's ids to each record, as attributes and at the end of the message."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        context = current.get()
+        if context is None:
+            return msg, kwargs
+        facts = context.info
+        ids = {
+            "activity_type": facts.activity_type,
+            "activity_id": facts.activity_id,
+            "attempt": facts.attempt,
+            "workflow_id": facts.workflow_id,
+            "workflow_run_id": facts.workflow_run_id,
+        }
+        kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
+        place = f"{facts.activity_type} {facts.activity_id}, attempt {facts.attempt}, workflow {facts.workflow_id}"
+        # The message may still be formatted with arguments, or not: a per cent sign would mean something in one case only.
+        return f"{msg} ({place.replace('%', '_')})", kwargs
+
+
+logger = _ActivityLogger(logging.getLogger("hourglass.activity"), {})
+"""A logger that says which attempt speaks."""

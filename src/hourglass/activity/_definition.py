@@ -1,0 +1,252 @@
+"""`@activity.defn`: a function or method that a workflow can call durably, and that stays a function elsewhere.
+
+Who calls decides, at the moment of the call: a fiber of a run gets a durable call by name, everybody else a plain one.
+A method is known to be one when its class is made (`__set_name__`); until then nothing is fixed about its signature.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+from hourglass._engine.context import current_run
+from hourglass._engine.definition import check_name
+from hourglass._engine.operations import start_activity
+from hourglass._engine.options import ActivitySettings
+from hourglass._engine.fibers import Task
+from hourglass.activity import _context
+from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
+from hourglass.activity._plain import check_plain_call
+from hourglass.converter import Signature
+from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ActivityDefinition:
+    """What a worker needs to run an activity: its type name, the function to call, and how its arguments travel."""
+
+    name: str
+    fn: Callable[..., Any]
+    signature: Signature
+    is_async: bool
+    settings: ActivitySettings
+    needs_instance: bool = False
+
+    @property
+    def beats_by_itself(self) -> bool:
+        """Whether the author left heartbeats to the worker."""
+        return self.settings.heartbeat_timeout == LIVENESS_TIMEOUT
+
+    @property
+    def place(self) -> str:
+        """Where the function stands: module and qualified name, file and line."""
+        code = getattr(inspect.unwrap(self.fn), "__code__", None)
+        where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+        return f"{self.fn.__module__}.{self.fn.__qualname__}{where}"
+
+
+def activity_definition(obj: object) -> ActivityDefinition | None:
+    """The definition of a decorated function or method; None for anything else."""
+    found = getattr(obj, "__hourglass_activity__", None) if isinstance(obj, Activity) else None
+    return found if isinstance(found, ActivityDefinition) else None
+
+
+class Activity(Generic[P, R]):
+    """A decorated function or method. Immutable: `options` and access through an instance give new ones."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        settings: ActivitySettings,
+        *,
+        is_method: bool = False,
+        instance: object = None,
+        signature: Signature | None = None,
+    ) -> None:
+        functools.update_wrapper(self, fn)
+        self.name = name
+        self._function = fn
+        self._settings = settings
+        self._is_method = is_method
+        self._instance = instance
+        self._signature = signature
+        if signature is None and not _stands_in_class(fn):
+            self._signed()
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """The function itself (bound, if this was reached through an instance): calling it is never durable."""
+        if self._instance is None:
+            return self._function
+        return cast("Callable[..., Any]", self._function.__get__(self._instance))  # type: ignore[attr-defined]
+
+    @property
+    def __hourglass_activity__(self) -> ActivityDefinition:
+        return ActivityDefinition(
+            name=self.name,
+            fn=self.fn,
+            signature=self._signed(),
+            is_async=inspect.iscoroutinefunction(self._function),
+            settings=self._settings,
+            needs_instance=self._is_method and self._instance is None,
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Inside a workflow: run it durably and wait for its result. Elsewhere: call the function."""
+        run = current_run()
+        if run is not None:
+            return cast(R, self._start(run, args, kwargs, local=False).result())
+        return cast(R, self._call_plainly(args, kwargs))
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
+        """Begin it durably without waiting: `result()` of the task waits. In workflows only."""
+        return self._start(self._run("start"), args, kwargs, local=False)
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it on this workflow's own worker, within the workflow task: for short work. In workflows only."""
+        return cast(R, self._start(self._run("local"), args, kwargs, local=True).result())
+
+    def start_local(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
+        """Begin it on this workflow's own worker without waiting. In workflows only."""
+        return self._start(self._run("start_local"), args, kwargs, local=True)
+
+    def options(self, **overrides: Unpack[ActivityOptions]) -> Activity[P, R]:
+        """The same activity with other options for the calls made through it."""
+        return self._with(settings=settings_with(self._settings, overrides, f"activity {self.name}"))
+
+    # A class's methods are typed without their `self`, reached through the class or through an instance.
+    @overload
+    def __get__(self: Activity[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Activity[Q, T]: ...
+    @overload
+    def __get__(self: Activity[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Activity[Q, T]: ...
+    def __get__(self, obj: Any, owner: Any = None) -> Any:
+        return self if obj is None or not self._is_method else self._with(instance=obj)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if self._is_method or not _stands_in_class(self._function):
+            return  # a function that was made elsewhere and is merely kept in a class stays a function
+        self._is_method = True
+        self._signed()
+
+    def __repr__(self) -> str:
+        return f"<activity {self.name}: {self._function.__module__}.{self._function.__qualname__}>"
+
+    def _with(self, *, settings: ActivitySettings | None = None, instance: object = None) -> Activity[P, R]:
+        return Activity(
+            self._function,
+            self.name,
+            self._settings if settings is None else settings,
+            is_method=self._is_method,
+            instance=self._instance if instance is None else instance,
+            signature=self._signed(),
+        )
+
+    def _signed(self) -> Signature:
+        if self._signature is None:
+            self._signature = Signature.of(
+                self._function, what=f"activity {self.name}", skip_first=self._is_method
+            )
+        return self._signature
+
+    def _run(self, method: str) -> Any:
+        run = current_run()
+        if run is None:
+            raise NotInWorkflowError(
+                f"activity {self.name}: .{method}() works inside a workflow only; outside, call "
+                f"{self.name}(…) or {self.name}.fn(…)"
+            )
+        return run
+
+    def _start(self, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, local: bool) -> Task[R]:
+        signature = self._signed()
+        payloads = signature.encode(run.converter, args, kwargs)
+        return start_activity(self.name, payloads, self._settings, signature.return_type, local=local)
+
+    def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            raise UsageError(
+                f"activity {self.name} is an async function: outside a workflow, await {self.name}.fn(…)"
+            )
+        if self._is_method and self._instance is None:
+            raise UsageError(
+                f"activity {self._function.__qualname__} is a method: outside a workflow, call it on an instance "
+                f"(inside one, {self._function.__qualname__}(…) runs it durably on the instance that the worker has)"
+            )
+        if _context.current.get() is None:
+            check_plain_call(self.name, stacklevel=3)
+        return self.fn(*args, **kwargs)
+
+
+class _Decorator(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
+
+
+@overload
+def defn(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
+@overload
+def defn(fn: Callable[P, R], /) -> Activity[P, R]: ...
+@overload
+def defn(
+    *, name: str | None = None, executor: Literal["thread", "process"] = "thread", **options: Unpack[ActivityOptions]
+) -> _Decorator: ...
+def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread", **options: Any) -> Any:
+    """Make a function or method an activity.
+
+    `name` is its type on the wire (default: the function's name). Options are defaults for every call; see
+    `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes. `executor` says where a `def`
+    activity runs; `async def` ones run on the worker's activity loop.
+    """
+    if fn is None:
+        return functools.partial(_define, name=name, executor=executor, options=options)
+    return _define(fn, name=name, executor=executor, options=options)
+
+
+def _define(fn: Any, /, *, name: str | None, executor: str, options: dict[str, Any]) -> Activity[..., Any]:
+    _check_function(fn)
+    if executor not in ("thread", "process"):
+        raise DefinitionError(f"activity {fn.__qualname__}: executor must be 'thread' or 'process', not {executor!r}")
+    if executor == "process":
+        raise DefinitionError(
+            f"activity {fn.__qualname__}: executor='process' comes later; use 'thread', and a process pool of your own "
+            f"inside the activity where it must be"
+        )
+    if name is None and fn.__name__ == "<lambda>":
+        raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
+    title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
+    return Activity(fn, title, settings_with(DEFAULTS, options, f"activity {title}"))
+
+
+def _check_function(fn: Any) -> None:
+    if isinstance(fn, Activity):
+        raise DefinitionError(f"activity {fn.name} is decorated twice")
+    if isinstance(fn, (staticmethod, classmethod)):
+        raise DefinitionError(
+            f"put @activity.defn below @{type(fn).__name__} on {fn.__func__.__qualname__}, next to the function"
+        )
+    if not isinstance(fn, FunctionType):
+        raise DefinitionError(f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}")
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise DefinitionError(f"activity {fn.__qualname__} is a generator: an activity returns its result")
+
+
+def _stands_in_class(fn: Callable[..., Any]) -> bool:
+    """Whether the function was written in a class body."""
+    outer = fn.__qualname__.rpartition(".")[0]
+    return bool(outer) and not outer.endswith("<locals>")
+
+
+__all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]

@@ -1,0 +1,114 @@
+"""An activity's options: what an author may write, checked where it is written, as `ActivitySettings`.
+
+Heartbeats are of two kinds. An author who gives no `heartbeat_timeout` gets automatic ones: the timeout is exactly
+`LIVENESS_TIMEOUT`, and the worker that runs the attempt beats by itself as long as its process lives. A timeout that the
+author gives is a promise of progress: only calls of `activity.heartbeat` count. The worker tells the two apart by the value
+alone, so a promise of exactly that length is scheduled a millisecond longer. None asks for no heartbeats at all: for
+activities that are completed from outside, or run by a worker of another SDK.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+import msgspec
+
+from hourglass._engine.commands import ActivityCancellationType
+from hourglass._engine.options import ActivitySettings, Duration, RetryPolicy, optional_seconds
+from hourglass.errors import UsageError
+
+LIVENESS_TIMEOUT = 30.0
+_DISTINCT = 0.001
+
+
+class ActivityOptions(TypedDict, total=False):
+    """What can be said about an activity, or about one call of it. A duration is a `timedelta` or seconds."""
+
+    task_queue: str
+    schedule_to_close_timeout: Duration | None
+    schedule_to_start_timeout: Duration | None
+    start_to_close_timeout: Duration | None
+    heartbeat_timeout: Duration | None
+    retry_policy: RetryPolicy | None
+    cancellation_type: ActivityCancellationType
+    activity_id: str
+    summary: str
+    local_retry_threshold: Duration | None
+    disable_eager_execution: bool
+    priority_key: int
+
+
+DEFAULTS = ActivitySettings(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT)
+"""What an author's own activity is scheduled with: ten minutes an attempt, Temporal's retries, automatic heartbeats."""
+
+FOREIGN_DEFAULTS = ActivitySettings(start_to_close_timeout=600.0)
+"""The same for an activity known by name only: nobody may be there to send automatic heartbeats."""
+
+
+def settings_with(base: ActivitySettings, options: Mapping[str, Any], where: str) -> ActivitySettings:
+    """The settings with these options in place; `where` names the activity in messages."""
+    if not options:
+        return base
+    checked: dict[str, Any] = {}
+    for name, value in options.items():
+        check = _CHECKS.get(name)
+        if check is None:
+            raise UsageError(_unknown(name, where))
+        checked[name] = check(value, f"{name} of {where}")
+    settings = msgspec.structs.replace(base, **checked)
+    if settings.start_to_close_timeout is None and settings.schedule_to_close_timeout is None:
+        raise UsageError(f"{where} needs a start_to_close_timeout or a schedule_to_close_timeout")
+    return settings
+
+
+def _unknown(name: str, where: str) -> str:
+    near = difflib.get_close_matches(name, _CHECKS, n=1)
+    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(_CHECKS))}"
+    return f"{where} has no option {name!r}{hint}"
+
+
+def _duration(value: Any, what: str) -> float | None:
+    checked = optional_seconds(value, what)
+    if checked == 0:
+        raise UsageError(f"{what} must be more than 0; None means no limit")
+    return checked
+
+
+def _heartbeat(value: Any, what: str) -> float | None:
+    checked = _duration(value, what)
+    return LIVENESS_TIMEOUT + _DISTINCT if checked == LIVENESS_TIMEOUT else checked
+
+
+def _retry_policy(value: Any, what: str) -> Any:
+    if value is None:
+        return None
+    if not isinstance(value, RetryPolicy):
+        raise UsageError(f"{what} must be a RetryPolicy, not {type(value).__name__}")
+    return value.rule()
+
+
+def _instance(kind: type) -> Callable[[Any, str], Any]:
+    def check(value: Any, what: str) -> Any:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise UsageError(f"{what} must be of type {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    return check
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "task_queue": _instance(str),
+    "schedule_to_close_timeout": _duration,
+    "schedule_to_start_timeout": _duration,
+    "start_to_close_timeout": _duration,
+    "heartbeat_timeout": _heartbeat,
+    "retry_policy": _retry_policy,
+    "cancellation_type": _instance(ActivityCancellationType),
+    "activity_id": _instance(str),
+    "summary": _instance(str),
+    "local_retry_threshold": _duration,
+    "disable_eager_execution": _instance(bool),
+    "priority_key": _instance(int),
+}

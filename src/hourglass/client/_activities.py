@@ -1,0 +1,98 @@
+"""Operations on activities that are completed from outside: built and parsed here, run by both faces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hourglass._bridge.service import CompleteActivity, HeartbeatActivity, HeartbeatAnswer
+from hourglass.client._session import Operation, Session, asking, nothing
+from hourglass.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ActivityReference:
+    """Which activity a handle means: by its task's token, or by the ids of its workflow and its own."""
+
+    token: bytes = field(default=b"", repr=False)
+    workflow_id: str = ""
+    run_id: str = ""
+    activity_id: str = ""
+
+    def address(self) -> dict[str, Any]:
+        """The fields that every request carries."""
+        return {
+            "token": self.token,
+            "workflow_id": self.workflow_id,
+            "run_id": self.run_id,
+            "activity_id": self.activity_id,
+        }
+
+
+def refer_activity(
+    token: bytes | None, workflow_id: str | None, run_id: str | None, activity_id: str | None
+) -> ActivityReference:
+    """What a handle to an activity refers to. Asks nobody."""
+    if token:
+        if workflow_id or run_id or activity_id:
+            raise UsageError("give the activity's token, or the ids of its workflow and its own, not both")
+        return ActivityReference(token)
+    if not workflow_id or not activity_id:
+        raise UsageError("an activity is named by its token, or by workflow_id and activity_id")
+    return ActivityReference(b"", workflow_id, run_id or "", activity_id)
+
+
+def complete(session: Session, reference: ActivityReference, result: Any) -> Operation[None]:
+    """The activity returned."""
+    return asking(
+        CompleteActivity(
+            **reference.address(),
+            result=session.converter.encode(result),
+            identity=session.connection.identity,
+        ),
+        nothing,
+    )
+
+
+def fail(session: Session, reference: ActivityReference, error: BaseException) -> Operation[None]:
+    """The activity failed."""
+    if not isinstance(error, BaseException):
+        raise UsageError(f"an activity fails with an exception, not {type(error).__name__}")
+    return asking(
+        CompleteActivity(
+            **reference.address(),
+            failure=session.converter.to_failure(error),
+            identity=session.connection.identity,
+        ),
+        nothing,
+    )
+
+
+def report_cancelled(
+    session: Session, reference: ActivityReference, details: Sequence[Any]
+) -> Operation[None]:
+    """The activity ended because its cancellation was requested."""
+    return asking(
+        CompleteActivity(
+            **reference.address(),
+            cancelled=True,
+            cancelled_details=tuple(session.converter.encode_all(details)),
+            identity=session.connection.identity,
+        ),
+        nothing,
+    )
+
+
+def heartbeat(session: Session, reference: ActivityReference, details: Sequence[Any]) -> Operation[bool]:
+    """The activity lives; the answer is whether it should stop."""
+
+    def parse(answer: HeartbeatAnswer) -> bool:
+        return answer.cancel_requested
+
+    request = HeartbeatActivity(
+        **reference.address(),
+        details=tuple(session.converter.encode_all(details)),
+        identity=session.connection.identity,
+    )
+    return asking(request, parse)

@@ -1,0 +1,229 @@
+"""The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's
+loop.
+
+The names, signatures and operations are those of the blocking face; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+
+from hourglass._bridge.tls import TLSConfig
+from hourglass._engine.options import Duration, seconds
+from hourglass._runtime.portal import Portal
+from hourglass._runtime.targets import resolve
+from hourglass.client import _activities, _operations
+from hourglass.client._faces import ActivityHandleFacts, ClientFacts, HandleFacts
+from hourglass.client._given import ChannelLike
+from hourglass.client._options import StartOptions
+from hourglass.client._session import open_session
+from hourglass.client._values import WorkflowDescription, WorkflowExecution
+from hourglass.converter import Codec, Converter, default_converter
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class AsyncClient(ClientFacts):
+    """A client for asyncio: the same names as `Client`, awaited. It works on any event loop."""
+
+    @classmethod
+    async def connect(
+        cls,
+        target: str | None = None,
+        *,
+        namespace: str | None = None,
+        tls: TLSConfig | bool | None = None,
+        api_key: str | None = None,
+        rpc_metadata: Mapping[str, str] | None = None,
+        identity: str | None = None,
+        converter: Converter = default_converter,
+        codec: Codec | None = None,
+        timeout: Duration = 10.0,
+    ) -> AsyncClient:
+        """Connect to `local:`, `host:port` or `profile:NAME`.
+
+        Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name. Each client
+        of `local:` has an engine of its own, in memory, which ends with it.
+        """
+        where = resolve(target, namespace=namespace, tls=tls, api_key=api_key, metadata=rpc_metadata)
+        limit = seconds(timeout, "timeout")
+        portal = Portal.current()
+        return cls(await portal.acall(open_session(portal, where, identity, limit, converter, codec)))
+
+    async def close(self) -> None:
+        """Close the connection. Workflows go on without it."""
+        if not self.closed:
+            await self._session.portal.acall(self._session.close())
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @overload
+    async def start_workflow(
+        self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
+    ) -> AsyncWorkflowHandle[Any]: ...
+    @overload
+    async def start_workflow(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> AsyncWorkflowHandle[R]: ...
+    async def start_workflow(
+        self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
+        """Start a workflow, given as its decorated object or its name, and get a handle to it.
+
+        `result_type` is for workflows given by name. The options are those of `StartOptions`.
+        """
+        operation = _operations.start(self._session, workflow, args, options, result_type)
+        return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
+
+    @overload
+    async def execute_workflow(
+        self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
+    ) -> Any: ...
+    @overload
+    async def execute_workflow(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    async def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:
+        """Start a workflow and wait for its result."""
+        handle = await self.start_workflow(workflow, *args, **options)
+        return await handle.result()
+
+    @overload
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
+    ) -> AsyncWorkflowHandle[R]: ...
+    @overload
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, result_type: type[R]
+    ) -> AsyncWorkflowHandle[R]: ...
+    @overload
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, workflow: str | None = None, result_type: Any = None
+    ) -> AsyncWorkflowHandle[Any]: ...
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
+    ) -> Any:
+        """A handle to an existing workflow, or with `run_id` to that run alone; asks nobody if it exists."""
+        return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+
+    async def list_workflows(
+        self, query: str = "", *, page_size: int = 100
+    ) -> AsyncIterator[WorkflowExecution]:
+        """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for."""
+        token = b""
+        while True:
+            page = await self._session.arun(_operations.list_page(self._session, query, page_size, token))
+            for execution in page.items:
+                yield execution
+            token = page.next_page_token
+            if not token:
+                return
+
+    async def count_workflows(self, query: str = "") -> int:
+        """How many runs match a filter."""
+        return await self._session.arun(_operations.count(query))
+
+    def get_activity_handle(
+        self,
+        *,
+        token: bytes | None = None,
+        workflow_id: str | None = None,
+        run_id: str | None = None,
+        activity_id: str | None = None,
+    ) -> AsyncActivityHandle:
+        """A handle to an activity that is completed from outside, by its token or by ids."""
+        reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
+        return AsyncActivityHandle(self._session, reference)
+
+
+class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
+    """A workflow, from outside."""
+
+    async def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
+        """Wait for the result, along successive runs unless `follow_runs` is False.
+
+        Raises `WorkflowFailedError` if it did not complete, and `TimeoutError` if it is not done in time: it
+        then goes on, and may be asked again.
+        """
+        operation = _operations.result(self._session, self._reference, timeout, follow_runs)
+        value: R = await self._session.arun(operation)
+        return value
+
+    @overload
+    async def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
+    @overload
+    async def signal(
+        self, signal: ChannelLike[T], value: T, /, *, rpc_timeout: Duration | None = None
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
+    ) -> None: ...
+    async def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:
+        """Send a signal, given as its name, a channel or a decorated method."""
+        await self._session.arun(
+            _operations.signal(self._session, self._reference, signal, args, rpc_timeout)
+        )
+
+    @overload
+    async def query(
+        self, query: str, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+    ) -> Any: ...
+    @overload
+    async def query(
+        self, query: Callable[[*Ts], T], /, *args: *Ts, rpc_timeout: Duration | None = None
+    ) -> T: ...
+    async def query(
+        self, query: Any, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+    ) -> Any:
+        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`."""
+        return await self._session.arun(
+            _operations.query(self._session, self._reference, query, args, result_type, rpc_timeout)
+        )
+
+    async def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Ask the workflow to cancel. It may take its time, or refuse."""
+        await self._session.arun(_operations.cancel(self._session, self._reference, reason, rpc_timeout))
+
+    async def terminate(self, reason: str = "", *details: Any, rpc_timeout: Duration | None = None) -> None:
+        """End the workflow now. Its code is not asked and cannot clean up."""
+        operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
+        await self._session.arun(operation)
+
+    async def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
+        """Look at the workflow: its status, times, memo and what it waits for."""
+        return await self._session.arun(_operations.describe(self._session, self._reference, rpc_timeout))
+
+    async def history(self) -> Any:
+        """Its history, as `hourglass.replay.History`."""
+        return await self._session.arun(_operations.history(self._reference))
+
+
+class AsyncActivityHandle(ActivityHandleFacts):
+    """An activity that is completed from outside."""
+
+    async def complete(self, result: Any = None) -> None:
+        """The activity returned `result`."""
+        await self._session.arun(_activities.complete(self._session, self._reference, result))
+
+    async def fail(self, error: BaseException) -> None:
+        """The activity failed with `error`; it is retried as its policy says."""
+        await self._session.arun(_activities.fail(self._session, self._reference, error))
+
+    async def cancel(self, *details: Any) -> None:
+        """The activity ended because its cancellation was requested."""
+        await self._session.arun(_activities.report_cancelled(self._session, self._reference, details))
+
+    async def heartbeat(self, *details: Any) -> bool:
+        """The activity lives. True means that it is asked to stop."""
+        return await self._session.arun(_activities.heartbeat(self._session, self._reference, details))

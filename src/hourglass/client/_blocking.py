@@ -1,0 +1,213 @@
+"""The blocking face: each method runs an operation and blocks the calling thread, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+
+from hourglass._bridge.tls import TLSConfig
+from hourglass._engine.options import Duration, seconds
+from hourglass._runtime.portal import Portal
+from hourglass._runtime.targets import resolve
+from hourglass.client import _activities, _operations
+from hourglass.client._faces import ActivityHandleFacts, ClientFacts, HandleFacts
+from hourglass.client._given import ChannelLike
+from hourglass.client._options import StartOptions
+from hourglass.client._session import open_session
+from hourglass.client._values import WorkflowDescription, WorkflowExecution
+from hourglass.converter import Codec, Converter, default_converter
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Client(ClientFacts):
+    """A blocking client: for scripts, threads, web frameworks and wherever `await` is not at hand."""
+
+    @classmethod
+    def connect(
+        cls,
+        target: str | None = None,
+        *,
+        namespace: str | None = None,
+        tls: TLSConfig | bool | None = None,
+        api_key: str | None = None,
+        rpc_metadata: Mapping[str, str] | None = None,
+        identity: str | None = None,
+        converter: Converter = default_converter,
+        codec: Codec | None = None,
+        timeout: Duration = 10.0,
+    ) -> Client:
+        """Connect to `local:`, `host:port` or `profile:NAME`.
+
+        Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name. Each client
+        of `local:` has an engine of its own, in memory, which ends with it.
+        """
+        where = resolve(target, namespace=namespace, tls=tls, api_key=api_key, metadata=rpc_metadata)
+        limit = seconds(timeout, "timeout")
+        portal = Portal.current()
+        return cls(portal.call(open_session(portal, where, identity, limit, converter, codec)))
+
+    def close(self) -> None:
+        """Close the connection. Workflows go on without it."""
+        if not self.closed:
+            self._session.portal.call(self._session.close())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @overload
+    def start_workflow(
+        self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[Any]: ...
+    @overload
+    def start_workflow(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    def start_workflow(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:
+        """Start a workflow, given as its decorated object or its name, and get a handle to it.
+
+        `result_type` is for workflows given by name. The options are those of `StartOptions`.
+        """
+        operation = _operations.start(self._session, workflow, args, options, result_type)
+        return WorkflowHandle(self._session, self._session.run(operation))
+
+    @overload
+    def execute_workflow(
+        self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
+    ) -> Any: ...
+    @overload
+    def execute_workflow(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> R: ...
+    def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:
+        """Start a workflow and wait for its result."""
+        return self.start_workflow(workflow, *args, **options).result()
+
+    @overload
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, result_type: type[R]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, workflow: str | None = None, result_type: Any = None
+    ) -> WorkflowHandle[Any]: ...
+    def get_workflow_handle(
+        self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
+    ) -> Any:
+        """A handle to an existing workflow, or with `run_id` to that run alone; asks nobody if it exists."""
+        return WorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
+
+    def list_workflows(self, query: str = "", *, page_size: int = 100) -> Iterator[WorkflowExecution]:
+        """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for."""
+        token = b""
+        while True:
+            page = self._session.run(_operations.list_page(self._session, query, page_size, token))
+            yield from page.items
+            token = page.next_page_token
+            if not token:
+                return
+
+    def count_workflows(self, query: str = "") -> int:
+        """How many runs match a filter."""
+        return self._session.run(_operations.count(query))
+
+    def get_activity_handle(
+        self,
+        *,
+        token: bytes | None = None,
+        workflow_id: str | None = None,
+        run_id: str | None = None,
+        activity_id: str | None = None,
+    ) -> ActivityHandle:
+        """A handle to an activity that is completed from outside, by its token or by ids."""
+        reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
+        return ActivityHandle(self._session, reference)
+
+
+class WorkflowHandle(HandleFacts[R], Generic[R]):
+    """A workflow, from outside."""
+
+    def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
+        """Wait for the result, along successive runs unless `follow_runs` is False.
+
+        Raises `WorkflowFailedError` if it did not complete, and `TimeoutError` if it is not done in time: it
+        then goes on, and may be asked again.
+        """
+        operation = _operations.result(self._session, self._reference, timeout, follow_runs)
+        value: R = self._session.run(operation)
+        return value
+
+    @overload
+    def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
+    @overload
+    def signal(self, signal: ChannelLike[T], value: T, /, *, rpc_timeout: Duration | None = None) -> None: ...
+    @overload
+    def signal(
+        self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
+    ) -> None: ...
+    def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:
+        """Send a signal, given as its name, a channel or a decorated method."""
+        self._session.run(_operations.signal(self._session, self._reference, signal, args, rpc_timeout))
+
+    @overload
+    def query(
+        self, query: str, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+    ) -> Any: ...
+    @overload
+    def query(self, query: Callable[[*Ts], T], /, *args: *Ts, rpc_timeout: Duration | None = None) -> T: ...
+    def query(
+        self, query: Any, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+    ) -> Any:
+        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`."""
+        return self._session.run(
+            _operations.query(self._session, self._reference, query, args, result_type, rpc_timeout)
+        )
+
+    def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Ask the workflow to cancel. It may take its time, or refuse."""
+        self._session.run(_operations.cancel(self._session, self._reference, reason, rpc_timeout))
+
+    def terminate(self, reason: str = "", *details: Any, rpc_timeout: Duration | None = None) -> None:
+        """End the workflow now. Its code is not asked and cannot clean up."""
+        operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
+        self._session.run(operation)
+
+    def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
+        """Look at the workflow: its status, times, memo and what it waits for."""
+        return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
+
+    def history(self) -> Any:
+        """Its history, as `hourglass.replay.History`."""
+        return self._session.run(_operations.history(self._reference))
+
+
+class ActivityHandle(ActivityHandleFacts):
+    """An activity that is completed from outside."""
+
+    def complete(self, result: Any = None) -> None:
+        """The activity returned `result`."""
+        self._session.run(_activities.complete(self._session, self._reference, result))
+
+    def fail(self, error: BaseException) -> None:
+        """The activity failed with `error`; it is retried as its policy says."""
+        self._session.run(_activities.fail(self._session, self._reference, error))
+
+    def cancel(self, *details: Any) -> None:
+        """The activity ended because its cancellation was requested."""
+        self._session.run(_activities.report_cancelled(self._session, self._reference, details))
+
+    def heartbeat(self, *details: Any) -> bool:
+        """The activity lives. True means that it is asked to stop."""
+        return self._session.run(_activities.heartbeat(self._session, self._reference, details))

@@ -1,0 +1,112 @@
+"""What the blocking and the asynchronous face share: facts that need no waiting."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from hourglass._bridge.service import Connection
+from hourglass._runtime.portal import Portal
+from hourglass.client._activities import ActivityReference
+from hourglass.client._operations import Reference
+from hourglass.client._session import Session
+from hourglass.converter import Codec, Converter
+from hourglass.errors import UsageError
+
+R = TypeVar("R")
+
+
+class ClientFacts:
+    """A client's facts. Clients are made by `connect`."""
+
+    def __init__(self, session: Session) -> None:
+        if not isinstance(session, Session):
+            name = type(self).__name__
+            raise UsageError(f"a client is made by {name}.connect(…), not by {name}(…)")
+        self._session = session
+
+    @property
+    def target(self) -> str:
+        """What it is connected to, without secrets."""
+        return self._session.connection.target
+
+    @property
+    def namespace(self) -> str:
+        """The namespace it works in."""
+        return self._session.connection.namespace
+
+    @property
+    def identity(self) -> str:
+        """Who it says it is."""
+        return self._session.connection.identity
+
+    @property
+    def converter(self) -> Converter:
+        """How values travel."""
+        return self._session.converter
+
+    @property
+    def codec(self) -> Codec | None:
+        """What encodes payloads at the edge, if anything."""
+        return self._session.codec
+
+    @property
+    def connection(self) -> Connection:
+        """The open connection, for workers. Its methods run on the control loop only."""
+        return self._session.connection
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._session.closed
+
+    @property
+    def _connection(self) -> Connection:
+        return self._session.connection
+
+    @property
+    def _portal(self) -> Portal:
+        return self._session.portal
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<{type(self).__name__} {self.target} namespace={self.namespace}{state}>"
+
+
+class HandleFacts(Generic[R]):
+    """A workflow handle's facts. Handles are made by a client."""
+
+    def __init__(self, session: Session, reference: Reference) -> None:
+        self._session = session
+        self._reference = reference
+
+    @property
+    def id(self) -> str:
+        """The workflow's id."""
+        return self._reference.workflow_id
+
+    @property
+    def run_id(self) -> str | None:
+        """The run that was started or named; None where only the workflow was named."""
+        return self._reference.run_id or None
+
+    @property
+    def first_execution_run_id(self) -> str | None:
+        """The first run of the chain, where this handle knows it because it started it."""
+        return self._reference.first_execution_run_id or None
+
+    def __repr__(self) -> str:
+        run = f" run_id={self.run_id}" if self.run_id else ""
+        return f"<{type(self).__name__} {self.id}{run}>"
+
+
+class ActivityHandleFacts:
+    """An activity handle's facts. Its repr does not show the token, which allows to complete the activity."""
+
+    def __init__(self, session: Session, reference: ActivityReference) -> None:
+        self._session = session
+        self._reference = reference
+
+    def __repr__(self) -> str:
+        reference = self._reference
+        name = "by token" if reference.token else f"{reference.activity_id} of {reference.workflow_id}"
+        return f"<{type(self).__name__} {name}>"

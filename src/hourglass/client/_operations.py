@@ -1,0 +1,312 @@
+"""Every operation of the client, written once: built here from what the caller gave, parsed here from the
+answer.
+
+The blocking and the asynchronous face run the same operations. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hourglass._bridge.service import (
+    CancelWorkflow,
+    Count,
+    CountWorkflows,
+    DescribeWorkflow,
+    Description,
+    GetHistory,
+    ListWorkflows,
+    Page,
+    QueryAnswer,
+    QueryWorkflow,
+    RunCanceled,
+    RunCompleted,
+    RunContinued,
+    RunFailed,
+    RunTerminated,
+    RunTimedOut,
+    SignalWorkflow,
+    Started,
+    TerminateWorkflow,
+)
+from hourglass._engine.options import Duration, optional_seconds
+from hourglass.client._given import given_message, given_workflow
+from hourglass.client._options import start_request
+from hourglass.client._session import Operation, Session, asking, nothing
+from hourglass.client._values import (
+    WorkflowDescription,
+    WorkflowExecution,
+    description_from,
+    execution_from,
+)
+from hourglass.client._waiting import Closed, wait_for_close
+from hourglass.converter import Converter, Payload
+from hourglass.errors import (
+    CancelledError,
+    InternalError,
+    TerminatedError,
+    TimedOutError,
+    TimeoutType,
+    UsageError,
+    WorkflowContinuedAsNewError,
+    WorkflowFailedError,
+)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Which workflow a handle means. Only a pinned one is addressed by its run; others by their id alone."""
+
+    workflow_id: str
+    run_id: str = ""
+    pinned: bool = False
+    first_execution_run_id: str = ""
+    return_type: Any = Any
+
+    @property
+    def addressed_run(self) -> str:
+        """The run id to send along: empty means whichever run is the current one."""
+        return self.run_id if self.pinned else ""
+
+
+@dataclass(frozen=True)
+class Executions:
+    """A page of a list, and where to go on (empty at the end)."""
+
+    items: tuple[WorkflowExecution, ...]
+    next_page_token: bytes
+
+
+# --- starting and finding ---------------------------------------------------------------------------------
+
+
+def start(
+    session: Session, workflow: object, arguments: Sequence[Any], options: Mapping[str, Any], result_type: Any
+) -> Operation[Reference]:
+    """Start a workflow; gives what its handle refers to."""
+    given = given_workflow(workflow)
+    request = start_request(given, arguments, options, session.converter, session.connection.identity)
+    reference = Reference(
+        request.workflow_id, return_type=given.return_type if result_type is None else result_type
+    )
+
+    def parse(answer: Started) -> Reference:
+        first = answer.run_id if answer.started else ""  # an existing run need not be the first of its chain
+        return replace(reference, run_id=answer.run_id, first_execution_run_id=first)
+
+    return asking(request, parse)
+
+
+def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: Any) -> Reference:
+    """What a handle to an existing workflow refers to. Asks nobody."""
+    if not isinstance(workflow_id, str) or not workflow_id:
+        raise UsageError("a workflow's id must be a text that is not empty")
+    if workflow is not None and result_type is not None:
+        raise UsageError("give workflow or result_type, not both")
+    return_type = Any if result_type is None else result_type
+    if workflow is not None:
+        return_type = given_workflow(workflow).return_type
+    return Reference(workflow_id, run_id or "", pinned=bool(run_id), return_type=return_type)
+
+
+def list_page(session: Session, query: str, page_size: int, token: bytes) -> Operation[Executions]:
+    """One page of the runs that match."""
+
+    def parse(page: Page) -> Executions:
+        items = tuple(execution_from(summary, session.converter) for summary in page.workflows)
+        return Executions(items, page.next_page_token)
+
+    return asking(ListWorkflows(query=query, page_size=page_size, next_page_token=token), parse)
+
+
+def count(query: str) -> Operation[int]:
+    """How many runs match."""
+
+    def parse(answer: Count) -> int:
+        return answer.count
+
+    return asking(CountWorkflows(query=query), parse)
+
+
+# --- one workflow -----------------------------------------------------------------------------------------
+
+
+def result(session: Session, reference: Reference, timeout: Duration | None, follow: bool) -> Operation[Any]:
+    """Wait for a workflow's result."""
+    limit = optional_seconds(timeout, "timeout")
+
+    async def ask(session: Session) -> Closed:
+        return await wait_for_close(
+            session, reference.workflow_id, reference.run_id, follow=follow, timeout=limit
+        )
+
+    return Operation(ask, functools.partial(_result, reference, session.converter))
+
+
+def signal(
+    session: Session,
+    reference: Reference,
+    message: object,
+    arguments: Sequence[Any],
+    rpc_timeout: Duration | None,
+) -> Operation[None]:
+    """Send a signal."""
+    given = given_message("signal", message)
+    request = SignalWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        signal_name=given.name,
+        arguments=given.encode(session.converter, arguments),
+        request_id=str(uuid.uuid4()),
+        identity=session.connection.identity,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
+
+
+def query(
+    session: Session,
+    reference: Reference,
+    message: object,
+    arguments: Sequence[Any],
+    result_type: Any,
+    rpc_timeout: Duration | None,
+) -> Operation[Any]:
+    """Ask a workflow a question."""
+    given = given_message("query", message)
+    return_type = given.return_type if result_type is None else result_type
+    request = QueryWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        query_name=given.name,
+        arguments=given.encode(session.converter, arguments),
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+
+    def parse(answer: QueryAnswer) -> Any:
+        return _first(answer.result, return_type, session.converter)
+
+    return asking(request, parse)
+
+
+def cancel(
+    session: Session, reference: Reference, reason: str, rpc_timeout: Duration | None
+) -> Operation[None]:
+    """Ask a workflow to cancel."""
+    request = CancelWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        first_execution_run_id=reference.first_execution_run_id,
+        reason=reason,
+        request_id=str(uuid.uuid4()),
+        identity=session.connection.identity,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
+
+
+def terminate(
+    session: Session, reference: Reference, reason: str, details: Sequence[Any], rpc_timeout: Duration | None
+) -> Operation[None]:
+    """End a workflow now."""
+    request = TerminateWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        first_execution_run_id=reference.first_execution_run_id,
+        reason=reason,
+        details=tuple(session.converter.encode_all(details)),
+        identity=session.connection.identity,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+    return asking(request, nothing)
+
+
+def describe(
+    session: Session, reference: Reference, rpc_timeout: Duration | None
+) -> Operation[WorkflowDescription]:
+    """Look at a workflow."""
+    request = DescribeWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+    )
+
+    def parse(answer: Description) -> WorkflowDescription:
+        return description_from(answer, session.converter)
+
+    return asking(request, parse)
+
+
+def fetch_history_events(reference: Reference) -> Operation[list[bytes]]:
+    """Every event of a run's history, in Temporal's JSON form."""
+
+    async def ask(session: Session) -> list[bytes]:
+        events: list[bytes] = []
+        token = b""
+        while True:
+            page = await session.call(
+                GetHistory(
+                    workflow_id=reference.workflow_id,
+                    run_id=reference.addressed_run,
+                    next_page_token=token,
+                )
+            )
+            events.extend(page.events)
+            token = page.next_page_token
+            if not token:
+                return events
+
+    return Operation(ask, list)
+
+
+def history(reference: Reference) -> Operation[Any]:
+    """A run's history, as `hourglass.replay.History`."""
+
+    def parse(events: list[bytes]) -> Any:
+        # By name: `replay` stands above the client, which must be usable without it.
+        replay = importlib.import_module("hourglass.replay")
+        return replay.History.from_events(reference.workflow_id, events)
+
+    return Operation(fetch_history_events(reference).ask, parse)
+
+
+# --- reading outcomes -------------------------------------------------------------------------------------
+
+
+def _result(reference: Reference, converter: Converter, closed: Closed) -> Any:
+    name = f"workflow {reference.workflow_id!r}"
+    match closed.outcome:
+        case RunCompleted(result=payloads):
+            return _first(payloads, reference.return_type, converter)
+        case RunFailed(failure=failure):
+            cause = converter.from_failure(failure)
+            raise WorkflowFailedError(f"{name} failed: {type(cause).__name__}: {cause}") from cause
+        case RunCanceled(details=details):
+            cause = CancelledError("Workflow cancelled", *_all(details, converter))
+            raise WorkflowFailedError(f"{name} was cancelled") from cause
+        case RunTerminated(reason=reason, details=details):
+            cause = TerminatedError(reason or "Workflow terminated", *_all(details, converter))
+            raise WorkflowFailedError(f"{name} was terminated{f': {reason}' if reason else ''}") from cause
+        case RunTimedOut():
+            cause = TimedOutError("Workflow timed out", type=TimeoutType.START_TO_CLOSE)
+            raise WorkflowFailedError(f"{name} timed out") from cause
+        case RunContinued(new_run_id=new_run_id):
+            raise WorkflowContinuedAsNewError(
+                f"{name} continued as a new run, {new_run_id}", new_run_id=new_run_id
+            )
+        case other:
+            raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")
+
+
+def _first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:
+    """The answer among payloads: other SDKs send none at all for nothing."""
+    return converter.decode(payloads[0], type) if payloads else None
+
+
+def _all(payloads: Sequence[Payload], converter: Converter) -> list[Any]:
+    return [converter.decode(payload) for payload in payloads]

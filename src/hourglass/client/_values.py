@@ -1,0 +1,146 @@
+"""What a client tells of workflows: frozen data, built from the service's answers, values and times decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hourglass._bridge.service import Description, PendingActivity, WorkflowStatus, WorkflowSummary
+from hourglass.converter import Converter, Payload, default_converter
+from hourglass.errors import PayloadError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowExecution:
+    """One run, as a list shows it.
+
+    `memo` and `search_attributes` are decoded; an entry that cannot be decoded is left as its `Payload`.
+    """
+
+    id: str
+    run_id: str
+    workflow_type: str
+    status: WorkflowStatus
+    task_queue: str
+    start_time: datetime | None
+    execution_time: datetime | None
+    close_time: datetime | None
+    history_length: int
+    parent_id: str
+    parent_run_id: str
+    root_id: str
+    root_run_id: str
+    memo: Mapping[str, Any]
+    search_attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingActivityInfo:
+    """An activity that a run waits for."""
+
+    id: str
+    activity_type: str
+    state: str
+    attempt: int
+    maximum_attempts: int
+    last_failure: BaseException | None
+    next_attempt_time: datetime | None
+    last_started_time: datetime | None
+    last_worker_identity: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowDescription(WorkflowExecution):
+    """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked."""
+
+    first_execution_run_id: str
+    task_attempt: int
+    pending_activities: tuple[PendingActivityInfo, ...]
+    static_summary: str | None
+    static_details: str | None
+
+    @property
+    def parked(self) -> bool:
+        """Whether the run's code fails and is tried again and again until it is mended."""
+        return self.status == WorkflowStatus.RUNNING and self.task_attempt > 1
+
+
+def execution_from(summary: WorkflowSummary, converter: Converter) -> WorkflowExecution:
+    """A run of a list."""
+    return WorkflowExecution(**_common(summary, converter))
+
+
+def description_from(answer: Description, converter: Converter) -> WorkflowDescription:
+    """A run in detail."""
+    return WorkflowDescription(
+        **_common(answer.summary, converter),
+        first_execution_run_id=answer.first_execution_run_id,
+        task_attempt=answer.task_attempt,
+        pending_activities=tuple(_activity(pending, converter) for pending in answer.pending_activities),
+        static_summary=_note(answer.static_summary, converter),
+        static_details=_note(answer.static_details, converter),
+    )
+
+
+def time_from(nanoseconds: int) -> datetime | None:
+    """Nanoseconds since the epoch as a time in UTC; 0 means unset."""
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None
+
+
+def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
+    return {
+        "id": summary.workflow_id,
+        "run_id": summary.run_id,
+        "workflow_type": summary.workflow_type,
+        "status": summary.status,
+        "task_queue": summary.task_queue,
+        "start_time": time_from(summary.start_time_ns),
+        "execution_time": time_from(summary.execution_time_ns),
+        "close_time": time_from(summary.close_time_ns),
+        "history_length": summary.history_length,
+        "parent_id": summary.parent_workflow_id,
+        "parent_run_id": summary.parent_run_id,
+        "root_id": summary.root_workflow_id,
+        "root_run_id": summary.root_run_id,
+        "memo": {name: _decoded(payload, Any, converter) for name, payload in summary.memo.items()},
+        "search_attributes": {
+            name: _attribute(payload) for name, payload in summary.search_attributes.items()
+        },
+    }
+
+
+def _activity(pending: PendingActivity, converter: Converter) -> PendingActivityInfo:
+    failure = pending.last_failure
+    return PendingActivityInfo(
+        id=pending.activity_id,
+        activity_type=pending.activity_type,
+        state=pending.state,
+        attempt=pending.attempt,
+        maximum_attempts=pending.maximum_attempts,
+        last_failure=None if failure is None else converter.from_failure(failure),
+        next_attempt_time=time_from(pending.next_attempt_time_ns),
+        last_started_time=time_from(pending.last_started_time_ns),
+        last_worker_identity=pending.last_worker_identity,
+    )
+
+
+def _attribute(payload: Payload) -> Any:
+    kind = (payload.metadata or {}).get("type", b"")
+    return _decoded(payload, datetime if kind == b"Datetime" else Any, default_converter)
+
+
+def _note(payload: Payload | None, converter: Converter) -> str | None:
+    value = None if payload is None else _decoded(payload, str, converter)
+    return value if isinstance(value, str) else None
+
+
+def _decoded(payload: Payload, type: Any, converter: Converter) -> Any:
+    # One foreign entry must not make a run invisible.
+    try:
+        return converter.decode(payload, type)
+    except PayloadError:
+        return payload

@@ -1,0 +1,142 @@
+"""Waiting for a run to close, on the control loop: along its successors, through outages, and not in silence.
+
+A wait changes nothing, so it is repeated where the service cannot be reached for a while. A run that is
+parked never closes by itself: whoever waits for it is told once, in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+
+from hourglass._bridge.service import (
+    DescribeWorkflow,
+    GetHistory,
+    Outcome,
+    RunCompleted,
+    RunContinued,
+    RunFailed,
+    RunTimedOut,
+    StillOpen,
+    WaitForClose,
+)
+from hourglass.client._session import Session
+from hourglass.errors import HourglassError, ServiceError
+
+logger = logging.getLogger("hourglass")
+
+_TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
+_LONGEST_OUTAGE = 60.0
+_LONGEST_PAUSE = 5.0
+# Above this a history is not fetched for the sake of a log line.
+_LONGEST_HISTORY = 2000
+
+
+@dataclass(frozen=True)
+class Closed:
+    """How a run closed, and which run of the chain it was."""
+
+    run_id: str
+    outcome: Outcome
+
+
+async def wait_for_close(
+    session: Session, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
+) -> Closed:
+    """Wait until a run, or with `follow` the last of its successors, closes."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await _watch(session, workflow_id, run_id, follow)
+    except TimeoutError as error:
+        if isinstance(error, ServiceError) or timeout is None:
+            raise
+        raise TimeoutError(
+            f"workflow {workflow_id!r} has not closed within {timeout:g} s; it goes on, "
+            "and its result can be asked for again"
+        ) from None
+
+
+async def _watch(session: Session, workflow_id: str, run_id: str, follow: bool) -> Closed:
+    told = False
+    while True:
+        outcome = await _ask_through_outages(session, WaitForClose(workflow_id=workflow_id, run_id=run_id))
+        if isinstance(outcome, StillOpen):
+            told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
+            continue
+        successor = _successor(outcome) if follow else ""
+        if not successor:
+            return Closed(run_id, outcome)
+        run_id = successor
+
+
+def _successor(outcome: Outcome) -> str:
+    match outcome:
+        case RunCompleted() | RunFailed() | RunTimedOut() | RunContinued():
+            return outcome.new_run_id
+        case _:
+            return ""
+
+
+async def _ask_through_outages(session: Session, request: WaitForClose) -> Outcome:
+    """Ask, and while the service cannot be reached ask again, for as long as an outage may last."""
+    loop = asyncio.get_running_loop()
+    began: float | None = None
+    pause = 0.2
+    while True:
+        try:
+            return await session.call(request)
+        except ServiceError as error:
+            now = loop.time()
+            if error.status not in _TRANSIENT or (began is not None and now - began > _LONGEST_OUTAGE):
+                raise
+            if began is None:
+                began = now
+                logger.warning(
+                    "waiting for workflow %s goes on although the service does not answer: %s",
+                    request.workflow_id,
+                    error,
+                )
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+async def _tell_if_parked(session: Session, workflow_id: str, run_id: str) -> bool:
+    """Log that the run is parked, if it is. A wait must not fail because it could not find out."""
+    try:
+        description = await session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
+        if description.task_attempt <= 1:
+            return False
+        reason = ""
+        if description.summary.history_length <= _LONGEST_HISTORY:
+            reason = await _last_task_failure(session, workflow_id, run_id)
+    except HourglassError:
+        return False
+    logger.warning(
+        "workflow %s (run %s) is parked: its task has failed and is tried again (attempt %d) "
+        "until the code is mended; %s",
+        workflow_id,
+        description.summary.run_id,
+        description.task_attempt,
+        f"the last failure was: {reason}" if reason else "the worker's log says why",
+    )
+    return True
+
+
+async def _last_task_failure(session: Session, workflow_id: str, run_id: str) -> str:
+    reason, token = "", b""
+    while True:
+        page = await session.call(GetHistory(workflow_id=workflow_id, run_id=run_id, next_page_token=token))
+        for event in page.events:
+            reason = _task_failure(event) or reason
+        token = page.next_page_token
+        if not token:
+            return reason
+
+
+def _task_failure(event: bytes) -> str:
+    if b"workflowTaskFailedEventAttributes" not in event:
+        return ""
+    failure = json.loads(event)["workflowTaskFailedEventAttributes"].get("failure", {})
+    return str(failure.get("message", ""))

@@ -1,0 +1,19 @@
+"""The programs as plain functions, file by file and name by name."""
+
+from __future__ import annotations
+
+from . import cancelling, concurrency, failing, interpreted, later, primitives, racing, signalling, waiting
+from ._corpus import TWINS
+
+__all__ = [
+    "TWINS",
+    "cancelling",
+    "concurrency",
+    "failing",
+    "interpreted",
+    "later",
+    "primitives",
+    "racing",
+    "signalling",
+    "waiting",
+]
