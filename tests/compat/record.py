@@ -35,6 +35,7 @@ HISTORIES = Path(__file__).parent / "histories"
 DEFINITIONS = [*(program.definition for program in PROGRAMS.values()), Interpreted, Kid]
 PORT = 17391
 AT_ONCE = 4
+_PERSONAL = {"identity": "recorder", "stackTrace": ""}
 
 EVENTS = {
     "scheduled": ["ACTIVITY_TASK_SCHEDULED"],
@@ -264,15 +265,16 @@ async def record_generated(client: Client, seed: int) -> WorkflowHistory:
 
 
 def write(name: str, history: WorkflowHistory) -> None:
-    """Keep a history: compact JSON in Temporal's form, without the machine's name."""
-    document = json.loads(history.to_json())
-    text = json.dumps(_anonymous(document), separators=(",", ":"), sort_keys=True)
+    """Keep a history: compact JSON in Temporal's form, without names and paths of the machine it was recorded on."""
+    text = json.dumps(_anonymous(json.loads(history.to_json())), separators=(",", ":"), sort_keys=True)
     (HISTORIES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _anonymous(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: "recorder" if key == "identity" else _anonymous(item) for key, item in value.items()}
+        if value.get("kind") == "TASK_QUEUE_KIND_STICKY":
+            value = {**value, "name": "sticky"}
+        return {key: _PERSONAL[key] if key in _PERSONAL else _anonymous(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_anonymous(item) for item in value]
     return value

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import sys
 import sysconfig
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +20,18 @@ import msgspec
 from hourglass._engine.commands import Command
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import Activation, RunStarted
-from hourglass._engine.fibers import Dropped, FiberTask, current_fiber, leave_suspended
+from hourglass._engine.fibers import (
+    Dropped,
+    FiberTask,
+    current_fiber,
+    leave_suspended,
+    read_only_error,
+    readers,
+)
 from hourglass._engine.scheduler import Scheduler
 from hourglass._engine.state import CommandAccumulator, Numbered, State
 from hourglass.converter import Converter, Failure, Payload, default_converter
-from hourglass.errors import NotInWorkflowError, ReadOnlyError
+from hourglass.errors import NotInWorkflowError
 
 if TYPE_CHECKING:
     from hourglass._engine.messages import Handlers
@@ -75,6 +81,7 @@ class LiveRun:
         "patch_memo",
         "patches",
         "pending",
+        "quiet",
         "random",
         "read_only",
         "scheduler",
@@ -112,6 +119,7 @@ class LiveRun:
         self.sites: list[Site] | None = [] if settings.trace or settings.verify else None
         self.notices: list[str] = []
         self.unsafe = 0
+        self.quiet = False  # executing again what was executed before: nothing is logged
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -145,9 +153,7 @@ class LiveRun:
             if fiber.refusals > _STUBBORN:
                 leave_suspended()
             raise Dropped
-        raise ReadOnlyError(
-            f"{what} is not allowed in {self.read_only}: it must only look, and change nothing"
-        )
+        raise read_only_error(what, self.read_only)
 
     # --- facts --------------------------------------------------------------------------------------------------------
 
@@ -172,11 +178,11 @@ class LiveRun:
         """While user code runs that must only look: durable calls raise, and facts can be read from the hub too."""
         before, self.read_only = self.read_only, where
         self.latched = True
-        reader, _readers.run = getattr(_readers, "run", None), self
+        reader, readers.run = getattr(readers, "run", None), self
         try:
             yield
         finally:
-            _readers.run = reader
+            readers.run = reader
             self.read_only = before
             self.latched = bool(before) or self.dead
 
@@ -198,15 +204,12 @@ class LiveRun:
         self.pending.clear()
 
 
-_readers = threading.local()
-
-
 def current_run() -> LiveRun | None:
     """The run that the caller belongs to: its fiber's, or the one whose condition or query is being looked at."""
     fiber = current_fiber()
     if fiber is not None:
         return fiber.run
-    return getattr(_readers, "run", None)
+    return getattr(readers, "run", None)
 
 
 def require_run(what: str) -> LiveRun:

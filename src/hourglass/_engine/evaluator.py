@@ -113,8 +113,10 @@ class Run:
         """Bring the fibers back by executing the journal again."""
         self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
+        live.quiet = True
         for activation in self.state.journal:
             feed(live, activation)
+        live.quiet = False
         live.notices.clear()
         return live
 

@@ -29,6 +29,7 @@ from hourglass.errors import (
     CancelledError,
     ChildWorkflowError,
     NotInWorkflowError,
+    ReadOnlyError,
     TaskCancelledError,
     UsageError,
 )
@@ -284,6 +285,8 @@ def is_cancellation(error: BaseException | None) -> bool:
 
 # --- who is current ---------------------------------------------------------------------------------------------------
 
+readers = threading.local()  # `run`: the run whose condition is being looked at on this thread, outside any fiber
+
 _collecting: set[int] = set()
 
 
@@ -311,11 +314,18 @@ def require_fiber(what: str) -> FiberTask[Any]:
     """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only."""
     fiber = current_fiber()
     if fiber is None:
+        if getattr(readers, "run", None) is not None:
+            raise read_only_error(what, readers.run.read_only)
         raise NotInWorkflowError(f"{what} works only inside a running workflow")
     run = fiber.run
     if run.latched:
         run.refuse(fiber, what)
     return fiber
+
+
+def read_only_error(what: str, where: str) -> ReadOnlyError:
+    """Why something cannot be done in a query, a validator or a condition."""
+    return ReadOnlyError(f"{what} is not allowed in {where}: it must only look, and change nothing")
 
 
 def leave_suspended() -> None:

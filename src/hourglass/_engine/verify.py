@@ -31,6 +31,7 @@ def verify_run(run: Run) -> NondeterminismError | None:
         return None
     state = State(run_id=run.state.run_id, task_queue=run.state.task_queue, journal=run.state.journal)
     live = begin(run.definition, state, run.settings)
+    live.quiet = True
     try:
         for activation, (expected, sites) in zip(state.journal, run.record, strict=True):
             produced = feed(live, activation)

@@ -71,6 +71,7 @@ class LoopThread:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
         self._stopping = False
 
     def submit(self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]) -> None:
@@ -103,11 +104,12 @@ class LoopThread:
         return True
 
     def _ensure(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
-            self._thread.start()
-        return self._loop
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)

@@ -15,7 +15,7 @@ from hourglass._bridge.handle import (
 )
 from hourglass.activity._context import DeferredCompletion
 from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure
-from hourglass.errors import Cancelled, UsageError
+from hourglass.errors import ArgumentError, Cancelled, PayloadError, UsageError
 
 # Only these reasons mean that the server waits for a cancellation; for the others it would refuse one.
 _ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
@@ -28,8 +28,13 @@ def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool 
 
 
 def refused(task: ActivityTask, error: BaseException) -> ActivityFailed:
-    """An attempt that could not begin or whose result cannot be told; repeating it would change nothing."""
-    return failed(task, type(error).__name__, str(error), non_retryable=True)
+    """An attempt that could not begin, or whose result cannot be told.
+
+    Repeating it would change nothing, unless the activity is not known here: another worker may know it, or this one after
+    its next deploy.
+    """
+    hopeless = isinstance(error, (ArgumentError, PayloadError))
+    return failed(task, type(error).__name__, _text(error), non_retryable=hopeless)
 
 
 def abandoned(task: ActivityTask, reason: str) -> ActivityFailed:
@@ -82,6 +87,6 @@ def _without_retry(failure: Failure) -> Failure:
 
 def _text(error: BaseException) -> str:
     try:
-        return f"{type(error).__name__}: {error}"
+        return str(error) or type(error).__name__
     except Exception:
         return type(error).__name__

@@ -1,6 +1,7 @@
-"""Core's activations as ours: bytes in, frozen data out. Pure; one small function per kind of job, found by name.
+"""Core's activations as ours: bytes in, frozen data out. Pure; one small function per kind of job.
 
-Kinds that we do not know are refused by name: running a workflow past an event it was not told of would be worse.
+Kinds that we do not know are refused by name: running a workflow past an event it was not told of would be
+worse.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
 
 from hourglass._engine import events as ev
-from hourglass._engine.events import Activation, Event
+from hourglass._engine.events import Activation, AnyEvent
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import (
     nanos_from,
@@ -25,7 +26,7 @@ from hourglass.errors import HourglassError
 
 
 class UnsupportedEvent(HourglassError):
-    """Core told a run of something that this release does not know. Its task fails, and a newer release continues it."""
+    """Core told a run of something that we do not know: its task fails until a newer release runs it."""
 
     def __init__(self, run_id: str, kind: str) -> None:
         super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
@@ -62,7 +63,7 @@ def activation_from_proto(data: bytes) -> Activation:
     )
 
 
-def _started(job: Any) -> Event:
+def _started(job: Any) -> AnyEvent:
     return ev.RunStarted(
         workflow_type=job.workflow_type,
         workflow_id=job.workflow_id,
@@ -92,11 +93,11 @@ def _started(job: Any) -> Event:
     )
 
 
-def _timer(job: Any) -> Event:
+def _timer(job: Any) -> AnyEvent:
     return ev.TimerFired(job.seq)
 
 
-def _activity(job: Any) -> Event:
+def _activity(job: Any) -> AnyEvent:
     result = job.result
     kind = result.WhichOneof("status")
     match kind:
@@ -122,7 +123,7 @@ def _activity(job: Any) -> Event:
             raise _Unknown(f"resolve_activity.{kind}")
 
 
-def _child_start(job: Any) -> Event:
+def _child_start(job: Any) -> AnyEvent:
     kind = job.WhichOneof("status")
     match kind:
         case "succeeded":
@@ -137,7 +138,7 @@ def _child_start(job: Any) -> Event:
             raise _Unknown(f"resolve_child_workflow_execution_start.{kind}")
 
 
-def _child(job: Any) -> Event:
+def _child(job: Any) -> AnyEvent:
     result = job.result
     kind = result.WhichOneof("status")
     match kind:
@@ -152,21 +153,21 @@ def _child(job: Any) -> Event:
             raise _Unknown(f"resolve_child_workflow_execution.{kind}")
 
 
-def _external_signal(job: Any) -> Event:
+def _external_signal(job: Any) -> AnyEvent:
     return ev.ExternalSignalResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
 
 
-def _external_cancel(job: Any) -> Event:
+def _external_cancel(job: Any) -> AnyEvent:
     return ev.ExternalCancelResolved(job.seq, failure_from(job.failure) if job.HasField("failure") else None)
 
 
-def _signal(job: Any) -> Event:
+def _signal(job: Any) -> AnyEvent:
     return ev.SignalReceived(
         job.signal_name, payloads_from(job.input), job.identity, payload_map_from(job.headers)
     )
 
 
-def _update(job: Any) -> Event:
+def _update(job: Any) -> AnyEvent:
     return ev.UpdateReceived(
         id=job.id,
         protocol_instance_id=job.protocol_instance_id,
@@ -177,32 +178,32 @@ def _update(job: Any) -> Event:
     )
 
 
-def _query(job: Any) -> Event:
+def _query(job: Any) -> AnyEvent:
     return ev.QueryReceived(
         job.query_id, job.query_type, payloads_from(job.arguments), payload_map_from(job.headers)
     )
 
 
-def _cancel(job: Any) -> Event:
+def _cancel(job: Any) -> AnyEvent:
     return ev.CancelRequested(job.reason)
 
 
-def _patch(job: Any) -> Event:
+def _patch(job: Any) -> AnyEvent:
     return ev.PatchNoticed(job.patch_id)
 
 
-def _seed(job: Any) -> Event:
+def _seed(job: Any) -> AnyEvent:
     return ev.SeedChanged(job.randomness_seed)
 
 
 _REASONS: dict[int, str] = {number: name for name, number in RemoveFromCache.EvictionReason.items()}
 
 
-def _evicted(job: Any) -> Event:
+def _evicted(job: Any) -> AnyEvent:
     return ev.RunEvicted(_REASONS.get(job.reason, str(job.reason)), job.message)
 
 
-_JOBS: dict[str | None, Callable[[Any], Event]] = {
+_JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
     "initialize_workflow": _started,
     "fire_timer": _timer,
     "resolve_activity": _activity,

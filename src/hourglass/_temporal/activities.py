@@ -34,7 +34,7 @@ _REASONS: dict[int, str] = {number: name for name, number in ActivityCancelReaso
 
 
 def activity_item_from_proto(data: bytes, task_queue: str = "") -> ActivityItem | None:
-    """Read what an activity poll gave; None for a kind that we do not know. Core does not repeat the queue's name."""
+    """Read what an activity poll gave; None for a kind that we do not know. Core does not name the queue."""
     message: Any = TaskMessage.FromString(data)
     match message.WhichOneof("variant"):
         case "start":

@@ -1,6 +1,7 @@
-"""Our completions as Core's: frozen data in, bytes out. Pure; one small function per kind of command, found by class.
+"""Our completions as Core's: frozen data in, bytes out. Pure; one small function per kind of command.
 
-Commands go out in the order of issue: Core itself moves the terminal one last, and old histories rely on that.
+Commands go out in the order of issue: Core itself moves the terminal one last, and old histories rely on
+that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The plain objects that Core reads its settings from: pure data, checked here because Core checks little.
 
-Core takes any object that has the right attributes. Ours show no values in their `repr`: some of them are keys.
+Core takes any object that has the right attributes. Ours show no values in their `repr`: some of them are
+keys.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.tls import TLSConfig
 from hourglass.errors import TargetError
 
-# The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and histories that say
-# otherwise would look foreign to tools that read them. Our own runs are told by our flags.
+# The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and
+# histories that say otherwise would look foreign to tools that read them. Our own runs are told by our flags.
 CLIENT_NAME = "temporal-python"
 
 # A dead link is noticed after 15 s instead of Core's 45.
@@ -46,7 +47,9 @@ def check_target(target: str) -> str:
     if "://" in target or "/" in target:
         raise TargetError(f"a Temporal target is host:port, such as localhost:7233, not {target!r}")
     if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise TargetError(f"a Temporal target needs a host and a port, such as localhost:7233, not {target!r}")
+        raise TargetError(
+            f"a Temporal target needs a host and a port, such as localhost:7233, not {target!r}"
+        )
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise TargetError(f"an IPv6 address needs brackets, such as [::1]:7233, not {target!r}")
     return target
@@ -73,9 +76,7 @@ def client_settings(
         identity=identity,
         tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
         retry_config=None,
-        keep_alive_config=Settings(
-            interval_millis=KEEP_ALIVE_MILLIS[0], timeout_millis=KEEP_ALIVE_MILLIS[1]
-        ),
+        keep_alive_config=Settings(interval_millis=KEEP_ALIVE_MILLIS[0], timeout_millis=KEEP_ALIVE_MILLIS[1]),
         connect_timeout_millis=_millis(timeout),
         http_connect_proxy_config=None,
         dns_load_balancing_config=None,
@@ -96,7 +97,7 @@ def _tls_settings(tls: TLSConfig) -> Settings:
 
 
 def call_settings(rpc: str, request: bytes, timeout: float | None) -> Settings:
-    """One RPC, repeated by Core where that helps. Starts, signals and cancels carry a request id, so it harms none."""
+    """One RPC, repeated by Core where that helps; request ids make it harmless."""
     return Settings(
         rpc=rpc,
         req=request,
@@ -107,7 +108,7 @@ def call_settings(rpc: str, request: bytes, timeout: float | None) -> Settings:
 
 
 def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Settings:
-    """A worker on a task queue. Local activities need both workflows and activities, as they need both polls."""
+    """A worker on a task queue. Local activities need both polls, so both workflows and activities."""
     config.check()
     return Settings(
         namespace=namespace,

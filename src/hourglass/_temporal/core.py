@@ -1,12 +1,13 @@
-"""The one door to Core: the only file that touches its Rust objects. It knows bytes, settings and futures; not one message.
+"""The one door to Core: the only file that touches its Rust objects. It knows bytes, not messages.
 
 What Core asks of whoever uses it, and this file provides:
 
-- One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping hangs), so the
-  references are leaked and a new runtime is made when one is needed.
-- At exit workers, then clients, then the runtime are dropped while Python still lives; any other way hangs or crashes.
-  So every Rust object sits in a `Ref`, and nothing else holds it longer than one call.
-- A future belongs to the loop that asked for it. Polls and completions must never be cancelled: `handle` sees to that.
+- One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping
+  hangs), so the references are leaked and a new runtime is made when one is needed.
+- At exit workers, then clients, then the runtime are dropped while Python still lives; any other way hangs or
+  crashes. So every Rust object sits in a `Ref`, and nothing else holds it longer than one call.
+- A future belongs to the loop that asked for it. Polls and completions must never be cancelled: `handle` sees
+  to that.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import threading
 import weakref
 from typing import Any
 
-import temporalio.bridge.temporal_sdk_bridge as _rust_module
+import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[import-not-found]
 
 from hourglass._bridge.handle import HandleBroken
 from hourglass._temporal.configs import Settings, call_settings, runtime_settings
@@ -77,14 +78,15 @@ def runtime() -> Ref:
     global _runtime
     with _lock:
         if _runtime is None or _runtime.gone:
-            # Core's own log goes to stderr and can quote payloads: only where somebody asks, in Rust's filter syntax.
+            # Core's own log goes to stderr and can quote payloads: only where somebody asks, in Rust's filter
+            # syntax.
             settings = runtime_settings(os.environ.get("HOURGLASS_CORE_LOG"))
             _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
         return _runtime
 
 
 def drop_all() -> None:
-    """Drop every Rust object of this process, in order. Registered for exit; whoever drains first does so before."""
+    """Drop every Rust object of this process, in order. Runs at exit; whoever drains does so before."""
     for ref in sorted(_live, key=lambda ref: ref.rank):
         if ref.rank == _WORKER and not ref.gone and hasattr(ref.get(), "initiate_shutdown"):
             # A worker that is dropped without it keeps polling, and takes tasks with it.
@@ -113,7 +115,7 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ in ("PanicException", "RustPanic")
 
 
-# --- clients ---------------------------------------------------------------------------------------------------------
+# --- clients ------------------------------------------------------------------------------------------------
 
 
 async def connect(settings: Settings) -> Ref:
@@ -122,13 +124,13 @@ async def connect(settings: Settings) -> Ref:
 
 
 async def call(client: Ref, rpc: str, request: bytes, timeout: float) -> bytes:
-    """Call the workflow service. Raises `RpcError`, or TimeoutError once `timeout` seconds have passed in all."""
+    """Call the workflow service. Raises `RpcError`, or TimeoutError when `timeout` seconds have passed."""
     async with asyncio.timeout(timeout):
         answer: bytes = await client.get().call_workflow_service(call_settings(rpc, request, timeout))
         return answer
 
 
-# --- workers ---------------------------------------------------------------------------------------------------------
+# --- workers ------------------------------------------------------------------------------------------------
 
 
 def new_worker(client: Ref, settings: Settings) -> Ref:
@@ -183,7 +185,7 @@ def initiate_shutdown(worker: Ref) -> None:
 
 
 def finalize_shutdown(worker: Ref) -> asyncio.Future[None]:
-    """Free the worker. Once, with no call in flight: otherwise ValueError, and the worker is gone all the same."""
+    """Free the worker. Once, with no call in flight: otherwise ValueError, and it is gone all the same."""
     return _future(worker.get().finalize_shutdown())
 
 
@@ -198,5 +200,6 @@ def close_pusher(pusher: Ref) -> None:
         pusher.get().close()
 
 
-def _future(raw: Any) -> Any:
-    return raw
+def _future(raw: Any) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = raw
+    return future

@@ -2,11 +2,13 @@
 
 Invariants:
 
-- No raw poll and no raw completion is ever cancelled. A poll's future belongs to the handle; whoever waits for it may be
-  cancelled, and its result is then kept for the next who asks. A completion runs as a task of the handle.
-- Each activation that Core gives out is completed: one that we cannot read, or whose completion we or Core cannot digest,
-  is completed as failed, and Core starts that run afresh from its history.
-- `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off waits till then.
+- No raw poll and no raw completion is ever cancelled. A poll's future belongs to the handle; whoever waits
+  for it may be cancelled, and its result is then kept for the next who asks. A completion runs as a task of
+  the handle.
+- Each activation that Core gives out is completed: one that we cannot read, or whose completion we or Core
+  cannot digest, is completed as failed, and Core starts that run afresh from its history.
+- `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off
+  waits till then.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hourglass._bridge.handle import (
     ActivityFailed,
@@ -28,7 +30,11 @@ from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation, Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
-from hourglass._temporal.activities import activity_item_from_proto, activity_result_to_proto, heartbeat_to_proto
+from hourglass._temporal.activities import (
+    activity_item_from_proto,
+    activity_result_to_proto,
+    heartbeat_to_proto,
+)
 from hourglass._temporal.completions import Own, completion_to_proto
 from hourglass.converter import ApplicationFailure, Failure
 
@@ -85,7 +91,7 @@ class CoreHandle:
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
         if not self.config.workflows:
-            return await self._idle()
+            await self._idle()
         while True:
             data = await self._activations.take()
             try:
@@ -97,7 +103,7 @@ class CoreHandle:
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
         if not self.config.activities:
-            return await self._idle()
+            await self._idle()
         while True:
             item = activity_item_from_proto(await self._activities.take(), self._own.task_queue)
             if item is not None:
@@ -140,7 +146,7 @@ class CoreHandle:
         finally:
             self._worker.drop()
 
-    async def _idle(self) -> Any:
+    async def _idle(self) -> NoReturn:
         await self._stopping.wait()
         raise Shutdown("the worker is shut down")
 
@@ -156,7 +162,8 @@ class CoreHandle:
             reason = _text(error)
         except BaseException as error:
             raise _broken(error) from None
-        # Core keeps an activation open whose completion it refused: the run would be stuck, and shutdown would hang.
+        # Core keeps an activation open whose completion it refused: the run would be stuck, and shutdown
+        # would hang.
         _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
         data = completion_to_proto(_refusal(completion.run_id, f"malformed completion: {reason}"), self._own)
         await self._guard(lambda: core.complete_activation(self._worker, data))

@@ -1,8 +1,8 @@
 """Histories in Temporal's JSON form, to protobuf and back. Pure.
 
-Both spellings of enums are read: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Which fields are enums is taken
-from the messages' own descriptions, so that every field of every event is covered without a list of ours. What is
-read is checked: Core hangs on some histories that are malformed.
+Both spellings of enums are read: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Which fields are enums
+is taken from the messages' own descriptions, so that every field of every event is covered without a list of
+ours. What is read is checked: Core hangs on some histories that are malformed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Payloads, durations, times and retry policies to protobuf and back. Pure, and on the hot path of every activation.
+"""Payloads, durations, times and retry policies to protobuf and back. Pure, and on the hot path.
 
-Reading an unset message field yields defaults without creating it, so presence is asked only where it means something.
-Writing goes straight into the message that will be sent: copies cost more than the fields themselves.
+Reading an unset message field yields defaults without creating it, so presence is asked only where it means
+something. Writing goes straight into the message that will be sent: copies cost more than the fields
+themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from hourglass._engine.events import Payloads, RetryRule
 from hourglass.converter import Payload
 
 _KNOWN: dict[bytes, str] = {
-    name.encode(): name for name in ("json/plain", "binary/null", "binary/plain", "json/protobuf", "binary/protobuf")
+    name.encode(): name
+    for name in ("json/plain", "binary/null", "binary/plain", "json/protobuf", "binary/protobuf")
 }
 _BYTES: dict[str, bytes] = {name: raw for raw, name in _KNOWN.items()}
 

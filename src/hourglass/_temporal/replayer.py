@@ -1,7 +1,8 @@
 """A handle that replays histories through Core, without a server.
 
-It is polled and completed like any other; Core's verdict on a run is the reason of its eviction (`NONDETERMINISM`, …).
-Core cannot be trusted to answer every malformed history, so that whoever waits for one sets a limit.
+It is polled and completed like any other; Core's verdict on a run is the reason of its eviction
+(`NONDETERMINISM`, …). Core cannot be trusted to answer every malformed history, so that whoever waits for one
+sets a limit.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from hourglass._temporal.histories import check_history, history_from_events
 
 
 class ReplayHandle(CoreHandle):
-    """A handle over Core's replay worker. One history after another: push the next when the last run was evicted."""
+    """A handle over Core's replay worker. Push the next history when the last run was evicted."""
 
     def __init__(self, *, namespace: str = "default", task_queue: str = "replay") -> None:
         worker, self._pusher = core.new_replay_worker(replay_settings(namespace, task_queue))
         super().__init__(worker, HandleConfig(task_queue=task_queue, activities=False), namespace)
 
     async def push(self, workflow_id: str, history: bytes | Iterable[bytes]) -> None:
-        """Replay a history: an encoded History message, or its events in JSON. Raises `HistoryError` if malformed."""
+        """Replay a history: an encoded History message, or its events in JSON. Raises `HistoryError`."""
         if isinstance(history, bytes):
             check_history(history)
             encoded = history

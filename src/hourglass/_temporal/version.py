@@ -1,7 +1,7 @@
-"""Which releases of `temporalio` we work with. Knows nothing of Core itself, so that it can speak before Core is loaded.
+"""Which releases of `temporalio` we work with. It speaks before Core is loaded, and knows nothing of it.
 
-`temporalio.bridge` calls itself unstable and changes between minor releases; a wrong one fails in strange places much
-later, so it is refused by name at once.
+`temporalio.bridge` calls itself unstable and changes between minor releases; a wrong one fails in strange
+places much later, so it is refused by name at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANYWAY = "HOURGLASS_ANY_CORE"
 
 
 def refusal(installed: str | None, anyway: bool) -> str | None:
-    """Why this release of temporalio is not good enough, or None. `anyway` lets every installed release pass."""
+    """Why this release of temporalio is not good enough, or None. `anyway` lets any release pass."""
     wanted = f'"temporalio>={KNOWN},<1.36"'
     if installed is None:
         return f"Temporal targets need the package temporalio, which is not installed: pip install {wanted}"

@@ -16,15 +16,17 @@ from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _operations
 from hourglass.client._faces import ActivityHandleFacts, ClientFacts, HandleFacts
-from hourglass.client._given import ChannelLike
 from hourglass.client._options import StartOptions
 from hourglass.client._session import open_session
 from hourglass.client._values import WorkflowDescription, WorkflowExecution
 from hourglass.converter import Codec, Converter, default_converter
+from hourglass.workflow import Channel
 
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+# mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
 class AsyncClient(ClientFacts):
@@ -46,8 +48,8 @@ class AsyncClient(ClientFacts):
     ) -> AsyncClient:
         """Connect to `local:`, `host:port` or `profile:NAME`.
 
-        Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name. Each client
-        of `local:` has an engine of its own, in memory, which ends with it.
+        Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
+        Each client of `local:` has an engine of its own, in memory, which ends with it.
         """
         where = resolve(target, namespace=namespace, tls=tls, api_key=api_key, metadata=rpc_metadata)
         limit = seconds(timeout, "timeout")
@@ -75,7 +77,7 @@ class AsyncClient(ClientFacts):
     async def start_workflow(
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> AsyncWorkflowHandle[R]: ...
-    async def start_workflow(
+    async def start_workflow(  # type: ignore[misc]
         self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
     ) -> Any:
         """Start a workflow, given as its decorated object or its name, and get a handle to it.
@@ -93,7 +95,7 @@ class AsyncClient(ClientFacts):
     async def execute_workflow(
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
-    async def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:
+    async def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start a workflow and wait for its result."""
         handle = await self.start_workflow(workflow, *args, **options)
         return await handle.result()
@@ -163,13 +165,13 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     async def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
     @overload
     async def signal(
-        self, signal: ChannelLike[T], value: T, /, *, rpc_timeout: Duration | None = None
+        self, signal: Channel[T], value: T, /, *, rpc_timeout: Duration | None = None
     ) -> None: ...
     @overload
     async def signal(
         self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
     ) -> None: ...
-    async def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:
+    async def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:  # type: ignore[misc]
         """Send a signal, given as its name, a channel or a decorated method."""
         await self._session.arun(
             _operations.signal(self._session, self._reference, signal, args, rpc_timeout)
@@ -183,7 +185,7 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     async def query(
         self, query: Callable[[*Ts], T], /, *args: *Ts, rpc_timeout: Duration | None = None
     ) -> T: ...
-    async def query(
+    async def query(  # type: ignore[misc]
         self, query: Any, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
     ) -> Any:
         """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`."""

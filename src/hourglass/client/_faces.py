@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hourglass._bridge.service import Connection
 from hourglass._runtime.portal import Portal
@@ -18,7 +18,9 @@ R = TypeVar("R")
 class ClientFacts:
     """A client's facts. Clients are made by `connect`."""
 
-    def __init__(self, session: Session) -> None:
+    _session: Session
+
+    def __init__(self, session: Any) -> None:
         if not isinstance(session, Session):
             name = type(self).__name__
             raise UsageError(f"a client is made by {name}.connect(…), not by {name}(…)")

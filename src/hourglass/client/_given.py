@@ -8,35 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from hourglass._engine.definition import message_definition, workflow_definition
-from hourglass.converter import Converter, Payload
+from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, UsageError
-
-if TYPE_CHECKING:
-    from hourglass.converter import Signature
+from hourglass.workflow import Channel
 
 MessageKind = Literal["signal", "query"]
-V_co = TypeVar("V_co", covariant=True)
 
 _EXAMPLES: dict[MessageKind, str] = {
     "signal": "a name, a Channel or a method decorated with @workflow.signal",
     "query": "a name or a method decorated with @workflow.query",
 }
-
-
-class ChannelLike(Protocol[V_co]):
-    """A channel, as far as the sending side needs it: its name, and what it carries."""
-
-    @property
-    def name(self) -> str:
-        """The signal's name."""
-        ...
-
-    def receive_nowait(self) -> V_co:
-        """What the receiving side gets."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -83,14 +67,9 @@ def given_message(kind: MessageKind, message: object) -> Given:
             raise UsageError(f"{_describe(message)} takes {kind}s of any name: give the name as a text")
         signature = definition.signature
         return Given(f"{kind} {definition.name}", definition.name, signature, signature.return_type)
-    if kind == "signal" and _is_channel(message):
-        name: str = message.name  # type: ignore[attr-defined]
-        return Given(f"channel {name}", name, single=True)
+    if kind == "signal" and isinstance(message, Channel):
+        return Given(f"channel {message.name}", message.name, single=True)
     raise UsageError(f"{_describe(message)} is no {kind}: give {_EXAMPLES[kind]}")
-
-
-def _is_channel(message: object) -> bool:
-    return isinstance(getattr(message, "name", None), str) and hasattr(message, "receive_nowait")
 
 
 def _named(name: str, what: str) -> str:

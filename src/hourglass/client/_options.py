@@ -66,7 +66,7 @@ def start_request(
 ) -> StartWorkflow:
     """The request that starts a workflow; everything is checked and encoded here."""
     _refuse_unknown(options)
-    durations = {name: optional_seconds(options.get(name), name) for name in _DURATIONS}
+    durations: dict[str, Any] = {name: optional_seconds(options.get(name), name) for name in _DURATIONS}
     retry_policy = options.get("retry_policy")
     signal_name, signal_arguments = _start_signal(options, converter)
     return StartWorkflow(

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from hourglass._bridge.service import Connection, Request
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
-from hourglass.client._codec_edge import decoded, encoded
+from hourglass.client._codec_edge import sealed, unsealed
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 
@@ -76,9 +76,9 @@ class Session:
             raise UsageError("this client is closed: connect again")
         if self.codec is None:
             return await self.connection.call(request)
-        sent = await asyncio.to_thread(encoded, request, self.codec, self.converter)
+        sent = await asyncio.to_thread(sealed, request, self.codec, self.converter)
         answer = await self.connection.call(sent)
-        return await asyncio.to_thread(decoded, answer, self.codec, self.converter)
+        return await asyncio.to_thread(unsealed, answer, self.codec, self.converter)
 
     async def close(self) -> None:
         """Let go of the connection, on the control loop. Safe to call twice."""

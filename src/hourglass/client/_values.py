@@ -1,4 +1,4 @@
-"""What a client tells of workflows: frozen data, built from the service's answers, values and times decoded."""
+"""What a client tells of workflows: frozen data, decoded from the service's answers."""
 
 from __future__ import annotations
 

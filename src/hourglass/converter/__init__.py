@@ -1,13 +1,13 @@
 """Values and failures to the wire and back.
 
-`Payload` and `Failure` are Temporal's messages as plain data; `Converter` turns values into payloads and exceptions into
-failures, and back. A `Codec` sees only encoded payloads and works at the edge (encryption, compression); neither knows
-of Temporal's own classes, so that the embedded engine needs none of them.
+`Payload` and `Failure` are Temporal's messages as plain data; `Converter` turns values into payloads and
+exceptions into failures, and back. A `Codec` sees only encoded payloads and works at the edge (encryption,
+compression); neither knows of Temporal's own classes, so that the embedded engine needs none of them.
 """
 
 from __future__ import annotations
 
-from ._codec import Codec, map_payloads
+from ._codec import Codec, decode_failure, encode_failure, map_failures, map_payloads, seal, unseal
 from ._converter import Converter, default_converter
 from ._data import (
     ActivityFailure,
@@ -22,6 +22,7 @@ from ._data import (
     TerminatedFailure,
     TimeoutFailure,
 )
+from ._signature import Signature
 
 __all__ = [
     "ActivityFailure",
@@ -35,8 +36,14 @@ __all__ = [
     "Payload",
     "ResetFailure",
     "ServerFailure",
+    "Signature",
     "TerminatedFailure",
     "TimeoutFailure",
+    "decode_failure",
     "default_converter",
+    "encode_failure",
+    "map_failures",
     "map_payloads",
+    "seal",
+    "unseal",
 ]

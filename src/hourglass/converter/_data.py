@@ -12,15 +12,20 @@ from hourglass.errors import RetryState, TimeoutType
 class Payload(msgspec.Struct, frozen=True, gc=False):
     """One encoded value: bytes, how they are encoded, and whatever other metadata came along.
 
-    `encoding` is Temporal's `metadata["encoding"]` ("" when it is missing); `metadata` holds the other entries, or None.
+    `encoding` is Temporal's `metadata["encoding"]` ("" when it is missing); `metadata` holds the other
+    entries, or None.
     """
 
     data: bytes = b""
     encoding: str = "json/plain"
     metadata: dict[str, bytes] | None = None
 
+    def __repr__(self) -> str:
+        # Never the data: payloads do not belong in logs.
+        return f"<Payload {self.encoding or 'without encoding'}, {len(self.data)} bytes>"
 
-class ApplicationFailure(msgspec.Struct, frozen=True, tag=True):
+
+class ApplicationFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """An error of an author's program."""
 
     type: str = ""
@@ -30,36 +35,36 @@ class ApplicationFailure(msgspec.Struct, frozen=True, tag=True):
     category: int = 0
 
 
-class TimeoutFailure(msgspec.Struct, frozen=True, tag=True):
+class TimeoutFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """A timeout passed."""
 
     type: TimeoutType = TimeoutType.UNSPECIFIED
     last_heartbeat_details: tuple[Payload, ...] = ()
 
 
-class CanceledFailure(msgspec.Struct, frozen=True, tag=True):
+class CanceledFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """Something was cancelled."""
 
     details: tuple[Payload, ...] = ()
 
 
-class TerminatedFailure(msgspec.Struct, frozen=True, tag=True):
+class TerminatedFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """A workflow was terminated."""
 
 
-class ServerFailure(msgspec.Struct, frozen=True, tag=True):
+class ServerFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """The server gave up."""
 
     non_retryable: bool = False
 
 
-class ResetFailure(msgspec.Struct, frozen=True, tag=True):
+class ResetFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """An activity was given up because its workflow was reset."""
 
     last_heartbeat_details: tuple[Payload, ...] = ()
 
 
-class ActivityFailure(msgspec.Struct, frozen=True, tag=True):
+class ActivityFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """An activity failed; the failure's cause says why."""
 
     activity_type: str = ""
@@ -70,7 +75,7 @@ class ActivityFailure(msgspec.Struct, frozen=True, tag=True):
     retry_state: RetryState = RetryState.UNSPECIFIED
 
 
-class ChildWorkflowFailure(msgspec.Struct, frozen=True, tag=True):
+class ChildWorkflowFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
     """A child workflow failed; the failure's cause says why."""
 
     namespace: str = ""
@@ -95,7 +100,7 @@ FailureInfo: TypeAlias = (
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Temporal's Failure: a message, where it came from, what kind it is (None: unknown to us) and its cause."""
+    """Temporal's Failure: a message, where it came from, what kind it is (None: unknown) and its cause."""
 
     message: str = ""
     info: FailureInfo | None = None

@@ -63,7 +63,7 @@ class CancelDuringCondition:
             raise
 
 
-@program("scheduled 2 | timers 1 | cancel | scheduled 4 | release a b")
+@program("scheduled 2 | timers 1 | cancel | scheduled 6 | release a b")
 class CancelDuringGather:
     """Cancelled while it gathers: every task that it gathers is cancelled, in order."""
 
@@ -82,7 +82,11 @@ class CancelDuringGather:
             finally:
                 start("echo", "woken")
 
-        await asyncio.gather(work("a"), nap(), work("b"))
+        try:
+            await asyncio.gather(work("a"), nap(), work("b"))
+        finally:
+            await act("echo", "clean up")
+            await asyncio.sleep(0.5)
 
 
 async def _one_gated() -> str:

@@ -61,7 +61,7 @@ class WaitFirst:
         return rounds
 
 
-@program("scheduled 3 | open b | completed 2 | release a | release c")
+@program("scheduled 3 | open b | scheduled 6 | open a c")
 class WaitFirstException:
     """`wait` returns at the first failure, not at the first result."""
 

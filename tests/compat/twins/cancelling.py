@@ -59,7 +59,11 @@ def cancel_during_gather() -> None:
         finally:
             start("echo", "woken")
 
-    workflow.gather(workflow.spawn(work, "a"), workflow.spawn(nap), workflow.spawn(work, "b"))
+    try:
+        workflow.gather(workflow.spawn(work, "a"), workflow.spawn(nap), workflow.spawn(work, "b"))
+    finally:
+        act("echo", "clean up")
+        workflow.sleep(0.5)
 
 
 def _one_gated() -> str:

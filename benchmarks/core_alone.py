@@ -1,0 +1,183 @@
+"""Core with hand-built answers: the floor under every Python worker. It parses, answers, and knows two workflows by heart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import temporalio.bridge.proto.activity_task
+import temporalio.bridge.proto.workflow_activation
+import temporalio.bridge.proto.workflow_completion
+import temporalio.bridge.worker as bridge
+from temporalio.api.common.v1 import Payload
+from temporalio.bridge.proto import ActivityTaskCompletion
+from temporalio.runtime import Runtime
+
+WorkflowActivation = temporalio.bridge.proto.workflow_activation.WorkflowActivation
+RemoveFromCache = temporalio.bridge.proto.workflow_activation.RemoveFromCache
+WorkflowActivationCompletion = temporalio.bridge.proto.workflow_completion.WorkflowActivationCompletion
+ActivityTask = temporalio.bridge.proto.activity_task.ActivityTask
+
+_ROUTINE = (RemoveFromCache.CACHE_FULL, RemoveFromCache.LANG_REQUESTED, RemoveFromCache.WORKFLOW_EXECUTION_ENDING)
+
+
+@dataclass
+class _Progress:
+    """How far a `Sequence` has come."""
+
+    steps: int
+    done: int = 0
+    total: int = 0
+
+
+class Answers:
+    """Answers activations of `Sequence` and `Idle`."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.runs: dict[str, _Progress | None] = {}
+
+    def answer(self, data: bytes) -> tuple[bytes, bool]:
+        """The completion of an activation, and whether it was an eviction."""
+        activation = WorkflowActivation.FromString(data)
+        completion = WorkflowActivationCompletion(run_id=activation.run_id)
+        completion.successful.SetInParent()
+        evicted = False
+        for job in activation.jobs:
+            match job.WhichOneof("variant"):
+                case "initialize_workflow":
+                    self._begin(activation.run_id, job.initialize_workflow, completion)
+                case "resolve_activity":
+                    value = int(json.loads(job.resolve_activity.result.completed.result.data))
+                    self._go_on(activation.run_id, value, completion)
+                case "remove_from_cache":
+                    evicted = True
+                    self.runs.pop(activation.run_id, None)
+                    if job.remove_from_cache.reason not in _ROUTINE:
+                        raise RuntimeError(job.remove_from_cache.message)
+        return completion.SerializeToString(), evicted
+
+    def _begin(self, run_id: str, job: Any, completion: Any) -> None:
+        if job.workflow_type == "Idle":
+            self.runs[run_id] = None
+            return
+        progress = self.runs[run_id] = _Progress(json.loads(job.arguments[0].data))
+        self._next(progress, completion)
+
+    def _go_on(self, run_id: str, value: int, completion: Any) -> None:
+        progress = self.runs[run_id]
+        assert progress is not None
+        progress.done += 1
+        progress.total += value
+        self._next(progress, completion)
+
+    def _next(self, progress: _Progress, completion: Any) -> None:
+        command = completion.successful.commands.add()
+        if progress.done == progress.steps:
+            command.complete_workflow_execution.result.CopyFrom(_payload(progress.total))
+            return
+        schedule = command.schedule_activity
+        schedule.seq = progress.done + 1
+        schedule.activity_id = str(progress.done + 1)
+        schedule.activity_type = "echo"
+        schedule.task_queue = self.queue
+        schedule.arguments.add().CopyFrom(_payload(progress.done))
+        schedule.start_to_close_timeout.seconds = 30
+
+
+async def replay(history: bytes, times: int) -> None:
+    """Replay a history so many times on one replay worker."""
+    worker, pusher = bridge.Worker.for_replay(Runtime.default()._core_runtime, config("bench", replay=True))
+    answers = Answers("bench")
+    try:
+        for number in range(times):
+            await pusher.push_history(f"bench-{number}", history)
+            evicted = False
+            while not evicted:
+                completion, evicted = answers.answer(await worker._ref.poll_workflow_activation())
+                await worker._ref.complete_workflow_activation(completion)
+    finally:
+        pusher.close()
+        worker.initiate_shutdown()
+        try:
+            while True:
+                completion, _ = answers.answer(await worker._ref.poll_workflow_activation())
+                await worker._ref.complete_workflow_activation(completion)
+        except bridge.PollShutdownError:
+            pass
+        await worker.finalize_shutdown()
+
+
+async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) -> None:
+    """Be a worker until stopped: poll, answer, complete."""
+    connected = await client.service_client._connected_client()
+    worker = bridge.Worker.create(connected, config(queue, cached=cached))
+    await worker.validate()
+    answers = Answers(queue)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def workflows() -> None:
+        try:
+            while True:
+                data = await worker._ref.poll_workflow_activation()
+                completion, _ = answers.answer(data)
+                task = asyncio.ensure_future(worker._ref.complete_workflow_activation(completion))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+        except bridge.PollShutdownError:
+            return
+
+    async def activities() -> None:
+        try:
+            while True:
+                task = ActivityTask.FromString(await worker._ref.poll_activity_task())
+                if task.HasField("start"):
+                    done = ActivityTaskCompletion(task_token=task.task_token)
+                    done.result.completed.result.CopyFrom(task.start.input[0])
+                    await worker._ref.complete_activity_task(done.SerializeToString())
+        except bridge.PollShutdownError:
+            return
+
+    loops = asyncio.gather(workflows(), activities())
+    await stopped.wait()
+    worker.initiate_shutdown()
+    await loops
+    await worker.finalize_shutdown()
+
+
+def config(queue: str, *, replay: bool = False, cached: int = 100) -> bridge.WorkerConfig:
+    """Core's settings for such a worker."""
+    slots = bridge.FixedSizeSlotSupplier(2 if replay else 100)
+    pollers = bridge.PollerBehaviorSimpleMaximum(2 if replay else 5)
+    return bridge.WorkerConfig(
+        namespace="default",
+        task_queue=queue,
+        identity_override=None,
+        nondeterminism_as_workflow_fail=False,
+        nondeterminism_as_workflow_fail_for_types=set(),
+        max_cached_workflows=2 if replay else cached,
+        tuner=bridge.TunerHolder(slots, slots, slots, slots),
+        nonsticky_to_sticky_poll_ratio=0.2,
+        no_remote_activities=replay,
+        disable_payload_error_limit=True,
+        task_types=bridge.WorkerTaskTypes(True, not replay, not replay, False),
+        sticky_queue_schedule_to_start_timeout_millis=10_000,
+        max_heartbeat_throttle_interval_millis=60_000,
+        default_heartbeat_throttle_interval_millis=30_000,
+        max_activities_per_second=None,
+        max_task_queue_activities_per_second=None,
+        max_eager_activity_reservations_per_workflow_task=3,
+        graceful_shutdown_period_millis=0,
+        versioning_strategy=bridge.WorkerVersioningStrategyNone(build_id_no_versioning="bench"),
+        workflow_task_poller_behavior=pollers,
+        activity_task_poller_behavior=pollers,
+        nexus_task_poller_behavior=pollers,
+        plugins=[],
+        storage_drivers=set(),
+    )
+
+
+def _payload(value: int) -> Payload:
+    return Payload(metadata={"encoding": b"json/plain"}, data=json.dumps(value).encode())

@@ -1,0 +1,74 @@
+"""Part `evaluator`: microseconds per activation of our evaluator, from Core's bytes to Core's bytes, without Core."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+
+from hourglass._engine.context import RunSettings
+from hourglass._engine.definition import workflow_definition
+from hourglass._engine.evaluator import Run
+from hourglass._temporal.activations import activation_from_proto
+from hourglass._temporal.completions import Own, completion_to_proto
+
+from .report import Row, interleave
+from .subjects_hourglass import sequence
+
+_SIZES = (10, 100, 1000, 10_000)
+
+
+def measure(*, quick: bool) -> list[Row]:
+    """Evaluate sequences of 10 to 10,000 steps; the case of each size is its own, so that growth shows."""
+    subjects = {}
+    for steps in _SIZES[:3] if quick else _SIZES:
+        activations = _activations(steps)
+        repetitions = max(1, 2000 // steps)
+        subjects[f"Hourglass, {steps} steps"] = lambda a=activations, r=repetitions: _evaluate(a, r)
+    return interleave(
+        subjects, rounds=3 if quick else 7, part="evaluator", case="sequence", unit="µs/activation"
+    )
+
+
+def _evaluate(activations: list[bytes], repetitions: int) -> float:
+    definition = workflow_definition(sequence)
+    assert definition is not None
+    own = Own(task_queue="bench", namespace="default")
+    spent = 0.0
+    for _ in range(repetitions):
+        run = Run(definition, "run", RunSettings(task_queue="bench"))
+        completion = b""
+        begun = time.perf_counter()
+        for data in activations:
+            completion = completion_to_proto(run.activate(activation_from_proto(data)), own)
+        spent += time.perf_counter() - begun
+        if not run.closed or not completion:
+            raise RuntimeError("the measured run did not complete")
+        run.drop()
+    return spent / (repetitions * len(activations)) * 1e6
+
+
+def _activations(steps: int) -> list[bytes]:
+    """What Core would send: the start, then one result after the other."""
+    first: Any = WorkflowActivation(run_id="run", history_length=3)
+    start = first.jobs.add().initialize_workflow
+    start.workflow_type = "Sequence"
+    start.workflow_id = "bench"
+    start.randomness_seed = 1
+    _put(start.arguments.add(), steps)
+    activations = [first.SerializeToString()]
+    for number in range(steps):
+        message: Any = WorkflowActivation(run_id="run", history_length=9 + 6 * number)
+        message.timestamp.seconds = 1_700_000_000 + number
+        job = message.jobs.add().resolve_activity
+        job.seq = number + 1
+        _put(job.result.completed.result, number)
+        activations.append(message.SerializeToString())
+    return activations
+
+
+def _put(payload: Any, value: int) -> None:
+    payload.metadata["encoding"] = b"json/plain"
+    payload.data = json.dumps(value).encode()

@@ -1,0 +1,72 @@
+"""Part `replay`: microseconds per activation while a history is re-executed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import uvloop
+from temporalio.api.history.v1 import History as HistoryMessage
+from temporalio.client import WorkflowHistory
+from temporalio.worker import Replayer as PeerReplayer
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+from hourglass.replay import History, Replayer
+
+from . import core_alone, subjects_hourglass, subjects_temporalio
+from .made_histories import sequence_history
+from .report import Row, interleave
+
+_REPETITIONS = {10: 60, 100: 12, 1000: 2}
+
+
+def measure(*, quick: bool) -> list[Row]:
+    """Replay sequences of 10, 100 and 1,000 activities."""
+    rows = []
+    for steps, times in _REPETITIONS.items():
+        if quick and steps > 100:
+            continue
+        history = sequence_history(steps)
+        message = HistoryMessage(events=history.events).SerializeToString()
+        subjects: dict[str, Callable[[], None]] = {
+            "temporalio": lambda h=history, t=times: asyncio.run(_peer(h, t, sandboxed=True)),
+            "temporalio unsandboxed": lambda h=history, t=times: asyncio.run(_peer(h, t, sandboxed=False)),
+            "Core alone": lambda m=message, t=times: uvloop.run(core_alone.replay(m, t)),
+            "Hourglass": lambda h=history, t=times: _ours(h, t),
+        }
+        timed = {name: _per_activation(run, times * (steps + 1)) for name, run in subjects.items()}
+        rows += interleave(
+            timed, rounds=3 if quick else 7, part="replay", case=f"{steps} activities", unit="µs/activation"
+        )
+    return rows
+
+
+def _per_activation(run: Callable[[], None], activations: int) -> Callable[[], float]:
+    def timed() -> float:
+        begun = time.perf_counter()
+        run()
+        return (time.perf_counter() - begun) / activations * 1e6
+
+    return timed
+
+
+async def _peer(history: WorkflowHistory, times: int, *, sandboxed: bool) -> None:
+    definitions = [subjects_temporalio.Sequence]
+    if sandboxed:
+        replayer = PeerReplayer(workflows=definitions)
+    else:
+        replayer = PeerReplayer(workflows=definitions, workflow_runner=UnsandboxedWorkflowRunner())
+
+    async def histories():  # type: ignore[no-untyped-def]
+        for _ in range(times):
+            yield history
+
+    await replayer.replay_workflows(histories(), raise_on_replay_failure=True)
+
+
+def _ours(history: WorkflowHistory, times: int) -> None:
+    replayer = Replayer(workflows=[subjects_hourglass.sequence])
+    given = History.from_json(history.to_json())
+    for _ in range(times):
+        replayer.replay(given)

@@ -1,0 +1,38 @@
+"""A real dev server for the parts that need one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from temporalio.client import Client
+
+
+@asynccontextmanager
+async def dev_server() -> AsyncIterator[tuple[Client, int]]:
+    """Start a server on a free port; yield a client and the port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [str(Path(sys.executable).with_name("temporal")), "server", "start-dev", "--headless"]
+    command += ["--port", str(port), "--log-level", "never"]
+    server = await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    client = await Client.connect(f"127.0.0.1:{port}")
+                    break
+                except RuntimeError:
+                    await asyncio.sleep(0.2)
+        yield client, port
+    finally:
+        server.terminate()
+        await server.wait()

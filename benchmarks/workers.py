@@ -1,0 +1,134 @@
+"""Parts `live` and `memory`: workers in processes of their own, driven from here, which measure themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import uuid
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from temporalio.client import Client, WorkflowHandle
+
+from .child import SUBJECTS
+from .report import Row
+from .server import dev_server
+
+_AT_ONCE = 50
+
+
+class Child:
+    """A worker's process, and what to ask it."""
+
+    def __init__(self, process: Process, queue: str) -> None:
+        self._process = process
+        self.queue = queue
+
+    async def ask(self, question: str) -> float:
+        """One of the figures that a child knows of itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(question.encode() + b"\n")
+        return float(await self._line())
+
+    async def _line(self) -> bytes:
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), 120)
+        if not line:
+            raise RuntimeError(f"the worker on {self.queue} has died")
+        return line
+
+
+@asynccontextmanager
+async def _children(port: int, cached: int) -> AsyncIterator[dict[str, Child]]:
+    async with AsyncExitStack() as stack:
+        yield {name: await stack.enter_async_context(_child(name, port, cached)) for name in SUBJECTS}
+
+
+@asynccontextmanager
+async def _child(subject: str, port: int, cached: int) -> AsyncIterator[Child]:
+    queue = f"bench-{uuid.uuid4().hex[:8]}"
+    command = [sys.executable, "-m", "benchmarks.child", subject, str(port), queue, str(cached)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    child = Child(process, queue)
+    try:
+        assert (await child._line()).strip() == b"ready"
+        yield child
+        assert process.stdin is not None
+        process.stdin.write(b"stop\n")
+        await asyncio.wait_for(process.wait(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def measure_live(*, quick: bool) -> list[Row]:
+    """CPU of the worker's process per activity step."""
+    return asyncio.run(_live(runs=20 if quick else 60, steps=10, rounds=2 if quick else 5))
+
+
+async def _live(*, runs: int, steps: int, rounds: int) -> list[Row]:
+    spent: dict[str, list[float]] = {name: [] for name in SUBJECTS}
+    async with dev_server() as (client, port), _children(port, 1000) as children:
+        for child in children.values():
+            await _sequences(client, child.queue, runs=5, steps=steps)
+        for _ in range(rounds):
+            for name, child in children.items():
+                before = await child.ask("cpu")
+                await _sequences(client, child.queue, runs=runs, steps=steps)
+                spent[name].append((await child.ask("cpu") - before) / (runs * steps) * 1e6)
+    return [
+        Row("live", f"{steps} steps a run", name, statistics.median(found), "µs CPU/step")
+        for name, found in spent.items()
+    ]
+
+
+async def _sequences(client: Client, queue: str, *, runs: int, steps: int) -> None:
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one() -> None:
+        async with places:
+            result = await client.execute_workflow(
+                "Sequence", steps, id=uuid.uuid4().hex, task_queue=queue, result_type=int
+            )
+            if result != sum(range(steps)):
+                raise RuntimeError(f"a measured run returned {result}")
+
+    await asyncio.gather(*[one() for _ in range(runs)])
+
+
+def measure_memory(*, quick: bool) -> list[Row]:
+    """Memory of the worker's process per idle run in its cache."""
+    return asyncio.run(_memory(runs=300 if quick else 2000, rounds=1 if quick else 3))
+
+
+async def _memory(*, runs: int, rounds: int) -> list[Row]:
+    held: dict[str, list[float]] = {name: [] for name in SUBJECTS}
+    for _ in range(rounds):
+        async with dev_server() as (client, port), _children(port, runs + 500) as children:
+            for name, child in children.items():
+                await _idle(client, child.queue, 200)  # whatever is loaded and pooled at first is not counted
+                before = await child.ask("rss")
+                await _idle(client, child.queue, runs)
+                held[name].append((await child.ask("rss") - before) / runs / 1024)
+    return [
+        Row("memory", f"{runs} idle runs", name, statistics.median(found), "KiB/run")
+        for name, found in held.items()
+    ]
+
+
+async def _idle(client: Client, queue: str, number: int) -> None:
+    """Start runs that wait, and return when each has completed its first task."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one() -> None:
+        async with places:
+            handle: WorkflowHandle[None, None] = await client.start_workflow(
+                "Idle", id=uuid.uuid4().hex, task_queue=queue
+            )
+            while (await handle.describe()).history_length < 4:
+                await asyncio.sleep(0.05)
+
+    await asyncio.gather(*[one() for _ in range(number)])

@@ -1,0 +1,266 @@
+"""The runs that one worker knows: their cursors, what is out for each, and when one is forgotten.
+
+Must not know: polls, activities, requests. This is the part of Core that stands between a task and its activations.
+Invariants: one activation per run is out at most; a run is forgotten only when its eviction has been answered; a task
+that is begun is finished or failed exactly once, unless the engine took it back (timeout, termination).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hourglass._embedded import history as h
+from hourglass._embedded.cursor import Cursor, UnsupportedCommand
+from hourglass._embedded.engine import MemoryEngine, Record
+from hourglass._embedded.offers import Taker
+from hourglass._embedded.queries import Query
+from hourglass._embedded.task_transitions import Answer, unwritten
+from hourglass._engine.commands import AnswerQuery, Command, Completion, Succeeded, TaskFailed, TaskFailureCause
+from hourglass._engine.events import Activation, RunEvicted
+from hourglass.converter import ApplicationFailure, Failure
+from hourglass.errors import NondeterminismError, ServiceError
+
+
+class Out(Enum):
+    """What a worker has of a run."""
+
+    NOTHING = 0
+    EVENTS = 1
+    QUERIES = 2
+    EVICTION = 3
+
+
+@dataclass(eq=False)
+class _Cached:
+    record: Record
+    cursor: Cursor
+    out: Out = Out.NOTHING
+    task_number: int = 0
+    used_flags: set[int] = field(default_factory=set)
+    questions: list[Query] = field(default_factory=list)
+    eviction: RunEvicted | None = None
+
+
+class Cache:
+    """Cached runs, least recently used first, and the activations that wait for a poll."""
+
+    def __init__(self, engine: MemoryEngine, taker: Taker, size: int) -> None:
+        self.ready: deque[Activation] = deque()
+        self._engine = engine
+        self._taker = taker
+        self._size = size
+        self._runs: dict[str, _Cached] = {}
+        self._letting_go = False
+
+    @property
+    def outstanding(self) -> int:
+        """How many runs have an activation out, those not yet polled included."""
+        return sum(cached.out is not Out.NOTHING for cached in self._runs.values())
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether an activation of this run is out."""
+        cached = self._runs.get(run_id)
+        return cached is not None and cached.out is not Out.NOTHING
+
+    def begin_task(self, record: Record) -> None:
+        """Work on a task that the engine gave us."""
+        cached = self._cached(record)
+        task = record.run.task
+        assert task is not None
+        cached.task_number = task.number
+        tail = unwritten(record.run)
+        cached.cursor.extend([*record.events, *tail] if tail else record.events, live=True)
+        self._advance(cached)
+
+    def begin_queries(self, record: Record) -> None:
+        """Answer queries, after replaying the run if we do not know it."""
+        cached = self._cached(record)
+        cached.cursor.extend(record.events, live=False)
+        self._advance(cached)
+
+    def complete(self, completion: Completion) -> bool:
+        """Take the answer to an activation; False if none is out for that run."""
+        cached = self._runs.get(completion.run_id)
+        if cached is None or cached.out is Out.NOTHING:
+            return False
+        out, cached.out = cached.out, Out.NOTHING
+        match out, completion:
+            case Out.EVICTION, _:
+                self._forget(cached)
+            case _, TaskFailed(_, failure, cause):
+                self._fail(cached, cause, failure, "LANG_FAIL")
+            case Out.QUERIES, Succeeded():
+                _answer(cached, completion.commands)
+                self._rest(cached)
+            case _, Succeeded():
+                self._accept(cached, completion)
+        return True
+
+    def request_eviction(self, run_id: str) -> None:
+        """Evict a run as soon as nothing is out for it."""
+        self._want_eviction(run_id, RunEvicted("LANG_REQUESTED", "the worker asked for it"))
+
+    def closed(self, run_id: str) -> None:
+        """A run has closed; if it was from outside, the worker must hear of it to forget it."""
+        self._want_eviction(run_id, RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed"))
+
+    def let_go(self) -> None:
+        """Let other handles have the runs that we know."""
+        self._letting_go = True
+        for cached in self._runs.values():
+            if cached.out is Out.NOTHING:
+                self._unstick(cached)
+
+    def abandon(self) -> None:
+        """Give up everything that is out."""
+        for cached in tuple(self._runs.values()):
+            if cached.task_number:
+                failure = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
+                cause = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
+                self._engine.fail_task(
+                    cached.record, cached.task_number, cause, failure, self._taker.identity
+                )
+            self._forget(cached)
+        self.ready.clear()
+
+    # --- the way of a task --------------------------------------------------------------------------------------------
+
+    def _cached(self, record: Record) -> _Cached:
+        run_id = record.run.run_id
+        cached = self._runs.pop(run_id, None)
+        if cached is None:
+            cached = _Cached(record, Cursor(run_id))
+            self._make_room()
+        self._runs[run_id] = cached  # now the most recently used
+        return cached
+
+    def _advance(self, cached: _Cached) -> None:
+        """Give out the next activation, or end the task."""
+        try:
+            activation = cached.cursor.next_activation()
+        except NondeterminismError as error:
+            failure = Failure(
+                f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError")
+            )
+            self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, failure, "NONDETERMINISM")
+            return
+        if activation is not None:
+            self._give(cached, activation, Out.EVENTS)
+        else:
+            self._finish(cached)
+
+    def _accept(self, cached: _Cached, completion: Succeeded) -> None:
+        cached.used_flags.update(completion.used_flags)
+        try:
+            cached.cursor.accept(completion.commands)
+        except UnsupportedCommand as error:
+            failure = Failure(str(error), ApplicationFailure("UnsupportedCommand"))
+            self._fail(cached, h.FEATURE_DISABLED, failure, "FATAL")
+            return
+        self._advance(cached)
+
+    def _finish(self, cached: _Cached) -> None:
+        number, cached.task_number = cached.task_number, 0
+        if number:
+            answer = Answer(
+                commands=cached.cursor.answer(),
+                flags=cached.cursor.new_flags(tuple(cached.used_flags)),
+                identity=self._taker.identity,
+            )
+            refusal = self._engine.finish_task(cached.record, number, answer)
+            if refusal:
+                cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
+        self._rest(cached)
+
+    def _fail(self, cached: _Cached, cause: int, failure: Failure, reason: str) -> None:
+        number, cached.task_number = cached.task_number, 0
+        for question in cached.questions:
+            question.fail(failure)
+        cached.questions = []
+        cached.eviction = RunEvicted(reason, failure.message)
+        if number:
+            self._engine.fail_task(cached.record, number, cause, failure, self._taker.identity)
+        else:  # replayed for queries alone: whoever asked must hear why there is no answer
+            for question in self._engine.take_questions(cached.record):
+                question.fail(failure)
+        self._refuse_queries(cached.record)
+        self._rest(cached)
+
+    def _refuse_queries(self, record: Record) -> None:
+        """A task that fails again and again would keep queries waiting for ever."""
+        task = record.run.task
+        if task is None or task.attempt <= 2:
+            return
+        error = ServiceError(
+            "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
+        )
+        questions, record.queries = record.queries, []
+        for question in questions:
+            question.refuse(error)
+
+    def _rest(self, cached: _Cached) -> None:
+        """Nothing is out: evict, ask, or wait for the next task."""
+        broken = cached.eviction is not None and cached.eviction.reason != "WORKFLOW_EXECUTION_ENDING"
+        if not broken:
+            cached.questions = self._engine.take_questions(cached.record)
+        if cached.questions:
+            events = tuple(question.event for question in cached.questions)
+            self._give(cached, cached.cursor.query_activation(events), Out.QUERIES)
+            return
+        if cached.eviction is None and not cached.record.run.is_open:
+            cached.eviction = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
+        if cached.eviction is None and self._size == 0:
+            cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
+        if cached.eviction is not None:
+            self._evict(cached)
+        elif self._letting_go:
+            self._unstick(cached)
+
+    # --- forgetting ---------------------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        if self._size and len(self._runs) >= self._size:
+            idle = next((cached for cached in self._runs.values() if cached.out is Out.NOTHING), None)
+            if idle is not None:
+                idle.eviction = RunEvicted("CACHE_FULL", "the cache is full")
+                self._evict(idle)
+
+    def _want_eviction(self, run_id: str, eviction: RunEvicted) -> None:
+        cached = self._runs.get(run_id)
+        if cached is None or cached.out is Out.EVICTION:
+            return
+        if cached.eviction is None:
+            cached.eviction = eviction
+        if cached.out is Out.NOTHING and not cached.task_number:
+            self._rest(cached)
+
+    def _evict(self, cached: _Cached) -> None:
+        assert cached.eviction is not None
+        self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
+
+    def _forget(self, cached: _Cached) -> None:
+        self._runs.pop(cached.cursor.run_id, None)
+        self._unstick(cached)
+
+    def _unstick(self, cached: _Cached) -> None:
+        if cached.record.sticky is self._taker:
+            cached.record.sticky = None
+
+    def _give(self, cached: _Cached, activation: Activation, out: Out) -> None:
+        cached.out = out
+        self.ready.append(activation)
+
+
+def _answer(cached: _Cached, commands: tuple[Command, ...]) -> None:
+    answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
+    for question in cached.questions:
+        answer = answers.get(question.event.id)
+        if answer is None:
+            question.fail(Failure("the worker did not answer the query"))
+        elif answer.failure is not None:
+            question.fail(answer.failure)
+        else:
+            question.succeed(answer.result)
+    cached.questions = []

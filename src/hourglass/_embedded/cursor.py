@@ -1,0 +1,204 @@
+"""A cursor walks a run's history and turns it into activations, and takes the worker's commands for each: Core's part.
+
+Must not know: handles, queues, clocks, the engine. It may stand in the middle of a history (a cached run) or begin at the
+first event (after an eviction); both give the same activations, but for `is_replaying`. Invariants:
+
+- One activation at a time; commands are accepted before the next activation is asked for.
+- A stretch is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace in activations.
+- Commands that were issued are matched, in order, with the events that they led to; what does not fit is
+  `NondeterminismError`. What is left when the history ends is the answer to the task.
+- An activity or timer that is cancelled before it was sent leaves nothing in history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hourglass._embedded import history as h
+from hourglass._embedded.matching import Matcher
+from hourglass._embedded.outcomes import Outcomes, UnsupportedCommand
+from hourglass._embedded.seed import seed_of
+from hourglass._embedded.task_transitions import Sent
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+
+__all__ = ["Cursor", "UnsupportedCommand"]
+
+_BROKEN_OFF = (
+    h.WorkflowTaskFailed,
+    h.WorkflowTaskTimedOut,
+    h.WorkflowExecutionTerminated,
+    h.WorkflowExecutionTimedOut,
+)
+
+
+class Cursor:
+    """The place of one run in its history, as one worker knows it."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._history: Sequence[h.HistoryEvent] = ()
+        self._stop = 0
+        self._ends_live = False
+        self._position = 0
+        self._outcomes = Outcomes()
+        self._matcher = Matcher(self._outcomes)
+        self._jobs: list[e.Event] = []
+        self._flags: set[int] = set()
+        self._time_ns = 0
+        self._replaying = True
+        self._suggest = False
+
+    def extend(self, history: Sequence[h.HistoryEvent], *, live: bool) -> None:
+        """Give the cursor the history as it is now; `live`: its last event is the start of the task in hand.
+
+        The history may grow while the cursor walks; it stops where the history ended when it was given.
+        """
+        self._history = history
+        self._stop = len(history)
+        self._ends_live = live
+
+    def next_activation(self) -> e.Activation | None:
+        """The next activation; None when the history is used up. Raises `NondeterminismError`."""
+        while not self._jobs:
+            end = self._end_of_stretch()
+            if end is None:
+                return None
+            self._walk(end)
+        return self._activation()
+
+    def query_activation(self, queries: tuple[e.Event, ...]) -> e.Activation:
+        """An activation of queries alone, where the run stands now."""
+        return self._make(queries, is_replaying=True)
+
+    def accept(self, commands: Sequence[c.Command]) -> None:
+        """Take the worker's commands for the last activation. Raises `UnsupportedCommand`."""
+        for command in commands:
+            self._jobs += self._outcomes.issue(command)
+
+    def answer(self) -> tuple[Sent, ...]:
+        """The commands of the task in hand, as the engine wants them: the first terminal one last."""
+        sent = self._outcomes.waiting()
+        ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
+        terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
+        return ordinary + terminal[:1]
+
+    def new_flags(self, used: Sequence[int]) -> tuple[int, ...]:
+        """Those of the used flags that the history does not hold yet."""
+        return tuple(sorted(set(used) - self._flags))
+
+    def _end_of_stretch(self) -> int | None:
+        """The index after the next stretch's last event; None if the history does not hold a whole one."""
+        history = self._history
+        for index in range(self._position, self._stop):
+            attributes = history[index].attributes
+            if isinstance(attributes, h.FINAL):
+                return index + 1
+            if isinstance(attributes, h.WorkflowTaskStarted):
+                following = history[index + 1].attributes if index + 1 < self._stop else None
+                if following is None:
+                    return index + 1 if self._ends_live else None
+                if not isinstance(following, _BROKEN_OFF):
+                    return index + 1
+        return None
+
+    def _walk(self, end: int) -> None:
+        last = end == self._stop and self._ends_live
+        self._replaying = not last
+        stretch = self._history[self._position : end]
+        for event in stretch:
+            self._read(event)
+        if isinstance(stretch[-1].attributes, h.WorkflowTaskStarted):
+            self._time_ns = max(self._time_ns, stretch[-1].time_ns)
+        self._position = end
+        self._look_ahead()
+
+    def _read(self, event: h.HistoryEvent) -> None:
+        attributes = event.attributes
+        self._matcher.feed(event)
+        match attributes:
+            case h.WorkflowExecutionStarted():
+                self._time_ns = event.time_ns
+                self._jobs.append(_run_started(attributes, event.time_ns))
+            case h.WorkflowTaskStarted():
+                self._suggest = attributes.suggest_continue_as_new
+            case h.WorkflowTaskCompleted():
+                self._flags.update(attributes.flags)
+            case h.WorkflowExecutionSignaled():
+                self._jobs.append(
+                    e.SignalReceived(
+                        attributes.signal_name, attributes.arguments, attributes.identity, attributes.headers
+                    )
+                )
+            case h.WorkflowExecutionCancelRequested():
+                self._jobs.append(e.CancelRequested(attributes.reason))
+            case _:
+                self._jobs += self._outcomes.resolve(attributes)
+
+    def _look_ahead(self) -> None:
+        """While replaying: the flags of this task's own end, and the patches that it recorded, are known already."""
+        if self._position < self._stop:
+            completed = self._history[self._position].attributes
+            if isinstance(completed, h.WorkflowTaskCompleted):
+                self._flags.update(completed.flags)
+        end = self._end_of_stretch()
+        stop = self._stop if end is None else end
+        for event in self._history[self._position : stop]:
+            if isinstance(event.attributes, h.MarkerRecorded):
+                self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
+
+    def _activation(self) -> e.Activation:
+        jobs = tuple(sorted(self._jobs, key=_rank))
+        self._jobs = []
+        return self._make(jobs, is_replaying=self._replaying)
+
+    def _make(self, jobs: tuple[e.Event, ...], *, is_replaying: bool) -> e.Activation:
+        return e.Activation(
+            run_id=self.run_id,
+            events=jobs,
+            timestamp_ns=self._time_ns,
+            is_replaying=is_replaying,
+            history_length=self._history[self._position - 1].id if self._position else 0,
+            continue_as_new_suggested=self._suggest,
+            flags=tuple(sorted(self._flags)),
+        )
+
+
+def _rank(event: e.Event) -> int:
+    """Core's order of jobs within an activation; equal ranks keep the order of history."""
+    match event:
+        case e.RunStarted():
+            return 0
+        case e.PatchNoticed():
+            return 1
+        case e.SeedChanged():
+            return 2
+        case e.SignalReceived() | e.UpdateReceived():
+            return 3
+        case _:
+            return 4
+
+
+def _run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
+    return e.RunStarted(
+        workflow_type=a.workflow_type,
+        workflow_id=a.workflow_id,
+        arguments=a.arguments,
+        seed=seed_of(a.original_run_id),
+        attempt=a.attempt,
+        headers=a.headers,
+        identity=a.identity,
+        execution_timeout=a.execution_timeout,
+        run_timeout=a.run_timeout,
+        task_timeout=a.task_timeout,
+        retry_policy=a.retry_policy,
+        cron_schedule=a.cron_schedule,
+        continued_run_id=a.continued_run_id,
+        first_execution_run_id=a.first_run_id,
+        last_completion_result=a.last_completion_result,
+        last_failure=a.continued_failure,
+        memo=a.memo,
+        search_attributes=a.search_attributes,
+        start_time_ns=start_ns,
+        priority_key=a.priority_key,
+    )

@@ -1,0 +1,108 @@
+"""The pen of a transition: writes events with their ids and times and keeps the run in step with them.
+
+A draft lives inside one transition and is seen by nobody else; the transition as a whole stays a function of its
+arguments. It knows the one rule that all share: while a worker has the run's task, what happens is held back and written
+after the task's end, as Temporal does it, so that a worker's answer never meets events that it has not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded import history as h
+from hourglass._embedded.clock import to_ns
+from hourglass._embedded.run import JUST_BEFORE, Run, Step, Task
+
+
+class Draft:
+    """Events written so far, and the run as it stands."""
+
+    def __init__(self, run: Run, now_ns: int) -> None:
+        self.run = run
+        self.now_ns = now_ns
+        self._events: list[h.HistoryEvent] = []
+
+    def change(self, **fields: Any) -> None:
+        """Replace fields of the run."""
+        self.run = msgspec.structs.replace(self.run, **fields)
+
+    def write(self, attributes: h.Attributes, *, time_ns: int = 0) -> int:
+        """Write an event; returns its id."""
+        number = self.run.length + 1
+        if getattr(attributes, "started_event_id", 0) == JUST_BEFORE:
+            attributes = msgspec.structs.replace(attributes, started_event_id=number - 1)  # type: ignore[call-arg]
+        self._events.append(h.HistoryEvent(number, time_ns or self.now_ns, attributes))
+        self.change(length=number)
+        return number
+
+    def happen(self, *attributes: h.Attributes) -> None:
+        """Something happened: write it and want a worker, or hold it while a worker has the task."""
+        if self.run.task_is_started:
+            self.change(held=self.run.held + attributes)
+            return
+        for each in attributes:
+            self.write(each)
+        self.want_task()
+
+    def flush(self) -> bool:
+        """Write what was held; says whether there was anything."""
+        held = self.run.held
+        self.change(held=())
+        for each in held:
+            self.write(each)
+        return bool(held)
+
+    def want_task(self) -> None:
+        """Schedule a task, unless one is wanted already, or the run still waits for its first."""
+        waiting = self.run.task_count == 0 and self.now_ns < first_task_ns(self.run)
+        if self.run.task is None and not waiting:
+            self._schedule(attempt=1, available_ns=self.now_ns)
+
+    def want_task_again(self, attempt: int, available_ns: int) -> None:
+        """Schedule the next attempt of a task; it leaves no trace in the history unless it succeeds."""
+        self._schedule(attempt=attempt, available_ns=available_ns)
+
+    def _schedule(self, *, attempt: int, available_ns: int) -> None:
+        transient = attempt > 1
+        scheduled = 0
+        if not transient:
+            scheduled = self.write(
+                h.WorkflowTaskScheduled(
+                    task_queue=self.run.started.task_queue, task_timeout=self.run.started.task_timeout
+                )
+            )
+        number = self.run.task_count + 1
+        task = Task(
+            number=number,
+            scheduled_event_id=scheduled,
+            scheduled_ns=self.now_ns,
+            available_ns=available_ns,
+            attempt=attempt,
+            transient=transient,
+        )
+        self.change(task=task, task_count=number)
+
+    def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
+        """Write the last event; nothing is pending any more."""
+        self.write(final)
+        self.change(
+            status=status,
+            close_ns=self.now_ns,
+            final=final,
+            task=None,
+            held=(),
+            activities={},
+            timers={},
+        )
+
+    def step(self, follower: h.WorkflowExecutionStarted | None = None) -> Step:
+        """The outcome of the transition."""
+        return Step(self.run, tuple(self._events), follower)
+
+
+def first_task_ns(run: Run) -> int:
+    """When the run may have its first task."""
+    return run.start_ns + to_ns(run.started.first_task_backoff)

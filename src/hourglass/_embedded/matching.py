@@ -1,0 +1,131 @@
+"""Matching of a worker's commands with the events in history that they led to: where nondeterminism shows.
+
+Must not know: activations, the engine. Like Core it compares kinds, ids and activity types, not arguments. Invariants: the
+events of a task's commands follow the task's completion directly and in order; a deprecated patch marker may lack its
+command and a patch command may lack its marker; anything else that does not pair up is `NondeterminismError`.
+"""
+
+from __future__ import annotations
+
+from hourglass._embedded import history as h
+from hourglass._embedded.outcomes import Outcomes
+from hourglass._engine import commands as c
+from hourglass.errors import NondeterminismError
+
+COMMAND_OF: dict[type[h.Attributes], type[c.Command]] = {
+    h.ActivityTaskScheduled: c.ScheduleActivity,
+    h.ActivityTaskCancelRequested: c.RequestCancelActivity,
+    h.TimerStarted: c.StartTimer,
+    h.TimerCanceled: c.CancelTimer,
+    h.MarkerRecorded: c.SetPatchMarker,
+    h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
+    h.WorkflowPropertiesModified: c.UpsertMemo,
+    h.WorkflowExecutionCompleted: c.CompleteRun,
+    h.WorkflowExecutionFailed: c.FailRun,
+    h.WorkflowExecutionCanceled: c.CancelRun,
+    h.WorkflowExecutionContinuedAsNew: c.ContinueAsNew,
+}
+
+
+class Matcher:
+    """Pairs issued commands with events."""
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
+        self._owed = False
+
+    def feed(self, event: h.HistoryEvent) -> None:
+        """Take the next event of the history."""
+        attributes = event.attributes
+        if isinstance(attributes, h.WorkflowTaskCompleted):
+            self._owed = True
+            self._move_terminal()
+        elif type(attributes) in COMMAND_OF:
+            self._pair(event)
+        elif self._owed:
+            self._settle(event)
+
+    def _pair(self, event: h.HistoryEvent) -> None:
+        issued = self._outcomes.issued
+        attributes = event.attributes
+        while issued and isinstance(issued[0], c.SetPatchMarker):
+            if isinstance(attributes, h.MarkerRecorded) and attributes.patch_id == issued[0].patch_id:
+                break
+            if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
+                return
+            issued.popleft()
+        if not issued or not _fits(issued[0], attributes, self._outcomes):
+            if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
+                return
+            raise _mismatch(event, issued[0] if issued else None)
+        self._outcomes.bind(issued.popleft(), event.id)
+
+    def _move_terminal(self) -> None:
+        """The engine applies the first terminal command last; so must the comparison."""
+        issued = self._outcomes.issued
+        terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
+        ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
+        issued.clear()
+        issued.extend(ordinary + terminal[:1])
+
+    def _settle(self, event: h.HistoryEvent) -> None:
+        """All events of the task's commands have been seen: nothing but patches may be left."""
+        self._owed = False
+        issued = self._outcomes.issued
+        for command in issued:
+            if not isinstance(command, c.SetPatchMarker):
+                raise _mismatch(event, command)
+        issued.clear()
+
+
+def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
+    if type(command) is not COMMAND_OF[type(attributes)]:
+        return False
+    match command, attributes:
+        case c.ScheduleActivity(), h.ActivityTaskScheduled():
+            return (command.activity_id, command.activity_type) == (
+                attributes.activity_id,
+                attributes.activity_type,
+            )
+        case c.StartTimer(), h.TimerStarted():
+            return str(command.seq) == attributes.timer_id
+        case c.CancelTimer(), h.TimerCanceled():
+            return str(command.seq) == attributes.timer_id
+        case c.RequestCancelActivity(), h.ActivityTaskCancelRequested():
+            return outcomes.link_of(command) == attributes.scheduled_event_id
+        case _:
+            return True
+
+
+def describe_command(command: c.Command) -> str:
+    """A command in words, without arguments."""
+    match command:
+        case c.ScheduleActivity():
+            return f"ScheduleActivity {command.activity_type!r} (id {command.activity_id})"
+        case c.StartTimer() | c.CancelTimer() | c.RequestCancelActivity():
+            return f"{type(command).__name__} {command.seq}"
+        case _:
+            return type(command).__name__
+
+
+def describe_event(event: h.HistoryEvent) -> str:
+    """An event in words, without payloads."""
+    attributes = event.attributes
+    match attributes:
+        case h.ActivityTaskScheduled():
+            what = f" {attributes.activity_type!r} (id {attributes.activity_id})"
+        case h.TimerStarted() | h.TimerCanceled():
+            what = f" {attributes.timer_id}"
+        case _:
+            what = ""
+    return f"{type(attributes).__name__}{what}"
+
+
+def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> NondeterminismError:
+    expected = describe_event(event)
+    produced = "no command" if command is None else describe_command(command)
+    return NondeterminismError(
+        f"the history has {expected} as event {event.id}, but the workflow produced {produced}",
+        expected=expected,
+        produced=produced,
+    )

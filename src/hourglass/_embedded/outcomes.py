@@ -1,0 +1,207 @@
+"""What became of the activities and timers that a run asked for: commands in, events for the worker out.
+
+Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which
+cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are wrapped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hourglass._embedded import history as h
+from hourglass._embedded.task_transitions import Sent
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.converter import ActivityFailure, CanceledFailure, Failure
+from hourglass.errors import HourglassError, RetryState
+
+_SUPPORTED = (
+    c.StartTimer,
+    c.CancelTimer,
+    c.ScheduleActivity,
+    c.RequestCancelActivity,
+    c.SetPatchMarker,
+    c.UpsertSearchAttributes,
+    c.UpsertMemo,
+    *c.TERMINAL,
+)
+
+
+class UnsupportedCommand(HourglassError):
+    """A command that this engine cannot carry out yet."""
+
+
+@dataclass
+class _Wanted:
+    """An activity or timer: not sent yet (`event_id` 0), pending, or over."""
+
+    command: c.ScheduleActivity | c.StartTimer
+    event_id: int = 0
+    over: bool = False
+    cancelling: bool = False
+
+
+@dataclass
+class Outcomes:
+    """The numbered requests of one run, and the commands that no event has answered yet."""
+
+    issued: deque[c.Command] = field(default_factory=deque)
+    _activities: dict[int, _Wanted] = field(default_factory=dict)
+    _timers: dict[int, _Wanted] = field(default_factory=dict)
+    _by_event: dict[int, _Wanted] = field(default_factory=dict)
+    _patches: set[str] = field(default_factory=set)
+
+    def issue(self, command: c.Command) -> list[e.Event]:
+        """The worker asks for something; gives what it may be told at once."""
+        if not isinstance(command, _SUPPORTED):
+            raise UnsupportedCommand(
+                f"{type(command).__name__} is not supported by the in-memory engine yet; "
+                "run this workflow on a Temporal server"
+            )
+        match command:
+            case c.StartTimer():
+                self._timers[command.seq] = _Wanted(command)
+            case c.ScheduleActivity():
+                self._activities[command.seq] = _Wanted(command)
+            case c.CancelTimer():
+                return self._cancel_timer(command)
+            case c.RequestCancelActivity():
+                return self._cancel_activity(command)
+            case c.SetPatchMarker():
+                if command.patch_id in self._patches:
+                    return []
+                self._patches.add(command.patch_id)
+            case _:
+                pass
+        self.issued.append(command)
+        return []
+
+    def waiting(self) -> tuple[Sent, ...]:
+        """The commands that no event has answered, each with the event that it refers to."""
+        return tuple(Sent(command, self.link_of(command)) for command in self.issued)
+
+    def bind(self, command: c.Command, event_id: int) -> None:
+        """The event of a command was written: from now on that event stands for what was asked."""
+        match command:
+            case c.StartTimer():
+                self._stand_for(self._timers[command.seq], event_id)
+            case c.ScheduleActivity():
+                self._stand_for(self._activities[command.seq], event_id)
+            case c.CancelTimer():
+                self._finish(self._timers[command.seq].event_id)
+            case _:
+                pass
+
+    def _stand_for(self, wanted: _Wanted, event_id: int) -> None:
+        wanted.event_id = event_id
+        self._by_event[event_id] = wanted
+
+    def resolve(self, attributes: h.Attributes) -> list[e.Event]:
+        """An activity or timer ended; gives what the worker is told of it."""
+        match attributes:
+            case h.TimerFired():
+                wanted = self._finish(attributes.started_event_id)
+                return [e.TimerFired(wanted.command.seq)] if wanted else []
+            case h.ActivityTaskCompleted():
+                wanted = self._finish(attributes.scheduled_event_id)
+                return [e.ActivityCompleted(wanted.command.seq, attributes.result)] if wanted else []
+            case h.ActivityTaskFailed() | h.ActivityTaskTimedOut():
+                wanted = self._finish(attributes.scheduled_event_id)
+                return [e.ActivityFailed(wanted.command.seq, _failed(wanted, attributes))] if wanted else []
+            case h.ActivityTaskCanceled():
+                wanted = self._finish(attributes.scheduled_event_id)
+                return (
+                    [e.ActivityCancelled(wanted.command.seq, _cancelled(wanted, attributes))]
+                    if wanted
+                    else []
+                )
+            case _:
+                return []
+
+    def _finish(self, event_id: int) -> _Wanted | None:
+        """The request behind an event, if the worker still waits for it."""
+        wanted = self._by_event.pop(event_id, None)
+        if wanted is None:
+            return None
+        self._forget(wanted)
+        told = wanted.over
+        wanted.over = True
+        return None if told else wanted
+
+    def _forget(self, wanted: _Wanted) -> None:
+        table = self._timers if isinstance(wanted.command, c.StartTimer) else self._activities
+        table.pop(wanted.command.seq, None)
+
+    def _cancel_timer(self, command: c.CancelTimer) -> list[e.Event]:
+        wanted = self._timers.get(command.seq)
+        if wanted is None or wanted.over:
+            return []
+        wanted.over = True
+        if wanted.event_id:
+            self.issued.append(command)
+        else:
+            self.issued.remove(wanted.command)
+            self._forget(wanted)
+        return []
+
+    def _cancel_activity(self, command: c.RequestCancelActivity) -> list[e.Event]:
+        wanted = self._activities.get(command.seq)
+        if wanted is None or wanted.over or wanted.cancelling:
+            return []
+        kind = _schedule(wanted).cancellation_type
+        wanted.cancelling = True
+        if not wanted.event_id:
+            self.issued.remove(wanted.command)
+        elif kind is not c.ActivityCancellationType.ABANDON:
+            self.issued.append(command)
+            if kind is c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+                return []
+        wanted.over = True
+        return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]
+
+    def link_of(self, command: c.Command) -> int:
+        """The event that a cancelling command refers to."""
+        match command:
+            case c.CancelTimer():
+                return self._timers[command.seq].event_id
+            case c.RequestCancelActivity():
+                return self._activities[command.seq].event_id
+            case _:
+                return 0
+
+
+def _schedule(wanted: _Wanted) -> c.ScheduleActivity:
+    assert isinstance(wanted.command, c.ScheduleActivity)
+    return wanted.command
+
+
+def _failed(wanted: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
+    timed_out = isinstance(attributes, h.ActivityTaskTimedOut)
+    return Failure(
+        "Activity task timed out" if timed_out else "Activity task failed",
+        ActivityFailure(
+            activity_type=_schedule(wanted).activity_type,
+            activity_id=_schedule(wanted).activity_id,
+            identity="" if isinstance(attributes, h.ActivityTaskTimedOut) else attributes.identity,
+            scheduled_event_id=attributes.scheduled_event_id,
+            started_event_id=attributes.started_event_id,
+            retry_state=attributes.retry_state,
+        ),
+        cause=attributes.failure,
+    )
+
+
+def _cancelled(wanted: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
+    return Failure(
+        "Activity cancelled",
+        ActivityFailure(
+            activity_type=_schedule(wanted).activity_type,
+            activity_id=_schedule(wanted).activity_id,
+            identity=attributes.identity if attributes else "",
+            scheduled_event_id=attributes.scheduled_event_id if attributes else 0,
+            started_event_id=attributes.started_event_id if attributes else 0,
+            retry_state=RetryState.CANCEL_REQUESTED,
+        ),
+        cause=Failure(info=CanceledFailure(attributes.details if attributes else ())),
+    )

@@ -1,0 +1,307 @@
+"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure.
+
+Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`), because numbers
+are the worker's affair. Invariants: commands are applied in order, a terminal one last; a terminal command is refused
+while something is held (UnhandledCommand) and then nothing of the answer counts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded import activities
+from hourglass._embedded import history as h
+from hourglass._embedded.clock import SECOND, to_ns
+from hourglass._embedded.draft import Draft
+from hourglass._embedded.followers import continue_follower, retry_follower
+from hourglass._embedded.run import Activity, Run, Step, Task, Timer
+from hourglass._engine import commands as c
+from hourglass.converter import Failure, Payload
+from hourglass.errors import RetryState
+
+MANY_EVENTS = 4096
+"""From this length on a run is advised to continue as new, as the server does."""
+
+_LONGEST_WAIT = 600.0
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """A command as it reaches the engine: with the id of the event that it refers to, if any."""
+
+    command: c.Command
+    link: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's answer to a task."""
+
+    commands: tuple[Sent, ...] = ()
+    flags: tuple[int, ...] = ()
+    identity: str = ""
+
+
+class Unhandled(Exception):
+    """The answer closes the run, but something new has arrived."""
+
+
+def start_task(run: Run, identity: str, now_ns: int) -> Step:
+    """A worker takes the run's task."""
+    task = _task(run)
+    draft = Draft(run, now_ns)
+    started = run.length + 2
+    if not task.transient:
+        started = draft.write(_started(task.scheduled_event_id, identity, run.length))
+    scheduled = task.scheduled_event_id or started - 1
+    draft.change(
+        task=msgspec.structs.replace(
+            task,
+            scheduled_event_id=scheduled,
+            started_event_id=started,
+            started_ns=now_ns,
+            identity=identity,
+        )
+    )
+    return draft.step()
+
+
+def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
+    """The first two events of a started task that are not in the history yet, as a worker must see them."""
+    task = run.task
+    if task is None or not task.transient or not task.started_event_id:
+        return ()
+    return tuple(
+        h.HistoryEvent(number, time_ns, attributes)
+        for number, time_ns, attributes in (
+            (task.scheduled_event_id, task.scheduled_ns, _scheduled(run, task)),
+            (
+                task.started_event_id,
+                task.started_ns,
+                _started(task.scheduled_event_id, task.identity, run.length),
+            ),
+        )
+    )
+
+
+def complete_task(run: Run, answer: Answer, new_run_id: str, now_ns: int) -> Step:
+    """A worker answers. Raises `Unhandled` where the answer must be refused."""
+    if run.held and any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands):
+        raise Unhandled
+    task = _task(run)
+    draft = Draft(run, now_ns)
+    for event in unwritten(run):
+        draft.write(event.attributes, time_ns=event.time_ns)
+    completed = draft.write(
+        h.WorkflowTaskCompleted(
+            scheduled_event_id=task.scheduled_event_id,
+            started_event_id=task.started_event_id,
+            identity=answer.identity,
+            flags=answer.flags,
+        )
+    )
+    follower = None
+    for sent in answer.commands:
+        follower = _apply(draft, sent, completed, new_run_id) or follower
+    if draft.run.is_open:
+        draft.change(task=None)
+        if draft.flush():
+            draft.want_task()
+    return draft.step(follower)
+
+
+def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Step:
+    """A worker could not handle the task, or its answer was refused: the task is wanted again."""
+    task = _task(run)
+    draft = Draft(run, now_ns)
+    if not task.transient:
+        draft.write(
+            h.WorkflowTaskFailed(
+                scheduled_event_id=task.scheduled_event_id,
+                started_event_id=task.started_event_id,
+                cause=cause,
+                failure=failure,
+                identity=identity,
+            )
+        )
+    _want_again(draft, task)
+    return draft.step()
+
+
+def time_out_task(draft: Draft) -> None:
+    """The worker did not answer in time."""
+    task = _task(draft.run)
+    if not task.transient:
+        draft.write(
+            h.WorkflowTaskTimedOut(
+                scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
+            )
+        )
+    _want_again(draft, task)
+
+
+def _want_again(draft: Draft, task: Task) -> None:
+    draft.change(task=None)
+    if draft.flush():
+        draft.want_task()
+        return
+    # The first failure is tried again at once; a task that keeps failing waits longer and longer.
+    wait = 0.0 if task.attempt == 1 else min(10.0 * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
+    draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait))
+
+
+def _apply(
+    draft: Draft, sent: Sent, completed: int, new_run_id: str
+) -> h.WorkflowExecutionStarted | None:
+    match sent.command:
+        case c.StartTimer() as start:
+            _start_timer(draft, start, completed)
+        case c.CancelTimer() as cancel:
+            _cancel_timer(draft, str(cancel.seq), sent.link, completed)
+        case c.ScheduleActivity() as schedule:
+            _schedule_activity(draft, schedule, completed)
+        case c.RequestCancelActivity():
+            _cancel_activity(draft, sent.link, completed)
+        case c.SetPatchMarker(patch_id, deprecated):
+            draft.write(
+                h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
+            )
+        case c.UpsertSearchAttributes(changes):
+            draft.write(
+                h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
+            )
+            draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
+        case c.UpsertMemo(changes):
+            draft.write(h.WorkflowPropertiesModified(memo=changes, task_completed_event_id=completed))
+            draft.change(memo=_merged(draft.run.memo, changes))
+        case _:
+            return _close(draft, sent.command, completed, new_run_id)
+    return None
+
+
+def _close(
+    draft: Draft, command: c.Command, completed: int, new_run_id: str
+) -> h.WorkflowExecutionStarted | None:
+    match command:
+        case c.CompleteRun(result):
+            final = h.WorkflowExecutionCompleted(result=result, task_completed_event_id=completed)
+            draft.close(final, WorkflowStatus.COMPLETED)
+        case c.CancelRun():
+            draft.close(
+                h.WorkflowExecutionCanceled(task_completed_event_id=completed), WorkflowStatus.CANCELED
+            )
+        case c.FailRun(failure):
+            return _fail_run(draft, failure, completed, new_run_id)
+        case c.ContinueAsNew():
+            follower = continue_follower(draft.run, command, new_run_id)
+            draft.close(
+                h.WorkflowExecutionContinuedAsNew(
+                    new_run_id=new_run_id,
+                    workflow_type=follower.workflow_type,
+                    task_queue=follower.task_queue,
+                    task_completed_event_id=completed,
+                    arguments=follower.arguments,
+                    run_timeout=follower.run_timeout,
+                    task_timeout=follower.task_timeout,
+                    headers=follower.headers,
+                    memo=follower.memo,
+                    search_attributes=follower.search_attributes,
+                ),
+                WorkflowStatus.CONTINUED_AS_NEW,
+            )
+            return follower
+        case _:
+            raise TypeError(f"{type(command).__name__} must not reach the engine")
+    return None
+
+
+def _fail_run(
+    draft: Draft, failure: Failure, completed: int, new_run_id: str
+) -> h.WorkflowExecutionStarted | None:
+    follower = retry_follower(draft.run, failure, new_run_id, draft.now_ns)
+    gave_up = isinstance(follower, RetryState)
+    final = h.WorkflowExecutionFailed(
+        failure=failure,
+        retry_state=follower if isinstance(follower, RetryState) else RetryState.IN_PROGRESS,
+        task_completed_event_id=completed,
+        new_run_id="" if gave_up else new_run_id,
+    )
+    draft.close(final, WorkflowStatus.FAILED)
+    return None if isinstance(follower, RetryState) else follower
+
+
+def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
+    timer_id = str(command.seq)
+    started = draft.write(
+        h.TimerStarted(
+            timer_id=timer_id,
+            duration_ns=command.duration_ns,
+            task_completed_event_id=completed,
+            summary=command.summary,
+        )
+    )
+    timer = Timer(started, draft.now_ns + command.duration_ns)
+    draft.change(timers=draft.run.timers | {timer_id: timer})
+
+
+def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
+    # It may have fired while the worker had the task: the worker has not heard of it, so it never happened.
+    held = tuple(
+        each
+        for each in draft.run.held
+        if not (isinstance(each, h.TimerFired) and each.started_event_id == started)
+    )
+    timers = {key: timer for key, timer in draft.run.timers.items() if key != timer_id}
+    draft.change(held=held, timers=timers)
+    draft.write(
+        h.TimerCanceled(timer_id=timer_id, started_event_id=started, task_completed_event_id=completed)
+    )
+
+
+def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int) -> None:
+    started = draft.run.started
+    left = (draft.run.deadline_ns - draft.now_ns) / SECOND if draft.run.deadline_ns else 0.0
+    spec = activities.plan(command, started.task_queue, left, completed)
+    number = draft.write(spec)
+    activity = Activity(
+        scheduled_event_id=number, spec=spec, scheduled_ns=draft.now_ns, available_ns=draft.now_ns
+    )
+    draft.change(activities=draft.run.activities | {number: activity})
+
+
+def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
+    asked = draft.write(
+        h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=completed)
+    )
+    activity = draft.run.activities.get(scheduled)
+    if activity is None:  # its end is among what is held
+        return
+    activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+    if activity.started_ns:
+        draft.change(activities=draft.run.activities | {scheduled: activity})
+        return
+    left = {key: value for key, value in draft.run.activities.items() if key != scheduled}
+    end = activities.canceled(activity, (), activity.identity)
+    draft.change(activities=left, held=draft.run.held + end)
+
+
+def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:
+    merged = old | changes
+    return {key: value for key, value in merged.items() if value.encoding != "binary/null"}
+
+
+def _task(run: Run) -> Task:
+    if run.task is None:
+        raise RuntimeError(f"run {run.run_id} has no task")
+    return run.task
+
+
+def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
+    return h.WorkflowTaskScheduled(
+        task_queue=run.started.task_queue, task_timeout=run.started.task_timeout, attempt=task.attempt
+    )
+
+
+def _started(scheduled: int, identity: str, length: int) -> h.WorkflowTaskStarted:
+    return h.WorkflowTaskStarted(
+        scheduled_event_id=scheduled, identity=identity, suggest_continue_as_new=length >= MANY_EVENTS
+    )

@@ -1,0 +1,211 @@
+"""The call watcher: while workflow code runs on this lane it sees each call of C, and reports those that are not deterministic.
+
+`sys.setprofile` on Python 3.11, `sys.monitoring` from 3.12 on; for tests and development, because each call costs. An audit
+hook would be too blind: it has no event for clocks, randomness or locks.
+
+A report names the author's line: the innermost frame that is neither ours nor the standard library's nor an installed
+package's, or the innermost that is not ours where there is none. What Hourglass itself does, logging, warnings, imports,
+time zone data and whatever stands inside `with workflow.unsafe():` does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Literal, TypeAlias
+
+from hourglass._engine.context import current_run
+from hourglass._engine.evaluator import Run
+from hourglass._runtime.watched_calls import advice, kind_of
+from hourglass.errors import DeterminismError
+
+logger = logging.getLogger("hourglass.worker")
+
+Action: TypeAlias = Literal["warn", "error"]
+
+_OURS = str(Path(__file__).resolve().parent.parent)
+_STDLIB = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
+_PACKAGES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")})
+
+# What these do on the way is theirs: none of it reaches the workflow's result.
+_EXCUSED = tuple(
+    f"{base}/{name}"
+    for base in _STDLIB
+    for name in (
+        "logging/",
+        "importlib/",
+        "zoneinfo/",
+        "warnings.py",
+        "linecache.py",
+        "traceback.py",
+        "tokenize.py",
+        "encodings/",
+        "pdb.py",
+        "bdb.py",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One call that workflow code must not make."""
+
+    call: str
+    kind: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}:{self.line} calls {self.call}, which {self.kind}: a workflow that is executed again would see "
+            f"something else. Instead: {advice(self.kind)}; if it is harmless, put it in `with workflow.unsafe():`"
+        )
+
+
+class Watcher:
+    """Watches one lane's thread between `enter` and `exit`. With "warn" each place is logged once, with "error" reported."""
+
+    def __init__(self, action: Action) -> None:
+        self._action = action
+        self._known: set[tuple[str, int]] = set()
+        self._seen: list[Sighting] = []
+        self._stop: Callable[[], None] | None = None
+        self._looking = False
+
+    def enter(self, run: Run) -> None:
+        """Watch this thread from now on."""
+        self._seen.clear()
+        self._stop = _start_profile(self._called) if sys.version_info < (3, 12) else _start_monitoring(self._called)
+
+    def exit(self) -> DeterminismError | None:
+        """Watch no more; with "error", what was seen."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+        if self._action == "error" and self._seen:
+            return DeterminismError("; ".join(str(each) for each in self._seen))
+        return None
+
+    def _called(self, function: Any, frame: FrameType | None) -> None:
+        """A C function is about to be called in `frame`."""
+        kind = kind_of(function)
+        if kind is None or self._looking or frame is None:
+            return
+        self._looking = True
+        try:
+            self._judge(function, kind, frame)
+        finally:
+            self._looking = False
+
+    def _judge(self, function: Any, kind: str, frame: FrameType) -> None:
+        run = current_run()
+        if run is None or run.unsafe:
+            return
+        found = _author(frame)
+        if found is None:
+            return
+        sighting = Sighting(_name(function, frame, found), kind, found.f_code.co_filename, found.f_lineno)
+        place = (sighting.file, sighting.line)
+        if self._action == "error":
+            if all((each.file, each.line) != place for each in self._seen):
+                self._seen.append(sighting)
+        elif place not in self._known:
+            self._known.add(place)
+            logger.warning("workflow code is not deterministic: %s", sighting)
+
+
+def _author(frame: FrameType) -> FrameType | None:
+    """The frame to blame, None if nobody is: the call is ours, or excused."""
+    first: FrameType | None = None
+    each: FrameType | None = frame
+    while each is not None:
+        file = each.f_code.co_filename
+        if file.startswith(_OURS):
+            return first
+        if file.startswith("<frozen") or file.startswith(_EXCUSED):
+            return None
+        if file.startswith(_PACKAGES):
+            first = first or each
+        elif not file.startswith(_STDLIB):
+            return each
+        each = each.f_back
+    return first
+
+
+def _name(function: Any, frame: FrameType, author: FrameType) -> str:
+    """What the author called: the outermost function between their line and the clock, or the C function itself."""
+    inner: CodeType | None = None
+    each: FrameType | None = frame
+    while each is not None and each is not author:
+        inner, module = each.f_code, each.f_globals.get("__name__", "")
+        each = each.f_back
+    if inner is not None:
+        return f"{module}.{inner.co_qualname}()"
+    owner = getattr(function, "__self__", None)
+    prefix = getattr(owner, "__name__", None) or type(owner).__name__
+    return f"{prefix}.{function.__name__}()".replace("posix.", "os.").replace("builtins.", "").replace("_io.", "")
+
+
+# --- ways to see calls -----------------------------------------------------------------------------------------------
+
+
+def _start_profile(called: Callable[[Any, FrameType | None], None]) -> Callable[[], None]:
+    before = sys.getprofile()
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call":
+            called(argument, frame)
+
+    sys.setprofile(profile)
+    return lambda: sys.setprofile(before)
+
+
+_TOOL = 4  # free for anybody: 0 to 3 and 5 have names in the standard library
+_watching = threading.local()
+
+
+def _start_monitoring(called: Callable[[Any, FrameType | None], None]) -> Callable[[], None]:
+    """Monitoring is the whole interpreter's: it is switched on while any lane watches, and asks each thread who watches."""
+    monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+    _watching.called = called
+    with _monitor_lock:
+        if monitoring.get_tool(_TOOL) is None:
+            monitoring.use_tool_id(_TOOL, "hourglass")
+            monitoring.register_callback(_TOOL, monitoring.events.CALL, _on_call)
+        _watchers.append(called)
+        monitoring.set_events(_TOOL, monitoring.events.CALL)
+
+    def stop() -> None:
+        _watching.called = None
+        with _monitor_lock:
+            _watchers.remove(called)
+            if not _watchers:
+                monitoring.set_events(_TOOL, 0)
+
+    return stop
+
+
+_monitor_lock = threading.Lock()
+_watchers: list[Callable[[Any, FrameType | None], None]] = []
+
+
+def _on_call(code: CodeType, offset: int, function: Any, first: object) -> None:
+    called = getattr(_watching, "called", None)
+    if called is not None:
+        called(_bound(function, first), sys._getframe(1))
+
+
+def _bound(function: Any, first: object) -> Any:
+    """Monitoring names the function of a method call and its first argument apart; the table wants them together."""
+    if type(function).__name__ == "method_descriptor":
+        try:
+            return function.__get__(first)
+        except TypeError:
+            return function
+    return function

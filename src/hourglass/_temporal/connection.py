@@ -1,0 +1,213 @@
+"""Connect to a Temporal server, and the connection: calls for clients, handles for workers.
+
+Everything here runs on one loop, and that loop must outlive the connection: what Core answers belongs to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import Mapping
+from typing import TypeVar
+
+import temporalio.api.workflowservice.v1 as ws
+
+from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._bridge.service import Request
+from hourglass._bridge.tls import TLSConfig
+from hourglass._temporal import core, refusals, service, version
+from hourglass._temporal.calls import Scope
+from hourglass._temporal.configs import check_target, client_settings, worker_settings
+from hourglass._temporal.handle import CoreHandle
+from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, TargetError
+
+A = TypeVar("A")
+
+DEADLINE = 10.0
+"""Seconds to connect, and to open a handle."""
+
+# A server that is starting accepts connections before it serves them.
+_STARTING = "not healthy yet"
+_STATUS = re.compile(r"code: '?([A-Za-z ]+)")
+
+
+async def connect(
+    target: str,
+    *,
+    namespace: str = "default",
+    tls: TLSConfig | bool | None = None,
+    api_key: str | None = None,
+    rpc_metadata: Mapping[str, str | bytes] | None = None,
+    identity: str = "",
+    timeout: float = DEADLINE,
+) -> TemporalConnection:
+    """Connect to `host:port` and make sure that the namespace exists, all within `timeout` seconds.
+
+    Raises `TargetError`, `ConnectionFailedError`, `NamespaceNotFoundError`, or `ServiceError` where access is
+    refused.
+    """
+    check_target(target)
+    if not namespace:
+        raise TargetError("a namespace must have a name, such as default")
+    identity = identity or f"{os.getpid()}@{socket.gethostname()}"
+    settings = client_settings(
+        target,
+        version=version.installed() or version.KNOWN,
+        identity=identity,
+        tls=tls,
+        api_key=api_key,
+        rpc_metadata=rpc_metadata or {},
+        timeout=timeout,
+    )
+    try:
+        # Core's own limit does not hold against a peer that accepts and says nothing.
+        async with asyncio.timeout(timeout):
+            while True:
+                try:
+                    client = await core.connect(settings)
+                    break
+                except RuntimeError as error:
+                    if _STARTING not in str(error):
+                        raise
+                await asyncio.sleep(0.1)
+            connection = TemporalConnection(client, target, namespace, identity)
+            await connection.check_namespace(timeout)
+            return connection
+    except TimeoutError:
+        raise _unreachable(target, f"no answer within {timeout:g} s") from None
+    except RuntimeError as error:
+        raise _refused(str(error), target, namespace) from None
+    except ValueError as error:
+        raise TargetError(f"Core cannot use this configuration for {target}: {error}") from None
+
+
+def _unreachable(target: str, reason: str) -> ConnectionFailedError:
+    return ConnectionFailedError(
+        f"cannot connect to a Temporal server at {target}: {reason}. Check the address, or start one with "
+        "`temporal server start-dev`",
+        status="UNAVAILABLE",
+    )
+
+
+def _refused(reason: str, target: str, namespace: str) -> ServiceError:
+    reason = " ".join(reason.removeprefix("Failed client connect: ").split())
+    status = _STATUS.search(reason)
+    name = status.group(1).strip().lower().replace(" ", "") if status else ""
+    if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
+        kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
+        return refusals.denied(kind, "", namespace, target)
+    return _unreachable(target, reason[:300])
+
+
+class TemporalConnection:
+    """An open connection to a server, for one namespace."""
+
+    def __init__(self, client: core.Ref, target: str, namespace: str, identity: str) -> None:
+        self._client = client
+        self._target = target
+        self._scope = Scope(namespace, identity)
+        self._disposals: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"TemporalConnection({self._target!r}, namespace={self.namespace!r})"
+
+    @property
+    def target(self) -> str:
+        """What it is connected to, without secrets."""
+        return self._target
+
+    @property
+    def namespace(self) -> str:
+        """The namespace it works in."""
+        return self._scope.namespace
+
+    @property
+    def identity(self) -> str:
+        """Who we say we are."""
+        return self._scope.identity
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask, and wait for the answer."""
+        self._check_open()
+        answer: A = await service.perform(self._client, request, self._scope, self._target)
+        return answer
+
+    async def check_namespace(self, timeout: float = DEADLINE) -> None:
+        """Raise `NamespaceNotFoundError` where the server does not have our namespace."""
+        message = ws.DescribeNamespaceRequest(namespace=self.namespace)
+        try:
+            await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
+        except core.RpcError as error:
+            refusal = refusals.Refusal(*error.args)
+            match refusal.status:
+                case "NOT_FOUND":
+                    raise refusals.no_namespace(self.namespace, self._target) from None
+                case "PERMISSION_DENIED" | "UNIMPLEMENTED":
+                    return  # a key may be allowed to work in a namespace and not to describe it
+                case "UNAUTHENTICATED":
+                    raise refusals.denied(
+                        refusal.status, refusal.message, self.namespace, self._target
+                    ) from None
+                case "INVALID_ARGUMENT":
+                    raise TargetError(
+                        f"{self.namespace!r} cannot be a namespace: {refusal.message}"
+                    ) from None
+                case _:
+                    raise _unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
+
+    async def open_handle(self, config: HandleConfig) -> CoreHandle:
+        """Open a handle for a task queue. Raises `ServiceError` where Core or the server refuses."""
+        self._check_open()
+        settings = worker_settings(self.namespace, config, self.identity)
+        try:
+            worker = core.new_worker(self._client, settings)
+        except (RuntimeError, ValueError) as error:
+            raise ServiceError(
+                f"no handle on the task queue {config.task_queue!r}: {error}", status="FAILED_PRECONDITION"
+            ) from None
+        handle = CoreHandle(worker, config, self.namespace)
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await core.validate(worker)
+        except BaseException as error:
+            self._dispose(handle)
+            if isinstance(error, TimeoutError):
+                raise _unreachable(self._target, f"no answer within {DEADLINE:g} s") from None
+            if isinstance(error, RuntimeError):
+                raise ServiceError(
+                    f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"
+                ) from None
+            raise
+        return handle
+
+    async def close(self) -> None:
+        """Let go of everything. Handles that were not finalized before live on for a while."""
+        self._client.drop()
+
+    def _check_open(self) -> None:
+        if self._client.gone:
+            raise ConnectionFailedError(
+                f"the connection to {self._target} is closed, or was inherited through a fork",
+                status="UNAVAILABLE",
+            )
+
+    def _dispose(self, handle: CoreHandle) -> None:
+        task = asyncio.get_running_loop().create_task(_discard(handle))
+        self._disposals.add(task)
+        task.add_done_callback(self._disposals.discard)
+
+
+async def _discard(handle: CoreHandle) -> None:
+    """End a handle that was never used: merely dropped it goes on polling, and takes tasks with it."""
+    handle.initiate_shutdown()
+    for poll in (handle.poll_activation, handle.poll_activity):
+        try:
+            await poll()
+        except (Shutdown, HandleBroken):
+            pass
+    try:
+        await handle.finalize_shutdown()
+    except HourglassError:
+        pass

@@ -1,0 +1,148 @@
+"""RPC errors as errors of ours: what was refused, why, and what to do. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.api.common.v1 import GrpcStatus
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure, WorkflowExecutionAlreadyStartedFailure
+
+from hourglass._bridge import service as sv
+from hourglass.errors import (
+    ConnectionFailedError,
+    HourglassError,
+    NamespaceNotFoundError,
+    QueryFailedError,
+    ServiceError,
+    ServiceTimeoutError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
+)
+
+STATUS: tuple[str, ...] = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+"""gRPC's names of its numbers."""
+
+
+class Refusal:
+    """What an RPC error says: the name of its status, a message, and details as encoded messages."""
+
+    def __init__(self, code: int, message: str, details: bytes) -> None:
+        self.status = STATUS[code] if 0 <= code < len(STATUS) else "UNKNOWN"
+        self.message = message
+        self._details = details
+
+    def detail(self, kind: type[Any]) -> Any | None:
+        """The first detail, if it is of this kind."""
+        try:
+            status = GrpcStatus.FromString(self._details)
+        except Exception:  # details are a courtesy of the server: without them the message must do
+            return None
+        found = kind()
+        return found if status.details and status.details[0].Unpack(found) else None
+
+
+def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
+    """The server does not have this namespace."""
+    return NamespaceNotFoundError(
+        f"the server at {target} has no namespace {namespace!r}. Create it with "
+        f"`temporal operator namespace create -n {namespace} --address {target}`, or check the name "
+        "(on Temporal Cloud it ends with the account's id)",
+        status="NOT_FOUND",
+    )
+
+
+def error_for(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+    """The error to raise for a refused request."""
+    match refusal.status:
+        case "NOT_FOUND":
+            return _not_found(refusal, request, namespace, target)
+        case "ALREADY_EXISTS":
+            return _exists(refusal, request)
+        case "INVALID_ARGUMENT" if isinstance(request, sv.QueryWorkflow):
+            return QueryFailedError(refusal.message)
+        case "DEADLINE_EXCEEDED" | "CANCELLED":
+            return too_late(request, target)
+        case "UNAVAILABLE":
+            return ConnectionFailedError(
+                f"the server at {target} cannot be reached: {refusal.message}", status=refusal.status
+            )
+        case "PERMISSION_DENIED" | "UNAUTHENTICATED":
+            return denied(refusal.status, refusal.message, namespace, target)
+        case _:
+            return ServiceError(
+                f"{_name(request)} was refused: {refusal.message} ({refusal.status})", status=refusal.status
+            )
+
+
+def denied(status: str, message: str, namespace: str, target: str) -> ServiceError:
+    """The server does not let us in."""
+    return ServiceError(
+        f"the server at {target} refuses access to the namespace {namespace!r}: {message or status}. "
+        "Check the API key or the TLS certificate, and that it is allowed to use this namespace",
+        status=status,
+    )
+
+
+def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
+    """There was no answer in time."""
+    hint = ""
+    if isinstance(request, sv.QueryWorkflow):
+        hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
+    return ServiceTimeoutError(
+        f"the server at {target} did not answer {_name(request)} in time{hint}", status="DEADLINE_EXCEEDED"
+    )
+
+
+def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+    if refusal.detail(NamespaceNotFoundFailure) is not None:
+        return no_namespace(namespace, target)
+    if isinstance(request, (sv.CompleteActivity, sv.HeartbeatActivity)):
+        return ServiceError(
+            "this activity does not wait any more: it has ended, timed out or been cancelled, or its "
+            f"workflow has closed ({refusal.message})",
+            status=refusal.status,
+        )
+    workflow_id = getattr(request, "workflow_id", "")
+    if not workflow_id:
+        return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
+    run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
+    return WorkflowNotFoundError(
+        f"workflow {workflow_id!r}{run} is not there or has closed, in namespace {namespace!r}: "
+        f"{refusal.message}",
+        status=refusal.status,
+    )
+
+
+def _exists(refusal: Refusal, request: sv.Request[Any]) -> HourglassError:
+    detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
+    if not isinstance(request, sv.StartWorkflow) or detail is None:
+        return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
+    return WorkflowAlreadyStartedError(
+        f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",
+        workflow_id=request.workflow_id,
+        workflow_type=request.workflow_type,
+        run_id=detail.run_id,
+    )
+
+
+def _name(request: sv.Request[Any]) -> str:
+    workflow_id = getattr(request, "workflow_id", "")
+    return f"{type(request).__name__}({workflow_id!r})" if workflow_id else type(request).__name__

@@ -1,0 +1,278 @@
+"""Exceptions to failures and back, as Temporal's Python SDK does it, so that both read each other's.
+
+Invariants: nothing here raises, whatever the exception is like; chains are handled in loops, so that their
+length is no matter; a failure that came off the wire goes back as it came, also what our exceptions do not
+show of it.
+
+Must not know how values are encoded: the functions to do so are given.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from hourglass import errors
+from hourglass.errors import RetryState, TimeoutType
+
+from ._chains import Decode, Encode, causes, joined, opened
+from ._data import (
+    ActivityFailure,
+    ApplicationFailure,
+    CanceledFailure,
+    ChildWorkflowFailure,
+    Failure,
+    FailureInfo,
+    Payload,
+    ServerFailure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
+
+SOURCE = "HourglassSDK"
+"""Who wrote a failure. Servers and SDKs show it, and act on none but the server's own name for itself."""
+
+MOST_CAUSES = 50
+"""Longer chains are cut in the middle: Core reads nothing that is nested 100 deep."""
+_LAST_CAUSES = 10
+
+_ORIGIN = "_hourglass_failure"
+
+
+# --- exception to failure -------------------------------------------------------------------------
+
+
+def to_failure(exc: BaseException, encode: Encode) -> Failure:
+    """An exception and its causes as a failure."""
+    failure: Failure | None = None
+    for link in reversed(_chain(exc)):
+        origin = _origin(link)
+        if origin is None:
+            failure = _own_failure(link, failure, encode)
+        elif _cause_is_original(link):
+            failure = origin
+        else:
+            failure = msgspec.structs.replace(origin, cause=failure)
+    assert failure is not None
+    return _shortened(failure)
+
+
+def _chain(exc: BaseException) -> list[BaseException]:
+    """The exception and its causes, each once, up to one whose failure already holds all the others."""
+    found: list[BaseException] = []
+    seen: set[int] = set()
+    link: BaseException | None = exc
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        found.append(link)
+        if _origin(link) is not None and _cause_is_original(link):
+            break
+        link = _cause(link)
+    return found
+
+
+def _cause(exc: BaseException) -> BaseException | None:
+    if exc.__cause__ is not None:
+        return exc.__cause__
+    return None if exc.__suppress_context__ else exc.__context__
+
+
+def _origin(exc: BaseException) -> Failure | None:
+    kept = exc.__dict__.get(_ORIGIN)
+    return kept[0] if kept is not None else None
+
+
+def _cause_is_original(exc: BaseException) -> bool:
+    """Whether it has the cause that it came with. A copy of it has none, and is the same failure."""
+    return exc.__cause__ is None or exc.__cause__ is exc.__dict__[_ORIGIN][1]
+
+
+def _own_failure(exc: BaseException, cause: Failure | None, encode: Encode) -> Failure:
+    return Failure(
+        message=_message(exc),
+        info=_info(exc, encode),
+        cause=cause,
+        stack_trace=_stack(exc),
+        source=SOURCE,
+    )
+
+
+def _message(exc: BaseException) -> str:
+    if isinstance(exc, errors.FailureError) and isinstance(getattr(exc, "message", None), str):
+        return _clean(exc.message)
+    try:
+        text = _clean(str(exc))
+    except Exception as error:
+        return f"(the message of this {type(exc).__name__} raised {type(error).__name__})"
+    return "Cancelled" if not text and isinstance(exc, errors.Cancelled) else text
+
+
+def _stack(exc: BaseException) -> str:
+    try:
+        return _clean("\n".join(traceback.format_tb(exc.__traceback__)))
+    except Exception:
+        return ""
+
+
+def _clean(text: str) -> str:
+    """Text that UTF-8 can hold: protobuf refuses lone surrogates, which come from file names."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _info(exc: BaseException, encode: Encode) -> FailureInfo:
+    """The kind of failure. Authors' subclasses may lack what our constructors set: trust nothing."""
+    match exc:
+        case errors.Cancelled():
+            return CanceledFailure()
+        case errors.TimedOutError():
+            kept = _details(exc, "last_heartbeat_details", encode)
+            return TimeoutFailure(_number(exc, "type", TimeoutType), kept)
+        case errors.CancelledError():
+            return CanceledFailure(_details(exc, "details", encode))
+        case errors.TerminatedError():
+            return TerminatedFailure()
+        case errors.ServerError():
+            return ServerFailure(bool(getattr(exc, "non_retryable", False)))
+        case errors.ActivityError():
+            return ActivityFailure(**_attributes(exc, ActivityFailure))
+        case errors.ChildWorkflowError():
+            return ChildWorkflowFailure(**_attributes(exc, ChildWorkflowFailure))
+        case errors.ApplicationError():
+            return _application(exc, encode)
+        case _:
+            return ApplicationFailure(type=_clean(type(exc).__name__))
+
+
+def _application(exc: errors.ApplicationError, encode: Encode) -> ApplicationFailure:
+    return ApplicationFailure(
+        type=_clean(str(getattr(exc, "type", type(exc).__name__))),
+        non_retryable=bool(getattr(exc, "non_retryable", False)),
+        details=_details(exc, "details", encode),
+        next_retry_delay=_delay(getattr(exc, "next_retry_delay", None)),
+    )
+
+
+def _delay(value: Any) -> float | None:
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return seconds if 0 <= seconds < 1e10 else None
+
+
+def _number(exc: BaseException, name: str, kind: Any) -> Any:
+    try:
+        return kind(getattr(exc, name, 0))
+    except ValueError:
+        return kind(0)
+
+
+def _attributes(
+    exc: BaseException, info: type[ActivityFailure] | type[ChildWorkflowFailure]
+) -> dict[str, Any]:
+    """The fields that an exception shares with its failure by name, if they are of the right type."""
+    found: dict[str, Any] = {"retry_state": _number(exc, "retry_state", RetryState)}
+    for name in info.__struct_fields__:
+        value = getattr(exc, name, None)
+        if name != "retry_state" and isinstance(value, int if name.endswith("_event_id") else str):
+            found[name] = value
+    return found
+
+
+def _details(exc: BaseException, name: str, encode: Encode) -> tuple[Payload, ...]:
+    values = getattr(exc, name, ())
+    if not isinstance(values, (tuple, list)):
+        values = () if values is None else (values,)
+    return tuple([_detail(value, encode) for value in values])
+
+
+def _detail(value: Any, encode: Encode) -> Payload:
+    try:
+        return encode(value)
+    except Exception as error:
+        text = f"(a {type(value).__name__} that could not be encoded: {type(error).__name__})"
+        try:
+            return encode(text)
+        except Exception:  # a converter that encodes nothing at all: still no reason to lose the failure
+            return Payload(msgspec.json.encode(text))
+
+
+def _shortened(failure: Failure) -> Failure:
+    links = list(causes(failure))
+    if len(links) <= MOST_CAUSES:
+        return failure
+    left_out = len(links) - (MOST_CAUSES - 1)
+    gap = Failure(
+        f"({left_out} more causes left out here)", ApplicationFailure("CausesLeftOut"), source=SOURCE
+    )
+    return joined([*links[: MOST_CAUSES - 1 - _LAST_CAUSES], gap, *links[-_LAST_CAUSES:]])
+
+
+# --- failure to exception -------------------------------------------------------------------------
+
+
+def from_failure(failure: Failure, decode: Decode) -> BaseException:
+    """A failure and its causes as an exception."""
+    exc: errors.FailureError | None = None
+    for link in reversed(list(causes(failure))):
+        readable = opened(link, decode)
+        made = _exception(readable.message, readable.info, decode)
+        made.remote_traceback = readable.stack_trace
+        made.__cause__ = exc
+        made.__dict__[_ORIGIN] = (link, exc)
+        exc = made
+    assert exc is not None
+    return exc
+
+
+def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors.FailureError:
+    """The exception for one link. The texts for an empty message are those of Temporal's Python SDK."""
+    match info:
+        case ApplicationFailure():
+            return errors.ApplicationError(
+                message or "Application error",
+                *_values(info.details, decode),
+                type=info.type,
+                non_retryable=info.non_retryable,
+                next_retry_delay=_as_timedelta(info.next_retry_delay),
+            )
+        case TimeoutFailure():
+            beats = _values(info.last_heartbeat_details, decode)
+            return errors.TimedOutError(message or "Timeout", type=info.type, last_heartbeat_details=beats)
+        case CanceledFailure():
+            return errors.CancelledError(message or "Cancelled", *_values(info.details, decode))
+        case TerminatedFailure():
+            return errors.TerminatedError(message or "Terminated")
+        case ServerFailure():
+            return errors.ServerError(message or "Server error", non_retryable=info.non_retryable)
+        case ActivityFailure():
+            return errors.ActivityError(message or "Activity error", **msgspec.structs.asdict(info))
+        case ChildWorkflowFailure():
+            return errors.ChildWorkflowError(
+                message or "Child workflow error", **msgspec.structs.asdict(info)
+            )
+        case _:
+            return errors.FailureError(message or "Failure error")
+
+
+def _values(payloads: Iterable[Payload], decode: Decode) -> tuple[Any, ...]:
+    return tuple([_value(payload, decode) for payload in payloads])
+
+
+def _value(payload: Payload, decode: Decode) -> Any:
+    """A detail; where nobody here can read it, the payload itself, rather than losing the failure."""
+    try:
+        return decode(payload)
+    except Exception:
+        return payload
+
+
+def _as_timedelta(seconds: float | None) -> timedelta | None:
+    try:
+        return None if seconds is None else timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None

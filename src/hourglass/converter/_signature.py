@@ -1,0 +1,203 @@
+"""`Signature`: how a function's arguments travel.
+
+The wire is positional: keyword arguments are bound to their places before anything is sent, gaps are filled
+with defaults, and trailing defaults are left to the receiver. Arguments are bound, not type-checked; types
+matter when decoding.
+
+Invariant: after construction a signature holds what a plain positional call needs, so that binding it is
+one comparison. Must not know of workflows or activities: `what` is their name for messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Optional
+
+from hourglass.errors import ArgumentError, DecodeError, DefinitionError, EncodeError
+
+from ._annotations import innermost, resolve, scope_of
+from ._converter import Converter
+from ._data import Payload
+
+_Kind = inspect.Parameter
+_NO_KWARGS: Mapping[str, Any] = types.MappingProxyType({})
+
+
+class Signature:
+    """The parameters of a function that travel, and how to bind, encode and decode arguments for them."""
+
+    def __init__(
+        self,
+        what: str,
+        fn: Callable[..., Any],
+        signature: inspect.Signature,
+        scope: Mapping[str, Any],
+        *,
+        skip_first: bool,
+    ) -> None:
+        self.what = what
+        self._fn = fn
+        self._scope = scope
+        self._return_annotation = signature.return_annotation
+        given = list(signature.parameters.values())[1 if skip_first else 0 :]
+        _refuse_what_cannot_travel(what, given)
+        self._positional = tuple(
+            parameter
+            for parameter in given
+            if parameter.kind in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
+        )
+        self._rest = next((parameter for parameter in given if parameter.kind is _Kind.VAR_POSITIONAL), None)
+        self._keyword_only = frozenset(p.name for p in given if p.kind is _Kind.KEYWORD_ONLY)
+        self.parameters: tuple[str, ...] = tuple(parameter.name for parameter in self._positional)
+        self.required = sum(parameter.default is _Kind.empty for parameter in self._positional)
+        """How many arguments there must be."""
+        self._most = sys.maxsize if self._rest is not None else len(self._positional)
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], *, what: str, skip_first: bool = False) -> Signature:
+        """The signature of a function; `skip_first` leaves out a method's `self`.
+
+        Call it where the function is defined: classes that are local there are found then, and not later.
+        """
+        try:
+            signature = inspect.signature(fn)
+        except (TypeError, ValueError) as error:
+            raise DefinitionError(f"{what}: its parameters cannot be known ({error})") from error
+        inner = innermost(fn)
+        scope = scope_of(inner, sys._getframe(1))
+        return cls(what, inner, signature, scope, skip_first=skip_first)
+
+    def __repr__(self) -> str:
+        rest = () if self._rest is None else (f"*{self._rest.name}",)
+        return f"<Signature of {self.what}({', '.join((*self.parameters, *rest))})>"
+
+    # --- types, resolved when they are first wanted: modules may import each other in circles ---
+
+    @cached_property
+    def types(self) -> tuple[Any, ...]:
+        """The types of `parameters`; Any where nothing is known."""
+        return tuple(self._type_of(parameter) for parameter in self._positional)
+
+    @cached_property
+    def rest_type(self) -> Any:
+        """The type of each argument beyond `parameters`, where the function takes `*args`."""
+        return Any if self._rest is None else self._type_of(self._rest)
+
+    @cached_property
+    def return_type(self) -> Any:
+        """The type of the result; Any where nothing is known."""
+        return resolve(self._return_annotation, self._fn, self._scope)
+
+    def _type_of(self, parameter: inspect.Parameter) -> Any:
+        hint = resolve(parameter.annotation, self._fn, self._scope)
+        if parameter.default is None and hint is not Any:
+            return Optional[hint]  # noqa: UP045 - not every hint knows `|`. `x: str = None` means what it does
+        return hint
+
+    # --- binding ---
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_KWARGS) -> list[Any]:
+        """The arguments of a call in the order of the wire. Raises ArgumentError."""
+        if not kwargs and self.required <= len(args) <= self._most:
+            return list(args)
+        if len(args) > self._most:
+            raise ArgumentError(f"{self.what} takes {self._takes()}, got {len(args)}")
+        self._check_names(len(args), kwargs)
+        return self._fill(args, kwargs)
+
+    def _fill(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        last = max((i for i, name in enumerate(self.parameters) if name in kwargs), default=-1)
+        bound = list(args)
+        for parameter in self._positional[len(args) :]:
+            position = len(bound)
+            if parameter.name in kwargs:
+                bound.append(kwargs[parameter.name])
+            elif parameter.default is _Kind.empty:
+                raise ArgumentError(
+                    f"{self.what} misses its argument {parameter.name!r}: it takes {self._takes()}"
+                )
+            elif position > last:
+                break
+            else:
+                bound.append(parameter.default)
+        return bound
+
+    def _check_names(self, count: int, kwargs: Mapping[str, Any]) -> None:
+        for name in kwargs:
+            if name in self._keyword_only:
+                raise ArgumentError(
+                    f"{self.what}: {name!r} is keyword-only and keeps its default: the wire is positional"
+                )
+            if name not in self.parameters:
+                raise ArgumentError(f"{self.what} has no argument {name!r}: it takes {self._takes()}")
+            position = self.parameters.index(name)
+            if position < count:
+                raise ArgumentError(f"{self.what} got its argument {name!r} twice")
+            if self._positional[position].kind is _Kind.POSITIONAL_ONLY:
+                raise ArgumentError(f"{self.what}: {name!r} is positional-only")
+
+    def _takes(self) -> str:
+        """How many arguments, and which, in words."""
+        if self._rest is not None:
+            names = ", ".join((*self.parameters, f"*{self._rest.name}"))
+            return f"{self.required} or more arguments ({names})"
+        if not self.parameters:
+            return "no arguments"
+        most = len(self.parameters)
+        number = str(most) if most == self.required else f"{self.required} to {most}"
+        plural = "" if number == "1" else "s"
+        return f"{number} argument{plural} ({', '.join(self.parameters)})"
+
+    # --- travelling ---
+
+    def encode(
+        self, converter: Converter, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_KWARGS
+    ) -> tuple[Payload, ...]:
+        """The arguments of a call as payloads. Raises ArgumentError or EncodeError."""
+        values = self.bind(args, kwargs)
+        payloads: list[Payload] = []
+        try:
+            for value in values:
+                payloads.append(converter.encode(value))
+        except EncodeError as error:
+            raise EncodeError(f"{self._name(len(payloads))}: {error}") from error.__cause__
+        return tuple(payloads)
+
+    def decode(self, converter: Converter, payloads: Sequence[Payload]) -> list[Any]:
+        """Fresh arguments out of payloads; trailing defaults are left to the call. Raises ArgumentError."""
+        count = len(payloads)
+        if not self.required <= count <= self._most:
+            raise ArgumentError(f"{self.what} takes {self._takes()}, got {count}")
+        hints = self.types
+        if count > len(hints):
+            hints = hints + (self.rest_type,) * (count - len(hints))
+        values: list[Any] = []
+        try:
+            for payload, hint in zip(payloads, hints, strict=False):
+                values.append(converter.decode(payload, hint))
+        except DecodeError as error:
+            raise ArgumentError(f"{self._name(len(values))}: {error}") from error
+        return values
+
+    def _name(self, position: int) -> str:
+        if position < len(self.parameters):
+            return f"argument {self.parameters[position]!r} of {self.what}"
+        assert self._rest is not None
+        return f"argument {self._rest.name!r}[{position - len(self.parameters)}] of {self.what}"
+
+
+def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.kind is _Kind.VAR_KEYWORD:
+            raise DefinitionError(
+                f"{what} takes **{parameter.name}: arguments travel by position, so each needs a parameter"
+            )
+        if parameter.kind is _Kind.KEYWORD_ONLY and parameter.default is _Kind.empty:
+            raise DefinitionError(
+                f"{what}: {parameter.name!r} is keyword-only without a default, "
+                "and arguments travel by position: move it before the *"
+            )

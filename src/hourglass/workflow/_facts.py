@@ -1,0 +1,219 @@
+"""Deterministic facts: time, randomness, who and where the workflow is. The same on every execution of the same run."""
+
+from __future__ import annotations
+
+import logging
+import random as _random
+import uuid as _uuid
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from hourglass._engine.commands import SetPatchMarker
+from hourglass._engine.context import LiveRun, require_run
+from hourglass._engine.events import RetryRule
+from hourglass._engine.fibers import require_fiber
+from hourglass._engine.options import RetryPolicy
+from hourglass.errors import ReadOnlyError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """Who a workflow is, and where it stands."""
+
+    workflow_id: str
+    run_id: str
+    workflow_type: str
+    namespace: str
+    task_queue: str
+    attempt: int
+    start_time: datetime
+    first_execution_run_id: str
+    continued_run_id: str | None
+    parent_workflow_id: str | None
+    parent_run_id: str | None
+    root_workflow_id: str | None
+    root_run_id: str | None
+    cron_schedule: str | None
+    execution_timeout: timedelta | None
+    run_timeout: timedelta | None
+    task_timeout: timedelta | None
+    retry_policy: RetryPolicy | None
+    history_length: int
+    history_size: int
+    is_continue_as_new_suggested: bool
+    cancel_requested: bool
+    cancel_reason: str | None
+
+
+def info() -> Info:
+    """Who this workflow is, and where it stands."""
+    live = require_run("workflow.info")
+    started = live.started
+    assert started is not None
+    facts = live.facts
+    return Info(
+        workflow_id=started.workflow_id,
+        run_id=live.state.run_id,
+        workflow_type=started.workflow_type,
+        namespace=live.settings.namespace,
+        task_queue=live.settings.task_queue,
+        attempt=started.attempt,
+        start_time=_moment(started.start_time_ns),
+        first_execution_run_id=started.first_execution_run_id or live.state.run_id,
+        continued_run_id=started.continued_run_id or None,
+        parent_workflow_id=started.parent_workflow_id or None,
+        parent_run_id=started.parent_run_id or None,
+        root_workflow_id=started.root_workflow_id or None,
+        root_run_id=started.root_run_id or None,
+        cron_schedule=started.cron_schedule or None,
+        execution_timeout=_span(started.execution_timeout),
+        run_timeout=_span(started.run_timeout),
+        task_timeout=_span(started.task_timeout),
+        retry_policy=_policy(started.retry_policy),
+        history_length=facts.history_length,
+        history_size=facts.history_size,
+        is_continue_as_new_suggested=facts.continue_as_new_suggested,
+        cancel_requested=live.cancel_reason is not None,
+        cancel_reason=live.cancel_reason,
+    )
+
+
+def _span(value: float) -> timedelta | None:
+    return timedelta(seconds=value) if value else None
+
+
+def _moment(nanoseconds: int) -> datetime:
+    # Integer arithmetic: a float of seconds since the epoch is off by up to a microsecond.
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=nanoseconds // 1000)
+
+
+def _policy(rule: RetryRule | None) -> RetryPolicy | None:
+    if rule is None:
+        return None
+    return RetryPolicy(
+        initial_interval=rule.initial_interval or 1.0,
+        backoff_coefficient=rule.backoff_coefficient or 2.0,
+        maximum_interval=rule.maximum_interval or None,
+        maximum_attempts=rule.maximum_attempts,
+        non_retryable_error_types=rule.non_retryable_error_types,
+    )
+
+
+def now() -> datetime:
+    """The time, in UTC, as of the current workflow task. Use it in the place of `datetime.now`."""
+    return _moment(require_run("workflow.now").facts.timestamp_ns)
+
+
+def time() -> float:
+    """The time as seconds since the epoch, as of the current workflow task. Use it in the place of `time.time`."""
+    return require_run("workflow.time").facts.timestamp_ns / 1e9
+
+
+def time_ns() -> int:
+    """The time as nanoseconds since the epoch, as of the current workflow task."""
+    return require_run("workflow.time_ns").facts.timestamp_ns
+
+
+def random() -> _random.Random:
+    """The run's own source of random numbers, the same on every execution."""
+    live = require_run("workflow.random")
+    if live.latched:
+        _refuse_randomness(live)
+    return live.random
+
+
+def uuid4() -> _uuid.UUID:
+    """A new UUID, the same on every execution. Use it in the place of `uuid.uuid4`."""
+    return _uuid.UUID(int=random().getrandbits(128), version=4)
+
+
+def _refuse_randomness(live: LiveRun) -> None:
+    if live.dead:
+        live.refuse(require_fiber("randomness"), "randomness")
+    raise ReadOnlyError(
+        f"randomness is not allowed in {live.read_only}: drawing a number changes what comes next"
+    )
+
+
+def is_replaying() -> bool:
+    """Whether the code is catching up with its history right now. Almost never what you need."""
+    return require_run("workflow.is_replaying").facts.is_replaying
+
+
+def in_workflow() -> bool:
+    """Whether the caller is workflow code."""
+    from hourglass._engine.context import current_run
+
+    return current_run() is not None
+
+
+def all_handlers_finished() -> bool:
+    """Whether no signal or update handler is running; wait for it before returning or continuing as new."""
+    return require_run("workflow.all_handlers_finished").handlers.all_finished
+
+
+@contextmanager
+def unsafe() -> Iterator[None]:
+    """Allow what the call watcher reports: `with workflow.unsafe(): …`. You vouch that it changes nothing."""
+    live = require_run("workflow.unsafe")
+    live.unsafe += 1
+    try:
+        yield
+    finally:
+        live.unsafe -= 1
+
+
+def patched(patch_id: str) -> bool:
+    """Whether to take the new way: True in new runs, False in a run whose history already went the old way."""
+    return _patch(patch_id, deprecated=False)
+
+
+def deprecate_patch(patch_id: str) -> None:
+    """Say that the old way of a patch is gone from the code: only after all runs that took it have closed."""
+    _patch(patch_id, deprecated=True)
+
+
+def _patch(patch_id: str, *, deprecated: bool) -> bool:
+    fiber = require_fiber("workflow.patched")
+    live = fiber.run
+    known = live.patch_memo.get(patch_id)
+    if known is not None:
+        return known
+    taken = live.patch_memo[patch_id] = not live.facts.is_replaying or patch_id in live.patches
+    if taken:
+        live.issue(SetPatchMarker(patch_id, deprecated), fiber)
+    return taken
+
+
+class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logs with the workflow's ids, and stays quiet while a run catches up with its history."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name is logging's
+        """Quiet during replay."""
+        from hourglass._engine.context import current_run
+
+        live = current_run()
+        if live is not None and (live.facts.is_replaying or live.quiet):
+            return False
+        return super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the workflow's ids to the record, under `hourglass_workflow`."""
+        from hourglass._engine.context import current_run
+
+        live = current_run()
+        if live is not None and live.started is not None:
+            ids: Mapping[str, str] = {
+                "workflow_id": live.started.workflow_id,
+                "run_id": live.state.run_id,
+                "workflow_type": live.started.workflow_type,
+            }
+            kwargs["extra"] = {**(kwargs.get("extra") or {}), "hourglass_workflow": ids}
+            msg = f"{msg} ({live.started.workflow_type} {live.started.workflow_id})"
+        return msg, kwargs
+
+
+logger = WorkflowLogger(logging.getLogger("hourglass.workflow"), {})

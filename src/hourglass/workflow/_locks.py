@@ -1,0 +1,227 @@
+"""`Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, fair and in the turns of asyncio's."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from hourglass._engine.fibers import require_fiber, wait_for
+from hourglass._engine.scheduler import CANCELLED, PENDING, Future
+from hourglass.errors import Cancelled, ChannelEmptyError, UsageError
+
+T = TypeVar("T")
+
+
+def _waiter(waiters: deque[Future], what: str) -> Future:
+    fiber = require_fiber(what)
+    future = Future(fiber.scheduler)
+    waiters.append(future)
+    return future
+
+
+def _wake_one(waiters: deque[Future]) -> bool:
+    for waiter in waiters:
+        if waiter.state == PENDING:
+            waiter.resolve()
+            return True
+    return False
+
+
+class Lock:
+    """Mutual exclusion between the tasks of one workflow: `with lock: …`."""
+
+    def __init__(self) -> None:
+        self._locked = False
+        self._waiters: deque[Future] = deque()
+
+    def locked(self) -> bool:
+        """Whether somebody holds it."""
+        return self._locked
+
+    def acquire(self) -> None:
+        """Take the lock; wait while somebody else holds it."""
+        if not self._locked and all(waiter.state == CANCELLED for waiter in self._waiters):
+            require_fiber("taking a lock")
+            self._locked = True
+            return
+        waiter = _waiter(self._waiters, "waiting for a lock")
+        try:
+            try:
+                wait_for(waiter)
+            finally:
+                self._waiters.remove(waiter)
+        except Cancelled:
+            if not self._locked:
+                self._wake_first()
+            raise
+        self._locked = True
+
+    def release(self) -> None:
+        """Give the lock back; the one who waited longest takes it."""
+        if not self._locked:
+            raise UsageError("a lock was released that nobody holds")
+        self._locked = False
+        self._wake_first()
+
+    def _wake_first(self) -> None:
+        if self._waiters and self._waiters[0].state == PENDING:
+            self._waiters[0].resolve()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Semaphore:
+    """At most so many tasks of one workflow at a time: `with semaphore: …`."""
+
+    def __init__(self, value: int = 1) -> None:
+        if value < 0:
+            raise UsageError(f"a semaphore cannot begin at {value}")
+        self._value = value
+        self._waiters: deque[Future] = deque()
+
+    def locked(self) -> bool:
+        """Whether one would have to wait."""
+        return self._value == 0 or any(waiter.state != CANCELLED for waiter in self._waiters)
+
+    def acquire(self) -> None:
+        """Take a place; wait while there is none."""
+        if not self.locked():
+            require_fiber("taking a semaphore")
+            self._value -= 1
+            return
+        waiter = _waiter(self._waiters, "waiting for a semaphore")
+        try:
+            try:
+                wait_for(waiter)
+            finally:
+                self._waiters.remove(waiter)
+        except Cancelled:
+            if waiter.state != CANCELLED:  # the place was ours already: hand it on
+                self._value += 1
+                self._wake_next()
+            raise
+        if self._value > 0:
+            self._wake_next()
+
+    def release(self) -> None:
+        """Give a place back."""
+        self._value += 1
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        if _wake_one(self._waiters):
+            self._value -= 1
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Event:
+    """A flag that tasks can wait for."""
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiters: deque[Future] = deque()
+
+    def is_set(self) -> bool:
+        """Whether the flag is up."""
+        return self._set
+
+    def set(self) -> None:
+        """Raise the flag: all who wait go on."""
+        if not self._set:
+            self._set = True
+            for waiter in self._waiters:
+                waiter.release()
+
+    def clear(self) -> None:
+        """Lower the flag."""
+        self._set = False
+
+    def wait(self) -> None:
+        """Wait until the flag is up."""
+        if self._set:
+            return
+        waiter = _waiter(self._waiters, "waiting for an event")
+        try:
+            wait_for(waiter)
+        finally:
+            self._waiters.remove(waiter)
+
+
+class Queue(Generic[T]):
+    """A queue between the tasks of one workflow; `maxsize` 0 means no limit."""
+
+    def __init__(self, maxsize: int = 0) -> None:
+        self._maxsize = maxsize
+        self._items: deque[T] = deque()
+        self._getters: deque[Future] = deque()
+        self._putters: deque[Future] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def empty(self) -> bool:
+        """Whether nothing is in it."""
+        return not self._items
+
+    def full(self) -> bool:
+        """Whether one would have to wait to put."""
+        return 0 < self._maxsize <= len(self._items)
+
+    def put(self, item: T) -> None:
+        """Add an item; wait while the queue is full."""
+        while self.full():
+            self._wait(self._putters, lambda: not self.full())
+        self.put_nowait(item)
+
+    def put_nowait(self, item: T) -> None:
+        """Add an item, or raise `UsageError` if the queue is full."""
+        if self.full():
+            raise UsageError("the queue is full")
+        self._items.append(item)
+        self._wake(self._getters)
+
+    def get(self) -> T:
+        """Take the next item; wait while there is none."""
+        while not self._items:
+            self._wait(self._getters, lambda: bool(self._items))
+        return self.get_nowait()
+
+    def get_nowait(self) -> T:
+        """Take the next item, or raise `ChannelEmptyError` if there is none."""
+        if not self._items:
+            raise ChannelEmptyError("the queue is empty")
+        item = self._items.popleft()
+        self._wake(self._putters)
+        return item
+
+    def _wait(self, waiters: deque[Future], ready: Any) -> None:
+        waiter = _waiter(waiters, "waiting for a queue")
+        try:
+            wait_for(waiter)
+        except BaseException:
+            if waiter in waiters:
+                waiters.remove(waiter)
+            elif ready():  # we were woken and give up: wake the next one
+                self._wake(waiters)
+            raise
+
+    def _wake(self, waiters: deque[Future]) -> None:
+        while waiters:
+            waiter = waiters.popleft()
+            if waiter.state == PENDING:
+                waiter.resolve()
+                return

@@ -1,0 +1,246 @@
+"""Waiting and doing several things at once. The turns of each are those of asyncio under Temporal's Python SDK (I1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from hourglass._engine import operations
+from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, wait_for
+from hourglass._engine.operations import Timer
+from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
+from hourglass.errors import Cancelled, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+T4 = TypeVar("T4")
+
+ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
+
+
+def sleep(duration: Duration, /, *, summary: str = "") -> None:
+    """Wait, for seconds or for months. `sleep(0)` only gives way to the other tasks of this workflow."""
+    operations.sleep(seconds(duration, "the duration of a sleep"), summary)
+
+
+def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
+    """Run a function of the workflow's side by side with the caller; `task.result()` waits for it."""
+    fiber = require_fiber("workflow.spawn")
+    if not callable(fn):
+        raise UsageError(f"workflow.spawn takes a function, not {type(fn).__name__}")
+    label = getattr(fn, "__name__", type(fn).__name__)
+    call: Callable[[], R] = lambda: fn(*args, **kwargs)  # noqa: E731
+    task: FiberTask[R] = FiberTask(fiber.run, fiber.next_child_path(), label, call)
+    task.scope = fiber.scope
+    if fiber.scope is not None:
+        fiber.scope.add(task)
+    task.start_soon()
+    return task
+
+
+@overload
+def gather(a: Task[T1], b: Task[T2], /, *, return_exceptions: Literal[False] = False) -> tuple[T1, T2]: ...
+@overload
+def gather(
+    a: Task[T1], b: Task[T2], c: Task[T3], /, *, return_exceptions: Literal[False] = False
+) -> tuple[T1, T2, T3]: ...
+@overload
+def gather(
+    a: Task[T1], b: Task[T2], c: Task[T3], d: Task[T4], /, *, return_exceptions: Literal[False] = False
+) -> tuple[T1, T2, T3, T4]: ...
+@overload
+def gather(*tasks: Task[T], return_exceptions: Literal[False] = False) -> list[T]: ...
+@overload
+def gather(*tasks: Task[T], return_exceptions: bool) -> list[T | BaseException]: ...
+def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
+    """Wait for all tasks and return their results in order; raise what the first that fails raised.
+
+    The others go on when one fails. With `return_exceptions` errors are returned in the place of results.
+    """
+    fiber = require_fiber("workflow.gather")
+    children = list(dict.fromkeys(_tasks(tasks, "workflow.gather")))
+    if not children:
+        return []
+    for child in children:
+        child.looked_at = True
+    wait_for(Gathered(fiber.scheduler, list(children), return_exceptions=return_exceptions))
+    return [_value(task, return_exceptions) for task in tasks]
+
+
+def _value(task: Task[Any], return_exceptions: bool) -> Any:
+    if task.state == RESOLVED or not return_exceptions:
+        return task.outcome()
+    return error_of(task)
+
+
+def _tasks(given: Iterable[Any], where: str) -> list[Task[Any]]:
+    tasks = list(given)
+    for item in tasks:
+        if not isinstance(item, Task):
+            raise UsageError(
+                f"{where} takes tasks, not {type(item).__name__}: start one with activity.start(…) or workflow.spawn(fn, …)"
+            )
+    return tasks
+
+
+def map(fn: Callable[[T], R], items: Iterable[T], /, *, limit: int | None = None) -> list[R]:
+    """Call an activity or a function for every item, at most `limit` at a time, and return the results in order.
+
+    When one fails, the others are cancelled and its error is raised.
+    """
+    require_fiber("workflow.map")
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit must be at least 1, not {limit}")
+    todo = list(items)
+    results: dict[int, R] = {}
+    waiting = iter(enumerate(todo))
+
+    def work() -> None:
+        for index, item in waiting:
+            results[index] = fn(item)
+
+    width = len(todo) if limit is None else min(limit, len(todo))
+    workers = [spawn(work) for _ in range(width)]
+    try:
+        gather(*workers)
+    except BaseException:
+        for worker in workers:
+            worker.cancel()
+        raise
+    return [results[index] for index in range(len(todo))]
+
+
+def wait(
+    tasks: Iterable[Task[T]],
+    timeout: Duration | None = None,
+    return_when: ReturnWhen = "ALL_COMPLETED",
+) -> tuple[list[Task[T]], list[Task[T]]]:
+    """Wait for some of several tasks; return those that are done and those that are not, in the given order."""
+    fiber = require_fiber("workflow.wait")
+    watched = _tasks(tasks, "workflow.wait")
+    if not watched:
+        raise UsageError("workflow.wait needs at least one task")
+    if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
+        raise UsageError(f"return_when must be ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
+    limit = optional_seconds(timeout, "the timeout of workflow.wait")
+    waiter = Future(fiber.scheduler)
+    timer = None if limit is None else Timer(fiber, limit, waiter.release)
+    missing = len(watched)
+
+    def on_done(task: Future) -> None:
+        nonlocal missing
+        missing -= 1
+        failed = return_when == "FIRST_EXCEPTION" and task.state == FAILED
+        if missing <= 0 or return_when == "FIRST_COMPLETED" or failed:
+            if timer is not None:
+                timer.cancel()
+            waiter.release()
+
+    for task in watched:
+        task.add_callback(on_done)
+    try:
+        wait_for(waiter)
+    finally:
+        if timer is not None:
+            timer.cancel()
+        for task in watched:
+            task.remove_callback(on_done)
+    return [task for task in watched if task.done()], [task for task in watched if not task.done()]
+
+
+def as_completed(tasks: Iterable[Task[T]]) -> Iterator[Task[T]]:
+    """Iterate over tasks in the order in which they end."""
+    fiber = require_fiber("workflow.as_completed")
+    watched = _tasks(tasks, "workflow.as_completed")
+    ended: deque[Task[T]] = deque()
+    waiters: deque[Future] = deque()
+
+    def on_done(task: Any) -> None:
+        ended.append(task)
+        while waiters:
+            waiter = waiters.popleft()
+            if waiter.state == PENDING:
+                waiter.resolve()
+                break
+
+    for task in watched:
+        task.add_callback(on_done)
+
+    def iterate() -> Iterator[Task[T]]:
+        for _ in watched:
+            while not ended:
+                waiter = Future(fiber.scheduler)
+                waiters.append(waiter)
+                wait_for(waiter)
+            yield ended.popleft()
+
+    return iterate()
+
+
+def wait_condition(
+    holds: Callable[[], object], /, timeout: Duration | None = None, *, timeout_summary: str = ""
+) -> None:
+    """Wait until a function returns something true; after `timeout` raise `TimeoutError`.
+
+    The function is called again and again while the workflow runs: it must only look, quickly, and change nothing.
+    """
+    fiber = require_fiber("workflow.wait_condition")
+    if not callable(holds):
+        raise UsageError(f"workflow.wait_condition takes a function, such as `lambda: ready`, not {type(holds).__name__}")
+    limit = optional_seconds(timeout, "the timeout of workflow.wait_condition")
+    future = Future(fiber.scheduler)
+    fiber.run.scheduler.conditions.append((holds, future))
+    if limit is None:
+        wait_for(future)
+    else:
+        wait_with_timeout(fiber, future, limit, timeout_summary)
+
+
+def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summary: str = "") -> Any:
+    """Wait for a future at most so long, in the turns of `asyncio.wait_for` as Python 3.11 has it."""
+    if limit <= 0:
+        if future.state == PENDING:
+            _cancel_and_wait(fiber, future)
+        if future.state == CANCELLED:
+            raise TimeoutError("the condition did not hold")
+        return wait_for(future)
+    waiter = Future(fiber.scheduler)
+    timer = Timer(fiber, limit, waiter.release, summary)
+    future.add_callback(waiter.release)
+    try:
+        try:
+            wait_for(waiter)
+        except Cancelled:
+            if future.state != PENDING:
+                # asyncio forgets the cancellation here; in our own runs it is never lost.
+                if fiber.run.is_ours:
+                    raise
+                return wait_for(future)
+            future.remove_callback(waiter.release)
+            _cancel_and_wait(fiber, future)
+            raise
+        if future.state != PENDING:
+            return wait_for(future)
+        future.remove_callback(waiter.release)
+        _cancel_and_wait(fiber, future)
+        if future.state == CANCELLED:
+            raise TimeoutError(f"not done within {limit:g} s")
+        return wait_for(future)
+    finally:
+        timer.cancel()
+
+
+def _cancel_and_wait(fiber: FiberTask[Any], future: Future) -> None:
+    waiter = Future(fiber.scheduler)
+    future.add_callback(waiter.release)
+    try:
+        future.cancel()
+        wait_for(waiter)
+    finally:
+        future.remove_callback(waiter.release)

@@ -1,0 +1,168 @@
+"""A service in a dictionary, and both faces of the client over it, so that every test runs on both."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hourglass._bridge import service as sv
+from hourglass._runtime.portal import Portal
+from hourglass.client import AsyncClient, Client
+from hourglass.client._session import Session
+from hourglass.converter import Codec, Converter, Payload, default_converter
+from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
+
+
+class FakeConnection:
+    """Answers every request from dictionaries, on the control loop, and keeps what it was asked."""
+
+    target = "fake:1"
+    namespace = "default"
+    identity = "tester"
+
+    def __init__(self) -> None:
+        self.asked: list[sv.Request[Any]] = []
+        self.runs: dict[str, sv.WorkflowSummary] = {}
+        self.outcomes: dict[str, list[sv.Outcome | Exception]] = {}
+        self.answers: dict[str, tuple[Payload, ...]] = {}
+        self.history: tuple[bytes, ...] = ()
+        self.task_attempt = 1
+        self.closed = 0
+        self._numbers = itertools.count(1)
+
+    def add(self, workflow_id: str, **fields: Any) -> str:
+        run_id = f"run-{next(self._numbers)}"
+        fields = {"status": sv.WorkflowStatus.RUNNING, "workflow_type": "wf", **fields}
+        self.runs[workflow_id] = sv.WorkflowSummary(workflow_id=workflow_id, run_id=run_id, **fields)
+        return run_id
+
+    def find(self, workflow_id: str) -> sv.WorkflowSummary:
+        if workflow_id not in self.runs:
+            raise WorkflowNotFoundError(f"no workflow {workflow_id!r}", status="NOT_FOUND")
+        return self.runs[workflow_id]
+
+    def last(self, kind: type[Any]) -> Any:
+        return next(request for request in reversed(self.asked) if isinstance(request, kind))
+
+    async def call(self, request: Any) -> Any:
+        self.asked.append(request)
+        match request:
+            case sv.StartWorkflow():
+                return self._start(request)
+            case sv.WaitForClose():
+                return await self._wait(request)
+            case sv.ListWorkflows():
+                return self._list(request)
+            case sv.CountWorkflows():
+                return sv.Count(len(self.runs))
+            case sv.CompleteActivity():
+                return sv.Nothing()
+            case sv.HeartbeatActivity():
+                return sv.HeartbeatAnswer(cancel_requested=request.activity_id == "stop")
+        summary = self.find(request.workflow_id)
+        match request:
+            case sv.QueryWorkflow():
+                return sv.QueryAnswer(self.answers.get(request.query_name, ()))
+            case sv.DescribeWorkflow():
+                return sv.Description(summary=summary, task_attempt=self.task_attempt)
+            case sv.GetHistory():
+                position = int(request.next_page_token or b"0")
+                more = str(position + 1).encode() if position + 1 < len(self.history) else b""
+                return sv.HistoryPage(self.history[position : position + 1], more)
+        return sv.Nothing()
+
+    def _start(self, request: sv.StartWorkflow) -> sv.Started:
+        if request.workflow_id in self.runs:
+            existing = self.runs[request.workflow_id].run_id
+            if request.id_conflict_policy == sv.IdConflictPolicy.USE_EXISTING:
+                return sv.Started(existing, started=False)
+            raise WorkflowAlreadyStartedError(
+                "already started", workflow_id=request.workflow_id, run_id=existing
+            )
+        return sv.Started(self.add(request.workflow_id, workflow_type=request.workflow_type))
+
+    async def _wait(self, request: sv.WaitForClose) -> sv.Outcome:
+        run_id = request.run_id or self.find(request.workflow_id).run_id
+        scripted = self.outcomes.get(run_id, [])
+        if not scripted:
+            await asyncio.Event().wait()
+        outcome = scripted.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _list(self, request: sv.ListWorkflows) -> sv.Page:
+        start = int(request.next_page_token or b"0")
+        stop = start + request.page_size
+        more = str(stop).encode() if stop < len(self.runs) else b""
+        return sv.Page(tuple(self.runs.values())[start:stop], more)
+
+    async def open_handle(self, config: Any) -> Any:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Face:
+    """One of the two faces: makes its client, and waits for what it returns in its own way."""
+
+    def __init__(self, kind: type[Client] | type[AsyncClient]) -> None:
+        self.kind = kind
+
+    def client(
+        self,
+        connection: FakeConnection,
+        converter: Converter = default_converter,
+        codec: Codec | None = None,
+    ) -> Any:
+        return self.kind(Session(Portal.current(), connection, converter, codec))
+
+    def do(self, value: Any) -> Any:
+        if inspect.isawaitable(value):
+            return asyncio.run(_awaited(value))
+        return value
+
+    def collect(self, values: Iterator[Any] | AsyncIterator[Any]) -> list[Any]:
+        if isinstance(values, AsyncIterator):
+            return asyncio.run(_collected(values))
+        return list(values)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+async def _collected(values: AsyncIterator[Any]) -> list[Any]:
+    return [value async for value in values]
+
+
+@pytest.fixture
+def connection() -> FakeConnection:
+    """A service without any workflow."""
+    return FakeConnection()
+
+
+@pytest.fixture(params=[Client, AsyncClient], ids=["blocking", "async"])
+def face(request: pytest.FixtureRequest) -> Face:
+    """Each of the two faces."""
+    return Face(request.param)
+
+
+@pytest.fixture
+def client(face: Face, connection: FakeConnection) -> Iterator[Any]:
+    """A client of that face."""
+    made = face.client(connection)
+    yield made
+    face.do(made.close())
+
+
+@pytest.fixture
+def do(face: Face) -> Callable[[Any], Any]:
+    """Wait for what a client's method returns, in the way of its face."""
+    return face.do

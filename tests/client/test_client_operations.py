@@ -1,0 +1,687 @@
+"""What the client asks of a service, and what it makes of the answers, on both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hourglass import client as public
+from hourglass import workflow
+from hourglass._bridge import service as sv
+from hourglass._engine.options import RetryPolicy
+from hourglass.client import AsyncClient, Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
+from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, default_converter
+from hourglass.errors import (
+    ApplicationError,
+    ArgumentError,
+    CancelledError,
+    ConnectionFailedError,
+    ServiceError,
+    TerminatedError,
+    TimedOutError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+    WorkflowContinuedAsNewError,
+    WorkflowFailedError,
+    WorkflowNotFoundError,
+)
+
+Do = Callable[[Any], Any]
+
+
+@dataclass
+class Order:
+    id: str
+    cents: int = 0
+
+
+@workflow.defn
+def checkout(order: Order, express: bool = False) -> Order:
+    return order
+
+
+@workflow.defn
+class Cart:
+    @workflow.run
+    def run(self, owner: str) -> Order:
+        return Order(owner)
+
+    @workflow.signal(name="put-item")
+    def put(self, item: str, count: int = 1) -> None: ...
+
+    @workflow.query
+    def total(self) -> Order:
+        return Order("")
+
+
+decisions = workflow.Channel("decisions", Order)
+
+
+def encoded(*values: Any) -> tuple[Payload, ...]:
+    return default_converter.encode_all(values)
+
+
+# --- starting ---------------------------------------------------------------------------------------------
+
+
+def test_a_start_sends_what_was_given(client: Any, do: Do, connection: Any) -> None:
+    """Arguments are bound and encoded; queue, policies and ids have their defaults."""
+    handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
+    sent = connection.last(sv.StartWorkflow)
+    assert (sent.workflow_id, sent.workflow_type, sent.task_queue) == ("order-1", "checkout", "default")
+    assert sent.arguments == encoded(Order("o1", 5))
+    assert sent.identity == "tester"
+    assert sent.request_id
+    assert (handle.id, handle.run_id, handle.first_execution_run_id) == ("order-1", "run-1", "run-1")
+
+
+@pytest.mark.parametrize("given", [Cart, Cart.run])
+def test_a_class_is_started_by_itself_or_its_run_method(
+    client: Any, do: Do, connection: Any, given: Any
+) -> None:
+    """The class and its run method mean the same workflow."""
+    handle = do(client.start_workflow(given, "ann"))
+    assert connection.last(sv.StartWorkflow).workflow_type == "Cart"
+    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("ann")))]
+    assert do(handle.result()) == Order("ann")
+
+
+def test_ids_are_fresh_by_default(client: Any, do: Do) -> None:
+    """Without an id each start gets its own."""
+    first, second = do(client.start_workflow("wf")), do(client.start_workflow("wf"))
+    assert first.id != second.id
+
+
+def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
+    """Each option of a start ends in its field of the request."""
+    do(
+        client.start_workflow(
+            "wf",
+            1,
+            "two",
+            id="x",
+            task_queue="q",
+            execution_timeout=timedelta(hours=1),
+            run_timeout=60,
+            task_timeout=5.5,
+            start_delay=3,
+            id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=IdConflictPolicy.FAIL,
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            cron_schedule="@daily",
+            memo={"note": {"a": 1}},
+            search_attributes={"CustomerId": "c1"},
+            static_summary="short",
+            static_details="long",
+            start_signal="go",
+            start_signal_args=[1, 2],
+            request_id="r1",
+            rpc_timeout=7,
+        )
+    )
+    assert connection.last(sv.StartWorkflow) == sv.StartWorkflow(
+        workflow_id="x",
+        workflow_type="wf",
+        task_queue="q",
+        request_id="r1",
+        arguments=encoded(1, "two"),
+        identity="tester",
+        execution_timeout=3600.0,
+        run_timeout=60.0,
+        task_timeout=5.5,
+        start_delay=3.0,
+        id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE,
+        id_conflict_policy=IdConflictPolicy.FAIL,
+        retry_policy=RetryPolicy(maximum_attempts=3).rule(),
+        cron_schedule="@daily",
+        memo={"note": encoded({"a": 1})[0]},
+        search_attributes={"CustomerId": encoded("c1")[0]},
+        static_summary=encoded("short")[0],
+        static_details=encoded("long")[0],
+        signal_name="go",
+        signal_arguments=encoded(1, 2),
+        rpc_timeout=7.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "error", "says"),
+    [
+        (lambda c: c.start_workflow(checkout), ArgumentError, "order"),
+        (lambda c: c.start_workflow(checkout, Order("a"), True, 3), ArgumentError, "checkout"),
+        (lambda c: c.start_workflow(lambda: 1), UsageError, r"@workflow\.defn"),
+        (lambda c: c.start_workflow(7), UsageError, "an object of type int is no workflow"),
+        (lambda c: c.start_workflow(""), UsageError, "name is empty"),
+        (lambda c: c.start_workflow("wf", id=""), UsageError, "id must be"),
+        (lambda c: c.start_workflow("wf", task_queue=" "), UsageError, "task_queue must be"),
+        (lambda c: c.start_workflow("wf", run_timeout=-1), UsageError, "run_timeout"),
+        (lambda c: c.start_workflow("wf", run_timeot=1), UsageError, r"did you mean run_timeout\?"),
+        (lambda c: c.start_workflow("wf", order=1), UsageError, "given by position"),
+        (lambda c: c.start_workflow("wf", start_signal_args=[1]), UsageError, "without a start_signal"),
+        (
+            lambda c: c.start_workflow("wf", search_attributes={"When": datetime(2026, 1, 1)}),
+            UsageError,
+            "without a time zone",
+        ),
+    ],
+)
+def test_a_bad_start_sends_nothing(
+    client: Any, do: Do, connection: Any, start: Any, error: type[Exception], says: str
+) -> None:
+    """What is wrong with a start is said before anything is sent."""
+    with pytest.raises(error, match=says):
+        do(start(client))
+    assert connection.asked == []
+
+
+def test_an_id_that_is_taken(client: Any, do: Do) -> None:
+    """Starting twice raises with the id and the run that has it; USE_EXISTING gives a handle to that one."""
+    first = do(client.start_workflow("wf", id="x"))
+    with pytest.raises(WorkflowAlreadyStartedError) as caught:
+        do(client.start_workflow("wf", id="x"))
+    assert (caught.value.workflow_id, caught.value.run_id) == ("x", first.run_id)
+    again = do(client.start_workflow("wf", id="x", id_conflict_policy=IdConflictPolicy.USE_EXISTING))
+    assert (again.run_id, again.first_execution_run_id) == (first.run_id, None)
+
+
+# --- results ----------------------------------------------------------------------------------------------
+
+
+def test_a_result_has_the_workflows_type(client: Any, do: Do, connection: Any) -> None:
+    """The result is decoded as the workflow's return annotation says."""
+    handle = do(client.start_workflow(checkout, Order("o")))
+    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("o", 7)))]
+    assert do(handle.result()) == Order("o", 7)
+
+
+def test_a_result_of_a_name(client: Any, do: Do, connection: Any) -> None:
+    """By name the result is plain JSON, or of the type that is asked for; none at all is None."""
+    connection.outcomes["run-1"] = [sv.RunCompleted(encoded({"id": "o"})), sv.RunCompleted(())]
+    connection.outcomes["run-2"] = [sv.RunCompleted(encoded({"id": "o"}))]
+    handle = do(client.start_workflow("wf", id="plain"))
+    assert do(handle.result()) == {"id": "o"}
+    assert do(handle.result()) is None
+    assert do(do(client.start_workflow("wf", result_type=Order)).result()) == Order("o")
+
+
+def test_execute_waits(client: Any, do: Do, connection: Any) -> None:
+    """`execute_workflow` starts and waits."""
+    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("o")))]
+    assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cause", "says"),
+    [
+        (
+            sv.RunFailed(Failure("no money", ApplicationFailure(type="Broke"))),
+            ApplicationError,
+            "'x' failed: ApplicationError: no money",
+        ),
+        (sv.RunCanceled(encoded("d")), CancelledError, "'x' was cancelled"),
+        (sv.RunTerminated("enough", encoded("d")), TerminatedError, "'x' was terminated: enough"),
+        (sv.RunTimedOut(), TimedOutError, "'x' timed out"),
+    ],
+)
+def test_a_run_that_did_not_complete(
+    client: Any, do: Do, connection: Any, outcome: sv.Outcome, cause: type[Exception], says: str
+) -> None:
+    """Failed, cancelled, terminated and timed out runs raise WorkflowFailedError with their cause."""
+    connection.outcomes[connection.add("x")] = [outcome]
+    with pytest.raises(WorkflowFailedError, match=says) as caught:
+        do(client.get_workflow_handle("x").result())
+    assert isinstance(caught.value.cause, cause)
+    assert list(getattr(caught.value.cause, "details", [])) in ([], ["d"])
+
+
+def test_a_result_follows_successive_runs(client: Any, do: Do, connection: Any) -> None:
+    """The wait goes along continued, retried and repeated runs to the last one."""
+    connection.outcomes = {
+        connection.add("x"): [sv.RunContinued("b")],
+        "b": [sv.RunFailed(Failure("try again"), new_run_id="c")],
+        "c": [sv.RunTimedOut(new_run_id="d")],
+        "d": [sv.RunCompleted(encoded(1), new_run_id="e")],
+        "e": [sv.RunCompleted(encoded(2))],
+    }
+    assert do(client.get_workflow_handle("x").result()) == 2
+
+
+def test_a_result_without_following(client: Any, do: Do, connection: Any) -> None:
+    """Without following, a continued run says where it went, and a completed one gives its own result."""
+    connection.outcomes[connection.add("x")] = [sv.RunContinued("b"), sv.RunCompleted(encoded(1), "c")]
+    handle = client.get_workflow_handle("x")
+    with pytest.raises(WorkflowContinuedAsNewError) as caught:
+        do(handle.result(follow_runs=False))
+    assert caught.value.new_run_id == "b"
+    assert do(handle.result(follow_runs=False)) == 1
+
+
+def test_a_result_that_takes_too_long(client: Any, do: Do, connection: Any) -> None:
+    """A timeout says that the workflow goes on, and the result can be asked for again."""
+    run_id = connection.add("x")
+    handle = client.get_workflow_handle("x")
+    with pytest.raises(TimeoutError, match=r"'x' has not closed within 0\.01 s; it goes on"):
+        do(handle.result(timeout=0.01))
+    connection.outcomes[run_id] = [sv.RunCompleted(encoded(1))]
+    assert do(handle.result(timeout=timedelta(seconds=60))) == 1
+
+
+def test_a_wait_survives_an_outage(
+    client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While the service cannot be reached a wait goes on, and says so once; other refusals are raised."""
+    gone = ConnectionFailedError("gone", status="UNAVAILABLE")
+    run_id = connection.add("x")
+    connection.outcomes[run_id] = [gone, gone, sv.StillOpen(run_id), sv.RunCompleted(encoded(1))]
+    handle = client.get_workflow_handle("x")
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        assert do(handle.result()) == 1
+    assert caplog.text.count("the service does not answer: gone") == 1
+    connection.outcomes[run_id] = [ServiceError("no", status="PERMISSION_DENIED")]
+    with pytest.raises(ServiceError, match="no"):
+        do(handle.result())
+
+
+def test_waiting_for_a_parked_run_is_not_silent(
+    client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for a run whose task keeps failing is told once, with the reason."""
+    run_id = connection.add("x", history_length=2)
+    connection.outcomes[run_id] = [sv.StillOpen(run_id), sv.StillOpen(run_id), sv.RunCompleted(encoded(1))]
+    connection.history = (
+        b'{"eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}',
+        b'{"workflowTaskFailedEventAttributes": {"failure": {"message": "NameError: nmae"}}}',
+    )
+    connection.task_attempt = 4
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        assert do(client.get_workflow_handle("x").result()) == 1
+    assert caplog.text.count("is parked") == 1
+    assert "attempt 4" in caplog.text
+    assert "NameError: nmae" in caplog.text
+
+
+def test_waiting_for_a_healthy_run_is_silent(
+    client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that merely takes long is not complained of."""
+    run_id = connection.add("x")
+    connection.outcomes[run_id] = [sv.StillOpen(run_id), sv.RunCompleted(encoded(1))]
+    assert do(client.get_workflow_handle("x").result()) == 1
+    assert caplog.text == ""
+
+
+# --- messages ---------------------------------------------------------------------------------------------
+
+
+def test_signals_by_name_method_and_channel(client: Any, do: Do, connection: Any) -> None:
+    """A signal is named by a text, a decorated method or a channel; arguments are bound."""
+    connection.add("x")
+    handle = client.get_workflow_handle("x")
+    for signal, arguments, name, sent in [
+        ("go", (1, 2), "go", (1, 2)),
+        (Cart.put, ("apple",), "put-item", ("apple",)),
+        (decisions, (Order("o"),), "decisions", (Order("o"),)),
+    ]:
+        do(handle.signal(signal, *arguments))
+        request = connection.last(sv.SignalWorkflow)
+        assert (request.signal_name, request.arguments, request.run_id) == (name, encoded(*sent), "")
+        assert request.request_id
+
+
+@pytest.mark.parametrize(
+    ("send", "error", "says"),
+    [
+        (lambda h: h.signal(Cart.put), ArgumentError, "item"),
+        (lambda h: h.signal(Cart.total), UsageError, "is a query, and was used as a signal"),
+        (lambda h: h.query(Cart.put), UsageError, "is a signal, and was used as a query"),
+        (lambda h: h.signal(print), UsageError, r"print is no signal.*@workflow\.signal"),
+        (lambda h: h.query(decisions), UsageError, "is no query"),
+        (lambda h: h.signal(decisions), ArgumentError, "carries one value, not 0"),
+        (lambda h: h.signal(""), UsageError, "name is empty"),
+    ],
+)
+def test_a_bad_message_sends_nothing(
+    client: Any, do: Do, connection: Any, send: Any, error: type[Exception], says: str
+) -> None:
+    """A message that makes no sense is refused before it is sent."""
+    connection.add("x")
+    with pytest.raises(error, match=says):
+        do(send(client.get_workflow_handle("x")))
+    assert connection.asked == []
+
+
+def test_queries_are_typed(client: Any, do: Do, connection: Any) -> None:
+    """A query's answer is decoded as its method's annotation, or the given type, says."""
+    connection.add("x")
+    connection.answers = {"total": encoded(Order("o", 3))}
+    handle = client.get_workflow_handle("x")
+    assert do(handle.query(Cart.total)) == Order("o", 3)
+    assert do(handle.query("total")) == {"id": "o", "cents": 3}
+    assert do(handle.query("total", result_type=Order)) == Order("o", 3)
+    assert do(handle.query("unanswered", 1)) is None
+
+
+def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
+    """Both carry the reason, and the first run id of a chain that this handle started."""
+    handle = do(client.start_workflow("wf", id="x"))
+    do(handle.cancel("enough"))
+    sent = connection.last(sv.CancelWorkflow)
+    assert (sent.reason, sent.run_id, sent.first_execution_run_id) == ("enough", "", "run-1")
+    do(handle.terminate("now", {"why": 1}))
+    sent = connection.last(sv.TerminateWorkflow)
+    assert (sent.reason, sent.details, sent.first_execution_run_id) == ("now", encoded({"why": 1}), "run-1")
+
+
+def test_a_handle_to_one_run_addresses_that_run(client: Any, do: Do, connection: Any) -> None:
+    """With a run id every request names it."""
+    connection.add("x")
+    handle = client.get_workflow_handle("x", run_id="old")
+    do(handle.signal("go"))
+    do(handle.describe())
+    do(handle.cancel())
+    assert {request.run_id for request in connection.asked} == {"old"}
+    assert handle.run_id == "old"
+
+
+def test_an_unknown_workflow(client: Any, do: Do) -> None:
+    """Asking for a handle asks nobody; using it raises."""
+    handle = client.get_workflow_handle("nobody")
+    with pytest.raises(WorkflowNotFoundError, match="nobody"):
+        do(handle.describe())
+    with pytest.raises(WorkflowNotFoundError, match="nobody"):
+        do(handle.result())
+
+
+# --- looking ----------------------------------------------------------------------------------------------
+
+
+def test_describe(client: Any, do: Do, connection: Any) -> None:
+    """A description has times in UTC, decoded memo and attributes, and keeps what cannot be decoded."""
+    strange = Payload(b"\x00", "binary/strange")
+    connection.add(
+        "x",
+        start_time_ns=1_700_000_000_123_456_789,
+        memo={"note": encoded([1])[0], "strange": strange},
+        search_attributes={
+            "When": Payload(b'"2026-01-02T03:04:05Z"', "json/plain", {"type": b"Datetime"}),
+            "Who": encoded("me")[0],
+        },
+    )
+    connection.task_attempt = 3
+    seen = do(client.get_workflow_handle("x").describe())
+    assert seen.start_time == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
+    assert seen.close_time is None
+    assert seen.status is WorkflowStatus.RUNNING
+    assert seen.memo == {"note": [1], "strange": strange}
+    assert seen.search_attributes == {"When": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "Who": "me"}
+    assert seen.parked
+
+
+def test_lists_are_fetched_as_they_are_asked_for(face: Any, client: Any, connection: Any) -> None:
+    """A list goes through its pages, all of them, and no further than it is read."""
+    for number in range(5):
+        connection.add(f"w{number}")
+    listed = face.collect(client.list_workflows("X = 1", page_size=2))
+    assert [execution.id for execution in listed] == ["w0", "w1", "w2", "w3", "w4"]
+    assert len(connection.asked) == 3
+    assert connection.asked[0].query == "X = 1"
+
+
+def test_a_list_that_is_not_read_asks_once(connection: Any) -> None:
+    """Only the pages that are needed are fetched."""
+    from conftest import Face
+
+    for number in range(5):
+        connection.add(f"w{number}")
+    client = Face(Client).client(connection)
+    assert next(client.list_workflows(page_size=2)).id == "w0"
+    assert len(connection.asked) == 1
+    client.close()
+
+
+def test_count(client: Any, do: Do, connection: Any) -> None:
+    """A count is a number."""
+    connection.add("x")
+    assert do(client.count_workflows("A = 1")) == 1
+    assert connection.last(sv.CountWorkflows).query == "A = 1"
+
+
+def test_history_events_come_from_all_pages(
+    client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A history is built from the events of every page."""
+    import sys
+    import types
+
+    replay = types.ModuleType("hourglass.replay")
+    replay.History = types.SimpleNamespace(from_events=lambda *given: given)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hourglass.replay", replay)
+    connection.add("x")
+    connection.history = (b"1", b"2", b"3")
+    assert do(client.get_workflow_handle("x").history()) == ("x", [b"1", b"2", b"3"])
+
+
+# --- activities from outside ------------------------------------------------------------------------------
+
+
+def test_activities_are_completed_from_outside(client: Any, do: Do, connection: Any) -> None:
+    """By token or ids an activity is completed, failed, cancelled, and its life reported."""
+    by_token = client.get_activity_handle(token=b"secret-token")
+    do(by_token.complete(Order("o")))
+    sent = connection.last(sv.CompleteActivity)
+    assert (sent.token, sent.result, sent.failure) == (b"secret-token", encoded(Order("o"))[0], None)
+    by_ids = client.get_activity_handle(workflow_id="x", activity_id="stop")
+    do(by_ids.fail(ApplicationError("no", type="Broke")))
+    sent = connection.last(sv.CompleteActivity)
+    assert (sent.workflow_id, sent.activity_id, sent.failure.message) == ("x", "stop", "no")
+    do(by_ids.cancel("detail"))
+    sent = connection.last(sv.CompleteActivity)
+    assert (sent.cancelled, sent.cancelled_details) == (True, encoded("detail"))
+    assert do(by_ids.heartbeat(50)) is True
+    assert connection.last(sv.HeartbeatActivity).details == encoded(50)
+    assert do(by_token.heartbeat()) is False
+    assert "secret" not in repr(by_token)
+
+
+@pytest.mark.parametrize("named", [{}, {"workflow_id": "x"}, {"token": b"t", "activity_id": "a"}])
+def test_an_activity_must_be_named_well(client: Any, named: dict[str, Any]) -> None:
+    """Neither too few nor too many names of an activity are accepted."""
+    with pytest.raises(UsageError, match="token"):
+        client.get_activity_handle(**named)
+
+
+# --- codec and converter ----------------------------------------------------------------------------------
+
+
+class Reverse:
+    """A codec that reverses bytes, marks what it did, and refuses what it did not."""
+
+    def __init__(self) -> None:
+        self.threads: set[str] = set()
+
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        self.threads.add(threading.current_thread().name)
+        return [Payload(p.encoding.encode() + b"|" + p.data[::-1], "binary/reversed") for p in payloads]
+
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        self.threads.add(threading.current_thread().name)
+        if any(payload.encoding != "binary/reversed" for payload in payloads):
+            raise ValueError("not mine")
+        split = [payload.data.split(b"|", 1) for payload in payloads]
+        return [Payload(data[::-1], encoding.decode()) for encoding, data in split]
+
+
+def test_a_codec_sees_every_payload(face: Any, connection: Any) -> None:
+    """Arguments, memo, results, details and failures pass the codec; search attributes do not."""
+    codec = Reverse()
+    client, do = face.client(connection, codec=codec), face.do
+    handle = do(client.start_workflow(checkout, Order("o"), memo={"a": "b"}, search_attributes={"Who": "me"}))
+    sent = connection.last(sv.StartWorkflow)
+    assert [sent.arguments[0].encoding, sent.memo["a"].encoding] == ["binary/reversed"] * 2
+    assert sent.search_attributes["Who"].encoding == "json/plain"
+    connection.outcomes["run-1"] = [sv.RunCompleted(tuple(codec.encode(encoded(Order("o", 2)))))]
+    codec.threads.clear()
+    assert do(handle.result()) == Order("o", 2)
+    do(client.get_activity_handle(token=b"t").fail(ValueError("a secret message")))
+    assert "secret" not in repr(connection.last(sv.CompleteActivity).failure)
+    assert "hourglass-control" not in codec.threads
+    assert threading.main_thread().name not in codec.threads
+    do(client.close())
+
+
+def test_an_encoded_failure_is_readable_again(face: Any, connection: Any) -> None:
+    """A failure that was encoded by the codec arrives with its message."""
+    codec = Reverse()
+    client, do = face.client(connection, codec=codec), face.do
+    do(client.get_activity_handle(token=b"t").fail(ApplicationError("the reason", 5, type="Broke")))
+    connection.outcomes[connection.add("x")] = [sv.RunFailed(connection.last(sv.CompleteActivity).failure)]
+    with pytest.raises(WorkflowFailedError) as caught:
+        do(client.get_workflow_handle("x").result())
+    cause = caught.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert (cause.message, cause.type, list(cause.details)) == ("the reason", "Broke", [5])
+    do(client.close())
+
+
+def test_one_foreign_memo_does_not_hide_a_list(face: Any, connection: Any) -> None:
+    """A run whose memo the codec refuses is listed with its memo as it came; a result is refused."""
+    codec = Reverse()
+    client = face.client(connection, codec=codec)
+    connection.add("foreign", memo={"a": encoded("plain")[0]})
+    connection.add("ours", memo={"a": codec.encode(encoded("coded"))[0]})
+    listed = face.collect(client.list_workflows())
+    assert [execution.memo["a"] for execution in listed] == ["plain", "coded"]
+    face.do(client.close())
+
+
+def test_a_converter_runs_in_the_callers_thread(face: Any, connection: Any) -> None:
+    """Converters may be the user's code: they never run on the control loop."""
+    seen: set[str] = set()
+
+    class Noting(Converter):
+        def encode(self, value: Any) -> Payload:
+            seen.add(threading.current_thread().name)
+            return super().encode(value)
+
+        def decode(self, payload: Payload, type: Any = Any) -> Any:
+            seen.add(threading.current_thread().name)
+            return super().decode(payload, type)
+
+    client, do = face.client(connection, converter=Noting()), face.do
+    connection.outcomes["run-1"] = [sv.RunCompleted(encoded(1))]
+    assert do(client.execute_workflow("wf", 1, memo={"a": 1})) == 1
+    assert seen == {threading.current_thread().name}
+    do(client.close())
+
+
+# --- the faces --------------------------------------------------------------------------------------------
+
+
+def test_both_faces_have_the_same_names_and_parameters() -> None:
+    """Every public method of one face exists on the other, with the same parameters, and is awaited there."""
+    pairs = [
+        (Client, AsyncClient),
+        (public.WorkflowHandle, public.AsyncWorkflowHandle),
+        (public.ActivityHandle, public.AsyncActivityHandle),
+    ]
+    without_waiting = {"get_workflow_handle", "get_activity_handle", "list_workflows"}
+    for blocking, awaited in pairs:
+        names = {name for name in dir(blocking) if not name.startswith("_")}
+        assert names == {name for name in dir(awaited) if not name.startswith("_")}
+        for name in names:
+            ours, theirs = getattr(blocking, name), getattr(awaited, name)
+            if not callable(ours):
+                continue
+            assert list(inspect.signature(ours).parameters.values()) == list(
+                inspect.signature(theirs).parameters.values()
+            ), name
+            assert inspect.iscoroutinefunction(theirs) != (name in without_waiting), name
+
+
+def test_a_closed_client_says_so(client: Any, do: Do, connection: Any) -> None:
+    """Closing closes the connection once, and what comes later is refused."""
+    handle = client.get_workflow_handle("x")
+    do(client.close())
+    do(client.close())
+    assert connection.closed == 1
+    assert client.closed
+    with pytest.raises(UsageError, match="this client is closed"):
+        do(handle.describe())
+
+
+def test_clients_are_context_managers(connection: Any) -> None:
+    """Leaving the block closes the client, on both faces."""
+    from conftest import Face
+
+    with Face(Client).client(connection) as client:
+        assert client.count_workflows() == 0
+
+    async def main() -> None:
+        async with Face(AsyncClient).client(connection) as client:
+            assert await client.count_workflows() == 0
+
+    asyncio.run(main())
+    assert connection.closed == 2
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_client_is_made_by_connect(kind: Any) -> None:
+    """Calling the class names the way that works."""
+    with pytest.raises(UsageError, match=rf"{kind.__name__}\.connect"):
+        kind("localhost:7233")
+
+
+def test_reprs_say_what_and_where(client: Any, do: Do) -> None:
+    """Client and handle show target, namespace and ids."""
+    handle = do(client.start_workflow("wf", id="x"))
+    assert "fake:1 namespace=default" in repr(client)
+    assert "x run_id=run-1" in repr(handle)
+
+
+def test_a_blocking_client_serves_many_threads(connection: Any) -> None:
+    """One client is used by many threads at once."""
+    from conftest import Face
+
+    client = Face(Client).client(connection)
+    connection.outcomes = {f"run-{number}": [sv.RunCompleted(encoded(number))] for number in range(1, 33)}
+    results: list[bool] = []
+
+    def work() -> None:
+        for _ in range(4):
+            handle = client.start_workflow("wf")
+            results.append(handle.result() == int(handle.run_id.removeprefix("run-")))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 32
+    client.close()
+
+
+def test_a_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
+    """In a thread with a running loop the blocking client blocks, and works."""
+    from conftest import Face
+
+    client = Face(Client).client(connection)
+
+    async def main() -> int:
+        return int(client.count_workflows())
+
+    assert asyncio.run(main()) == 0
+    client.close()
+
+
+def test_public_names_are_sorted_and_exist() -> None:
+    """`hourglass.client` exports what it says."""
+    assert sorted(public.__all__) == public.__all__
+    assert all(hasattr(public, name) for name in public.__all__)

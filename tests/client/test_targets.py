@@ -1,0 +1,360 @@
+"""Targets: what a text, the environment or a profile means, what is refused, and that secrets stay hidden."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass._bridge.tls import TLSConfig
+from hourglass._runtime import targets
+from hourglass._runtime.portal import Portal
+from hourglass._runtime.profiles import configuration_file
+from hourglass._runtime.targets import Target, resolve
+from hourglass.errors import TargetError
+
+SECRET = "hunter2-secret"
+
+
+def given(target: str | None = None, environ: dict[str, str] | None = None, **arguments: Any) -> Target:
+    return resolve(target, environ=environ or {}, **arguments)
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> dict[str, str]:
+    """An environment that names a configuration file with some profiles."""
+    (tmp_path / "key.pem").write_text(SECRET)
+    file = tmp_path / "temporal.toml"
+    file.write_text(
+        f"""
+        [profile.prod]
+        address = "prod.example.com:7233"
+        namespace = "shop"
+        api_key = "{SECRET}"
+        [profile.prod.grpc_meta]
+        Other_Header = "{SECRET}"
+
+        [profile.mutual]
+        address = "mtls.example.com:7233"
+        [profile.mutual.tls]
+        server_name = "inner"
+        client_cert_data = "CERT"
+        client_key_path = "{tmp_path / "key.pem"}"
+
+        [profile.plain]
+        namespace = "dev"
+        [profile.plain.tls]
+        disabled = true
+
+        [profile.half]
+        [profile.half.tls]
+        client_cert_data = "CERT"
+
+        [profile.unverified]
+        [profile.unverified.tls]
+        disable_host_verification = true
+        """
+    )
+    return {"TEMPORAL_CONFIG_FILE": str(file)}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:7233", "localhost:7233"),
+        ("temporal.example.com:443", "temporal.example.com:443"),
+        ("127.0.0.1:07233", "127.0.0.1:7233"),
+        ("[::1]:7233", "[::1]:7233"),
+        ("my_host-1.internal:80", "my_host-1.internal:80"),
+    ],
+)
+def test_an_address_is_a_temporal_server(text: str, address: str) -> None:
+    """`host:port` means a Temporal server in the default namespace, without TLS."""
+    target = given(text)
+    assert (target.kind, target.address, target.namespace) == ("temporal", address, "default")
+    assert not target.encrypted
+    assert str(target) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no port"),
+        ("localhost", r"did you mean localhost:7233\?"),
+        ("[::1]", "has no port"),
+        ("::1:7233", "stands in brackets"),
+        ("[nonsense]:7233", "no host name"),
+        ("http://localhost:7233", "without a scheme"),
+        ("localhost:0", "from 1 to 65535"),
+        ("localhost:65536", "from 1 to 65535"),
+        ("localhost:seven", "from 1 to 65535"),
+        ("localhost:", "from 1 to 65535"),
+        ("local host:7233", "no host name"),
+        (":7233", "no host name"),
+        ("profile:", "name the profile"),
+        ("local:orders.db", "later release; local: keeps everything in memory"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, says: str) -> None:
+    """A malformed target is an error that says what was expected."""
+    with pytest.raises(TargetError, match=says):
+        given(text)
+
+
+def test_local_is_the_engine_in_memory() -> None:
+    """`local:` means this process."""
+    target = given("local:", namespace="other")
+    assert (target.kind, target.namespace, str(target)) == ("memory", "other", "local:")
+
+
+def test_no_target_is_an_error_that_names_the_choices() -> None:
+    """Without a target anywhere the error says what can be given."""
+    with pytest.raises(
+        TargetError, match=r"local:.*host:port.*profile:NAME.*HOURGLASS_TARGET.*TEMPORAL_ADDRESS"
+    ):
+        given()
+
+
+def test_the_order_of_sources() -> None:
+    """An argument comes before HOURGLASS_TARGET, which comes before TEMPORAL_ADDRESS."""
+    environ = {"TEMPORAL_ADDRESS": "third:1"}
+    assert given(environ=environ).address == "third:1"
+    environ["HOURGLASS_TARGET"] = "second:1"
+    assert given(environ=environ).address == "second:1"
+    assert given("first:1", environ).address == "first:1"
+
+
+def test_a_profile_is_never_taken_unasked(configuration: dict[str, str]) -> None:
+    """A configuration file alone, or TEMPORAL_PROFILE, selects nothing."""
+    with pytest.raises(TargetError, match="no target is given"):
+        given(environ=configuration | {"TEMPORAL_PROFILE": "prod"})
+
+
+def test_companions_of_the_address() -> None:
+    """Namespace, API key and metadata of the environment go with TEMPORAL_ADDRESS; a key implies TLS."""
+    target = given(
+        environ={
+            "TEMPORAL_ADDRESS": "cloud:7233",
+            "TEMPORAL_NAMESPACE": "shop",
+            "TEMPORAL_API_KEY": SECRET,
+            "TEMPORAL_GRPC_META_Some_Header": "x",
+        }
+    )
+    assert (target.namespace, target.api_key, target.tls) == ("shop", SECRET, True)
+    assert dict(target.metadata) == {"some-header": "x"}
+
+
+def test_companions_stay_with_their_address() -> None:
+    """A key of the environment is not sent to an address that came from elsewhere."""
+    environ = {"TEMPORAL_ADDRESS": "cloud:7233", "TEMPORAL_API_KEY": SECRET, "TEMPORAL_NAMESPACE": "shop"}
+    target = given("elsewhere:7233", environ)
+    assert (target.api_key, target.namespace, target.encrypted) == (None, "default", False)
+
+
+def test_arguments_override_the_environment() -> None:
+    """Arguments win over the environment, one by one."""
+    environ = {
+        "TEMPORAL_ADDRESS": "cloud:7233",
+        "TEMPORAL_API_KEY": "old",
+        "TEMPORAL_NAMESPACE": "shop",
+        "TEMPORAL_GRPC_META_A": "1",
+        "TEMPORAL_GRPC_META_B": "2",
+    }
+    target = given(environ=environ, namespace="mine", api_key="new", tls=False, metadata={"b": "3"})
+    assert (target.namespace, target.api_key, target.tls) == ("mine", "new", False)
+    assert dict(target.metadata) == {"a": "1", "b": "3"}
+
+
+def test_tls_of_the_environment(tmp_path: Path) -> None:
+    """Certificates come from paths or data, and any of them switches TLS on."""
+    (tmp_path / "ca.pem").write_bytes(b"CA")
+    target = given(
+        environ={
+            "TEMPORAL_ADDRESS": "host:7233",
+            "TEMPORAL_TLS_SERVER_CA_CERT_PATH": str(tmp_path / "ca.pem"),
+            "TEMPORAL_TLS_CLIENT_CERT_DATA": "CERT",
+            "TEMPORAL_TLS_CLIENT_KEY_DATA": SECRET,
+            "TEMPORAL_TLS_SERVER_NAME": "inner",
+        }
+    )
+    assert target.tls == TLSConfig(b"CA", "inner", b"CERT", SECRET.encode())
+    assert target.encrypted
+
+
+@pytest.mark.parametrize(
+    ("variables", "tls"),
+    [
+        ({}, None),
+        ({"TEMPORAL_TLS": "true"}, TLSConfig()),
+        ({"TEMPORAL_TLS": "1"}, TLSConfig()),
+        ({"TEMPORAL_TLS": "FALSE"}, False),
+        ({"TEMPORAL_TLS": "0", "TEMPORAL_API_KEY": SECRET}, False),
+        ({"TEMPORAL_TLS": ""}, None),
+    ],
+)
+def test_the_switch_of_tls(variables: dict[str, str], tls: object) -> None:
+    """TEMPORAL_TLS switches TLS on and off; off wins over an API key."""
+    assert given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables).tls == tls
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"TEMPORAL_TLS": "perhaps"}, "true or false"),
+        ({"TEMPORAL_TLS_CLIENT_CERT_DATA": "CERT"}, "only of use together"),
+        ({"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere/ca.pem"}, "cannot read server_ca_cert"),
+        (
+            {"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere", "TEMPORAL_TLS_SERVER_CA_CERT_DATA": "CA"},
+            "both as a path and as data",
+        ),
+        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "without verifying"),
+        ({"TEMPORAL_ADDRESS": "host"}, "TEMPORAL_ADDRESS: 'host' has no port"),
+    ],
+)
+def test_a_bad_environment_is_refused(variables: dict[str, str], says: str) -> None:
+    """What the environment says wrongly is an error that names it."""
+    with pytest.raises(TargetError, match=says):
+        given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables)
+
+
+def test_a_profile_with_a_key(configuration: dict[str, str]) -> None:
+    """A profile gives address, namespace, key and metadata, and its key implies TLS."""
+    target = given("profile:prod", configuration)
+    assert (target.address, target.namespace, target.api_key) == ("prod.example.com:7233", "shop", SECRET)
+    assert target.tls is True
+    assert dict(target.metadata) == {"other-header": SECRET}
+
+
+def test_a_profile_with_certificates(configuration: dict[str, str]) -> None:
+    """A profile's certificates are read from data and files."""
+    target = given("profile:mutual", configuration)
+    assert target.tls == TLSConfig(None, "inner", b"CERT", SECRET.encode())
+
+
+def test_a_profile_without_an_address(configuration: dict[str, str]) -> None:
+    """A profile without an address means Temporal's default one; HOURGLASS_TARGET may name a profile."""
+    target = given(environ=configuration | {"HOURGLASS_TARGET": "profile:plain"})
+    assert (target.address, target.namespace, target.tls) == ("localhost:7233", "dev", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("absent", r"no profile 'absent' \(it has: half, mutual, plain, prod, unverified\)"),
+        ("half", "only of use together"),
+        ("unverified", "without verifying"),
+    ],
+)
+def test_a_bad_profile_is_refused(configuration: dict[str, str], name: str, says: str) -> None:
+    """A profile that is missing or malformed is an error that names profile and key."""
+    with pytest.raises(TargetError, match=says):
+        given(f"profile:{name}", configuration)
+
+
+def test_a_profile_of_wrong_types_is_refused(tmp_path: Path) -> None:
+    """A value of a wrong type is an error that names profile and key, without the value."""
+    file = tmp_path / "temporal.toml"
+    for text, says in [
+        ("address = 7", "'x'.*address must be a text, not int"),
+        ('tls = "on"', "tls must be a table, not str"),
+        ('tls = { disabled = "no" }', "tls.disabled must be true or false, not str"),
+        ("tls = { server_name = [] , client_cert_data = 1 }", "client_cert_data must be a text, not int"),
+        ("grpc_meta = { a = 1 }", "grpc_meta.a must be a text, not int"),
+    ]:
+        file.write_text(f"[profile.x]\n{text}\n")
+        with pytest.raises(TargetError, match=says):
+            given("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
+
+
+@pytest.mark.parametrize("content", [b"[profile", b"profile = 3", b"\xff\xfe", b"[profile]\nx = 1\n"])
+def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    """A file that is no TOML, or no table of profiles, is an error that names the file."""
+    file = tmp_path / "temporal.toml"
+    file.write_bytes(content)
+    with pytest.raises(TargetError, match=str(file)):
+        given("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A file that is not there is an error that names it."""
+    with pytest.raises(TargetError, match="there is no configuration file"):
+        given("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
+
+
+def test_profiles_mean_what_temporals_own_reader_says(configuration: dict[str, str]) -> None:
+    """Temporal's own loader reads the same address, namespace, key, TLS and metadata from the same file."""
+    from temporalio.envconfig import ClientConfigProfile
+
+    for name in ("prod", "mutual", "plain"):
+        theirs = ClientConfigProfile.load(
+            name, config_source=Path(configuration["TEMPORAL_CONFIG_FILE"]), disable_env=True
+        ).to_client_connect_config()
+        ours = given(f"profile:{name}", configuration)
+        assert ours.address == theirs.get("target_host", "localhost:7233")
+        assert ours.namespace == theirs.get("namespace", "default")
+        assert ours.api_key == theirs.get("api_key")
+        assert dict(ours.metadata) == dict(theirs.get("rpc_metadata", {}))
+        their_tls = theirs.get("tls")
+        if isinstance(ours.tls, TLSConfig):
+            assert ours.tls.client_cert == their_tls.client_cert
+            assert ours.tls.client_private_key == their_tls.client_private_key
+            assert ours.tls.domain == their_tls.domain
+        else:
+            assert ours.tls == their_tls
+
+
+def test_the_usual_place_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each system has its usual directory; a relative XDG_CONFIG_HOME is ignored, as the standard says."""
+    monkeypatch.setattr("sys.platform", "linux")
+    assert configuration_file({"HOME": "/h"}) == Path("/h/.config/temporalio/temporal.toml")
+    assert configuration_file({"HOME": "/h", "XDG_CONFIG_HOME": "x"}) == Path(
+        "/h/.config/temporalio/temporal.toml"
+    )
+    assert configuration_file({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}) == Path("/x/temporalio/temporal.toml")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert configuration_file({"HOME": "/h"}) == Path(
+        "/h/Library/Application Support/temporalio/temporal.toml"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"namespace": " "}, "namespace must have a name"),
+        ({"tls": "yes"}, "tls must be True, False or a TLSConfig"),
+        ({"api_key": ""}, "API key is empty"),
+        ({"metadata": {"a": 1}}, "texts to texts"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
+    """Arguments of a wrong kind are refused before anything is opened."""
+    with pytest.raises(TargetError, match=says):
+        given("host:7233", **arguments)
+
+
+def test_secrets_are_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither repr nor text nor the log of a connect shows keys, certificates or metadata."""
+    target = given(
+        "host:7233",
+        api_key=SECRET,
+        metadata={"authorization": SECRET},
+        tls=TLSConfig(client_cert=SECRET.encode(), client_private_key=SECRET.encode()),
+    )
+
+    async def connect(address: str, **_: object) -> str:
+        return address
+
+    import sys
+    import types
+
+    fake = types.ModuleType("hourglass._temporal.connection")
+    fake.connect = connect  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hourglass._temporal.connection", fake)
+    with caplog.at_level(logging.INFO, "hourglass"):
+        opened: object = Portal.current().call(targets.open_connection(target, "me", 1.0))
+    assert opened == "host:7233"
+    assert "connecting to host:7233 (namespace default, TLS, from the argument)" in caplog.text
+    for text in (repr(target), str(target), caplog.text):
+        assert SECRET not in text

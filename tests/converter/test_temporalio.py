@@ -1,0 +1,168 @@
+"""Payloads of Temporal's Python SDK are ours, and ours theirs."""
+
+import dataclasses
+import enum
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+import temporalio.api.common.v1
+import temporalio.converter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourglass.converter import Payload, default_converter
+
+theirs = temporalio.converter.DataConverter.default.payload_converter
+
+
+def to_theirs(payload: Payload) -> Any:
+    metadata = {"encoding": payload.encoding.encode(), **(payload.metadata or {})}
+    return temporalio.api.common.v1.Payload(metadata=metadata, data=payload.data)
+
+
+def to_ours(payload: Any) -> Payload:
+    metadata = dict(payload.metadata)
+    encoding = metadata.pop("encoding", b"").decode()
+    return Payload(payload.data, encoding, metadata or None)
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Line:
+    name: str
+    count: int = 1
+
+
+@dataclasses.dataclass
+class Bill:
+    id: UUID
+    lines: list[Line]
+    at: datetime
+    size: Size
+    color: Color
+    note: str | None = None
+    by_number: dict[int, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Blob:
+    data: bytes
+
+
+BILL = Bill(UUID(int=3), [Line("a"), Line("b", 2)], datetime(2024, 1, 2, 3, tzinfo=UTC), Size.SMALL, Color.RED)
+CASES: list[tuple[Any, Any]] = [
+    (None, type(None)),
+    (b"ab\xff", bytes),
+    (True, bool),
+    (5, int),
+    (2**100, int),
+    (1.5, float),
+    ("hé\ud800", str),
+    ([1, "a", None], list[Any]),
+    ({"b": 1, "a": {"c": []}}, dict[str, Any]),
+    ({1: "a", 10: "b"}, dict[int, str]),
+    ({True: 1}, dict[bool, int]),
+    ({Size.SMALL: 1}, dict[Size, int]),
+    ((1, 2), tuple[int, ...]),
+    ({1, 2}, set[int]),
+    (Size.SMALL, Size),
+    (Color.RED, Color),
+    (UUID(int=1), UUID),
+    (datetime(2024, 1, 2, 3, 4, 5, 6), datetime),
+    (datetime(2024, 1, 2, tzinfo=UTC), datetime),
+    (BILL, Bill),
+    (dataclasses.replace(BILL, by_number={1: "x"}), Bill),
+    ([BILL], list[Bill]),
+    (BILL, Bill | None),
+    (float("inf"), float),
+]
+
+
+@pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
+def test_we_read_theirs(value: Any, hint: Any) -> None:
+    """What Temporal's SDK encodes, we decode to the same value."""
+    assert default_converter.decode(to_ours(theirs.to_payload(value)), hint) == value
+
+
+@pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
+def test_they_read_ours(value: Any, hint: Any) -> None:
+    """What we encode, Temporal's SDK decodes to the same value."""
+    assert theirs.from_payload(to_theirs(default_converter.encode(value)), hint) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, b"x", "text", 5, 1.5, True, [1, None], {"b": 1, "a": 2}, Line("z"), [Line("z", 3)], {1: 2}, (1,)],
+    ids=repr,
+)
+def test_plain_values_are_the_same_bytes(value: Any) -> None:
+    """Where a value is plain, even the bytes are the same, so that histories can be compared."""
+    assert default_converter.encode(value) == to_ours(theirs.to_payload(value))
+
+
+def test_bytes_inside_a_value() -> None:
+    """Bytes inside a dataclass, which Temporal's SDK writes as numbers and others as base64, are read either way."""
+    assert default_converter.decode(to_ours(theirs.to_payload(Blob(b"\x01\xff"))), Blob) == Blob(b"\x01\xff")
+    assert default_converter.decode(default_converter.encode(Blob(b"\x01\xff")), Blob) == Blob(b"\x01\xff")
+
+
+def test_an_offset_with_seconds() -> None:
+    """A datetime whose offset has seconds, as old local times have, is read."""
+    back = default_converter.decode(Payload(b'["1890-01-01T00:00:00+00:19:32"]'), list[datetime])
+    assert back[0].isoformat() == "1890-01-01T00:00:00+00:19:32"
+
+
+def test_whole_floats_are_ints() -> None:
+    """A field that was sent as 2.0 is an int where an int is asked for, as with Temporal's SDK."""
+    assert default_converter.decode(Payload(b'{"name":"a","count":2.0}'), Line) == Line("a", 2)
+
+
+def test_protobuf_both_ways() -> None:
+    """Messages travel as json/protobuf with their type's name, in both directions."""
+    message = temporalio.api.common.v1.WorkflowExecution(workflow_id="w", run_id="r")
+    cls = temporalio.api.common.v1.WorkflowExecution
+    ours = default_converter.encode(message)
+    assert ours == to_ours(theirs.to_payload(message))
+    assert theirs.from_payload(to_theirs(ours), cls) == message
+    assert default_converter.decode(ours, cls) == message
+    assert default_converter.decode(ours, cls | None) == message
+    assert default_converter.decode(ours) == {"workflowId": "w", "runId": "r"}
+
+
+def test_binary_protobuf() -> None:
+    """Binary messages are read where the hint names their class."""
+    message = temporalio.api.common.v1.WorkflowExecution(workflow_id="w")
+    name = {"messageType": b"temporal.api.common.v1.WorkflowExecution"}
+    payload = Payload(message.SerializeToString(), "binary/protobuf", name)
+    assert default_converter.decode(payload, temporalio.api.common.v1.WorkflowExecution) == message
+
+
+def test_messages_inside_values() -> None:
+    """A message inside a dict is written in protobuf's JSON form, and read where the hint says so."""
+    cls = temporalio.api.common.v1.WorkflowExecution
+    payload = default_converter.encode({"a": cls(workflow_id="w")})
+    assert payload.data == b'{"a":{"workflowId":"w"}}'
+    assert default_converter.decode(payload, dict[str, cls]) == {"a": cls(workflow_id="w")}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON)
+def test_any_json_value_both_ways(value: Any) -> None:
+    """Whatever JSON can say, and infinities, goes from them to us and from us to them unchanged."""
+    assert default_converter.decode(to_ours(theirs.to_payload(value))) == value
+    assert theirs.from_payload(to_theirs(default_converter.encode(value))) == value

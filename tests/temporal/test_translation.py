@@ -1,0 +1,264 @@
+"""Every event, command, payload and failure crosses the border to Core's messages as the examples say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload as PayloadMessage
+from temporalio.api.failure.v1 import Failure as FailureMessage
+from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
+from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+
+from hourglass._bridge import handle as hd
+from hourglass._engine import commands as cmd
+from hourglass._engine import events as ev
+from hourglass._temporal import activations, completions
+from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
+from hourglass._temporal.activities import (
+    activity_item_from_proto,
+    activity_result_to_proto,
+    heartbeat_to_proto,
+)
+from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass._temporal.failures import failure_from, failure_message
+from hourglass._temporal.payloads import (
+    nanos_from,
+    payload_from,
+    put_nanos,
+    put_payload,
+    put_seconds,
+    seconds_from,
+)
+from hourglass.converter import Failure, Payload
+
+from . import examples as ex
+
+OWN = Own("own-queue", "own-namespace")
+
+
+def _ids(pairs: Any) -> list[str]:
+    return [f"{type(value).__name__}-{at}" for at, (value, _) in enumerate(pairs)]
+
+
+@pytest.mark.parametrize(("event", "fields"), ex.EVENTS, ids=_ids(ex.EVENTS))
+def test_event(event: ev.Event, fields: dict[str, Any]) -> None:
+    """A job of Core's becomes the event of its example, field by field."""
+    message = WorkflowActivation(run_id="r", jobs=[ex.job(fields)])
+    assert activation_from_proto(message.SerializeToString()).events == (event,)
+
+
+@pytest.mark.parametrize(("command", "fields"), ex.COMMANDS, ids=_ids(ex.COMMANDS))
+def test_command(command: cmd.Command, fields: dict[str, Any]) -> None:
+    """A command becomes the message of its example, field by field, and nothing else."""
+    data = completion_to_proto(cmd.Succeeded("r", (command,)), OWN)
+    message = WorkflowActivationCompletion.FromString(data)
+    assert list(message.successful.commands) == [ex.command(fields)]
+
+
+def test_every_event_and_command_has_an_example() -> None:
+    """The examples miss no kind that the engine knows."""
+    assert {type(event) for event, _ in ex.EVENTS} == set(ev.EVENTS)
+    assert {type(command) for command, _ in ex.COMMANDS} == set(cmd.COMMANDS)
+
+
+def test_every_kind_of_core_is_known() -> None:
+    """Core's lists of jobs and commands hold nothing that we miss, but for Nexus."""
+    jobs = {field.name for field in WorkflowActivationJob.DESCRIPTOR.oneofs_by_name["variant"].fields}
+    assert jobs - set(activations._JOBS) == {"resolve_nexus_operation_start", "resolve_nexus_operation"}
+    kinds = {field.name for field in WorkflowCommand.DESCRIPTOR.oneofs_by_name["variant"].fields}
+    shown = {ex.command(fields).WhichOneof("variant") for _, fields in ex.COMMANDS}
+    assert kinds - shown == {"schedule_nexus_operation", "request_cancel_nexus_operation"}
+    assert set(completions._COMMANDS) == set(cmd.COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"resolve_nexus_operation": {"seq": 1}},
+        {"resolve_activity": {"seq": 1}},
+        {"resolve_child_workflow_execution": {"seq": 1}},
+        {"resolve_child_workflow_execution_start": {"seq": 1}},
+        {},
+    ],
+)
+def test_an_unknown_kind_names_its_run(job: dict[str, Any]) -> None:
+    """A job that we do not know is refused with its kind and its run, so that the run's task can be failed."""
+    message = WorkflowActivation(run_id="run-1", jobs=[ex.job({"fire_timer": {"seq": 1}}), ex.job(job)])
+    with pytest.raises(UnsupportedEvent, match="run-1") as caught:
+        activation_from_proto(message.SerializeToString())
+    assert caught.value.run_id == "run-1"
+
+
+def test_the_facts_of_an_activation() -> None:
+    """Time, replay, history size, hints and flags arrive with the events, in the order of the jobs."""
+    message: Any = WorkflowActivation(
+        run_id="r",
+        is_replaying=True,
+        history_length=9,
+        history_size_bytes=2**40,
+        continue_as_new_suggested=True,
+        available_internal_flags=[1, 1001],
+        jobs=[ex.job({"fire_timer": {"seq": 2}}), ex.job({"fire_timer": {"seq": 1}})],
+    )
+    put_nanos(message.timestamp, 1_700_000_000_000_000_009)
+    assert activation_from_proto(message.SerializeToString()) == ev.Activation(
+        run_id="r",
+        events=(ev.TimerFired(2), ev.TimerFired(1)),
+        timestamp_ns=1_700_000_000_000_000_009,
+        is_replaying=True,
+        history_length=9,
+        history_size=2**40,
+        continue_as_new_suggested=True,
+        flags=(1, 1001),
+    )
+
+
+def test_an_empty_success_is_a_success() -> None:
+    """A completion without commands, as evictions need it, still says that it succeeded; flags are recorded."""
+    message = WorkflowActivationCompletion.FromString(completion_to_proto(cmd.Succeeded("r"), OWN))
+    assert (message.run_id, message.WhichOneof("status")) == ("r", "successful")
+    flagged = completion_to_proto(cmd.Succeeded("r", used_flags=(1000, 1001)), OWN)
+    assert list(WorkflowActivationCompletion.FromString(flagged).successful.used_internal_flags) == [1000, 1001]
+
+
+def test_a_failed_task() -> None:
+    """A failed task carries its failure and its cause."""
+    failed = cmd.TaskFailed("r", ex.BOOM, cmd.TaskFailureCause.NON_DETERMINISTIC_ERROR)
+    message = WorkflowActivationCompletion.FromString(completion_to_proto(failed, OWN))
+    assert message.failed.failure == failure_message(ex.BOOM)
+    assert message.failed.force_cause == 24
+
+
+@pytest.mark.parametrize(("payload", "fields"), ex.PAYLOADS)
+def test_payload(payload: Payload, fields: dict[str, Any]) -> None:
+    """A payload crosses both ways, with all its metadata, whatever its encoding is called."""
+    expected = ex.fill(PayloadMessage(), fields)
+    message = PayloadMessage()
+    put_payload(message, payload)
+    assert message == expected
+    assert payload_from(expected) == payload
+
+
+@pytest.mark.parametrize(("failure", "fields"), ex.FAILURES, ids=lambda value: getattr(value, "message", ""))
+def test_failure(failure: Failure, fields: dict[str, Any]) -> None:
+    """A failure of each kind crosses both ways, with its cause."""
+    expected = ex.fill(FailureMessage(), fields)
+    assert failure_message(failure) == expected
+    assert failure_from(expected) == failure
+
+
+def test_a_failure_of_an_unknown_kind_keeps_its_message() -> None:
+    """A failure whose kind or numbers are newer than us is read as far as we can."""
+    message: Any = ex.fill(FailureMessage(), {"message": "n", "nexus_handler_failure_info": {"type": "t"}})
+    assert failure_from(message) == Failure("n")
+    late: Any = ex.fill(FailureMessage(), {"message": "n", "timeout_failure_info": {"timeout_type": 99}})
+    read = failure_from(late)
+    assert read.message == "n"
+    assert read.info is not None
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 2.5, 1e-9, 86400.0 * 365, 1.999999999])
+def test_durations(seconds: float) -> None:
+    """A duration crosses both ways to the nanosecond."""
+    message = ex.command({"start_timer": {}}).start_timer.start_to_fire_timeout
+    put_seconds(message, seconds)
+    assert seconds_from(message) == pytest.approx(seconds, abs=1e-9)
+    assert 0 <= message.nanos < 10**9
+    assert nanos_from(message) == round(seconds * 10**9)
+
+
+def test_an_activity_task() -> None:
+    """An activity's start arrives with all that an attempt may ask for; the queue is the handle's."""
+    fields = {
+        "task_token": b"t",
+        "start": {
+            "workflow_namespace": "ns",
+            "workflow_type": "W",
+            "workflow_execution": {"workflow_id": "w", "run_id": "r"},
+            "activity_id": "7",
+            "activity_type": "charge",
+            "header_fields": {"h": {"data": b"1", "metadata": {"encoding": b"json/plain"}}},
+            "input": [{"data": b"1", "metadata": {"encoding": b"json/plain"}}],
+            "heartbeat_details": [{"metadata": {"encoding": b"binary/null"}}],
+            "scheduled_time": {"seconds": 1},
+            "current_attempt_scheduled_time": {"seconds": 2},
+            "started_time": {"seconds": 3},
+            "attempt": 4,
+            "schedule_to_close_timeout": {"seconds": 5},
+            "start_to_close_timeout": {"seconds": 6},
+            "heartbeat_timeout": {"seconds": 7},
+            "retry_policy": {"initial_interval": {"seconds": 1}, "backoff_coefficient": 2.0},
+            "priority": {"priority_key": 1},
+            "is_local": True,
+        },
+    }
+    assert activity_item_from_proto(ex.fill(TaskMessage(), fields).SerializeToString(), "q") == hd.ActivityTask(
+        token=b"t",
+        activity_id="7",
+        activity_type="charge",
+        arguments=(ex.ONE,),
+        attempt=4,
+        is_local=True,
+        namespace="ns",
+        task_queue="q",
+        workflow_id="w",
+        run_id="r",
+        workflow_type="W",
+        headers={"h": ex.ONE},
+        heartbeat_details=(ex.NULL,),
+        scheduled_time_ns=10**9,
+        current_attempt_scheduled_time_ns=2 * 10**9,
+        started_time_ns=3 * 10**9,
+        schedule_to_close_timeout=5.0,
+        start_to_close_timeout=6.0,
+        heartbeat_timeout=7.0,
+        retry_policy=ev.RetryRule(),
+        priority_key=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(0, "NOT_FOUND"), (1, "CANCELLED"), (2, "TIMED_OUT"), (3, "WORKER_SHUTDOWN"), (4, "PAUSED"), (5, "RESET"), (9, "9")],
+)
+def test_an_activity_cancel(number: int, name: str) -> None:
+    """A cancellation carries Core's name for its reason, and its number where it is newer than us."""
+    message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": number}})
+    assert activity_item_from_proto(message.SerializeToString()) == hd.ActivityCancel(b"t", name)
+
+
+def test_an_unknown_activity_item_is_none() -> None:
+    """A kind of activity task that we do not know is told apart."""
+    assert activity_item_from_proto(TaskMessage(task_token=b"t").SerializeToString()) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (hd.ActivityOk(b"t", ex.ONE), "completed"),
+        (hd.ActivityOk(b"t"), "completed"),
+        (hd.ActivityFailed(b"t", ex.BOOM), "failed"),
+        (hd.ActivityCancelled(b"t", ex.BOOM), "cancelled"),
+        (hd.ActivityDeferred(b"t"), "will_complete_async"),
+    ],
+)
+def test_an_activity_result(result: hd.ActivityResult, kind: str) -> None:
+    """Each end of an attempt becomes its own status, with its payload or failure."""
+    message = ActivityTaskCompletion.FromString(activity_result_to_proto(result))
+    assert message.task_token == b"t"
+    assert message.result.WhichOneof("status") == kind
+    if isinstance(result, (hd.ActivityFailed, hd.ActivityCancelled)):
+        assert failure_from(getattr(message.result, kind).failure) == result.failure
+    if isinstance(result, hd.ActivityOk):
+        assert message.result.completed.HasField("result") == (result.result is not None)
+
+
+def test_a_heartbeat() -> None:
+    """A heartbeat carries its details in order."""
+    message = ActivityHeartbeat.FromString(heartbeat_to_proto(b"t", (ex.ONE, ex.NULL)))
+    assert message.task_token == b"t"
+    assert [payload_from(detail) for detail in message.details] == [ex.ONE, ex.NULL]
