@@ -1,10 +1,10 @@
 """Figures, side by side: `python -m benchmarks [--only PART …] [--quick]`.
 
-    replay      re-executing a history: Temporal's SDK (sandboxed and not), Core with hand-built answers, Hourglass
+    replay      re-executing a history: Temporal's SDK (sandboxed and not), Core alone, Hourglass
     evaluator   our evaluator alone, translation from and to Core's messages included
     live        a worker's CPU per activity step against a real dev server
     memory      a worker's memory per idle run in its cache
 
-Everything is measured in one go on one machine, rounds of the subjects interleaved, medians reported. Only the ratios mean
-something elsewhere.
+Everything is measured in one go on one machine, rounds of the subjects interleaved, medians reported. Only
+the ratios mean something elsewhere.
 """

@@ -30,7 +30,8 @@ def main() -> None:
         measure: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), name)
         print(f"measuring {part} …", flush=True)
         rows += measure(quick=given.quick)
-    print(f"\nPython {platform.python_version()}, {platform.system()} {platform.machine()}; ratio: times better than the first\n")
+    print(f"\nPython {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print("ratio: how many times better than the first subject of the case\n")
     print(table(rows))
 
 

@@ -1,7 +1,7 @@
-"""A worker in a process of its own, which measures itself: `python -m benchmarks.child SUBJECT PORT QUEUE CACHED`.
+"""A worker in a process of its own: `python -m benchmarks.child SUBJECT PORT QUEUE CACHE`.
 
-Says `ready`, then answers each line of its input with one line: `cpu` with the seconds of CPU it has used so far, `rss` with
-the bytes of memory it holds; `stop` ends it. Imports only what its subject needs.
+Says `ready`, then answers each line of its input with one line: `cpu` with the seconds of CPU it has used
+so far, `rss` with the bytes of memory it holds; `stop` ends it. Imports only what its subject needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Core with hand-built answers: the floor under every Python worker. It parses, answers, and knows two workflows by heart."""
+"""Core with hand-built answers, the floor under every Python worker: it knows two workflows by heart."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import temporalio.bridge.proto.workflow_completion
 import temporalio.bridge.worker as bridge
 from temporalio.api.common.v1 import Payload
 from temporalio.bridge.proto import ActivityTaskCompletion
+from temporalio.bridge.temporal_sdk_bridge import PollShutdownError
 from temporalio.runtime import Runtime
 
 WorkflowActivation = temporalio.bridge.proto.workflow_activation.WorkflowActivation
@@ -20,7 +21,11 @@ RemoveFromCache = temporalio.bridge.proto.workflow_activation.RemoveFromCache
 WorkflowActivationCompletion = temporalio.bridge.proto.workflow_completion.WorkflowActivationCompletion
 ActivityTask = temporalio.bridge.proto.activity_task.ActivityTask
 
-_ROUTINE = (RemoveFromCache.CACHE_FULL, RemoveFromCache.LANG_REQUESTED, RemoveFromCache.WORKFLOW_EXECUTION_ENDING)
+_ROUTINE = (
+    RemoveFromCache.CACHE_FULL,
+    RemoveFromCache.LANG_REQUESTED,
+    RemoveFromCache.WORKFLOW_EXECUTION_ENDING,
+)
 
 
 @dataclass
@@ -105,7 +110,7 @@ async def replay(history: bytes, times: int) -> None:
             while True:
                 completion, _ = answers.answer(await worker._ref.poll_workflow_activation())
                 await worker._ref.complete_workflow_activation(completion)
-        except bridge.PollShutdownError:
+        except PollShutdownError:
             pass
         await worker.finalize_shutdown()
 
@@ -126,7 +131,7 @@ async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) ->
                 task = asyncio.ensure_future(worker._ref.complete_workflow_activation(completion))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
-        except bridge.PollShutdownError:
+        except PollShutdownError:
             return
 
     async def activities() -> None:
@@ -137,7 +142,7 @@ async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) ->
                     done = ActivityTaskCompletion(task_token=task.task_token)
                     done.result.completed.result.CopyFrom(task.start.input[0])
                     await worker._ref.complete_activity_task(done.SerializeToString())
-        except bridge.PollShutdownError:
+        except PollShutdownError:
             return
 
     loops = asyncio.gather(workflows(), activities())

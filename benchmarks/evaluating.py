@@ -1,4 +1,4 @@
-"""Part `evaluator`: microseconds per activation of our evaluator, from Core's bytes to Core's bytes, without Core."""
+"""Part `evaluator`: microseconds per activation of our evaluator alone, from Core's bytes to Core's bytes."""
 
 from __future__ import annotations
 

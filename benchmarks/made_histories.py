@@ -1,4 +1,4 @@
-"""Histories made by hand: a workflow of so many activities, one after the other, as the server would have recorded it."""
+"""Histories made by hand: so many activities, one after the other, as the server would have recorded them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Writer:
         event = self.history.events.add()
         number = len(self.history.events)
         event.event_id = number
-        event.event_type = EventType.Value("EVENT_TYPE_" + name)  # type: ignore[arg-type]
+        event.event_type = EventType.Value("EVENT_TYPE_" + name)
         event.event_time.CopyFrom(Timestamp(seconds=_START + number // 1000, nanos=number % 1000 * 1_000_000))
         event.task_id = number
         return event

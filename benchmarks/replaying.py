@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import uvloop
 from temporalio.api.history.v1 import History as HistoryMessage
@@ -30,10 +31,10 @@ def measure(*, quick: bool) -> list[Row]:
         history = sequence_history(steps)
         message = HistoryMessage(events=history.events).SerializeToString()
         subjects: dict[str, Callable[[], None]] = {
-            "temporalio": lambda h=history, t=times: asyncio.run(_peer(h, t, sandboxed=True)),
-            "temporalio unsandboxed": lambda h=history, t=times: asyncio.run(_peer(h, t, sandboxed=False)),
-            "Core alone": lambda m=message, t=times: uvloop.run(core_alone.replay(m, t)),
-            "Hourglass": lambda h=history, t=times: _ours(h, t),
+            "temporalio": partial(_run_peer, history, times, sandboxed=True),
+            "temporalio unsandboxed": partial(_run_peer, history, times, sandboxed=False),
+            "Core alone": partial(_run_core, message, times),
+            "Hourglass": partial(_run_ours, history, times),
         }
         timed = {name: _per_activation(run, times * (steps + 1)) for name, run in subjects.items()}
         rows += interleave(
@@ -51,21 +52,29 @@ def _per_activation(run: Callable[[], None], activations: int) -> Callable[[], f
     return timed
 
 
-async def _peer(history: WorkflowHistory, times: int, *, sandboxed: bool) -> None:
+def _run_peer(history: WorkflowHistory, times: int, *, sandboxed: bool) -> None:
+    asyncio.run(_replay_peer(history, times, sandboxed=sandboxed))
+
+
+def _run_core(message: bytes, times: int) -> None:
+    uvloop.run(core_alone.replay(message, times))
+
+
+async def _replay_peer(history: WorkflowHistory, times: int, *, sandboxed: bool) -> None:
     definitions = [subjects_temporalio.Sequence]
     if sandboxed:
         replayer = PeerReplayer(workflows=definitions)
     else:
         replayer = PeerReplayer(workflows=definitions, workflow_runner=UnsandboxedWorkflowRunner())
 
-    async def histories():  # type: ignore[no-untyped-def]
+    async def histories() -> AsyncIterator[WorkflowHistory]:
         for _ in range(times):
             yield history
 
     await replayer.replay_workflows(histories(), raise_on_replay_failure=True)
 
 
-def _ours(history: WorkflowHistory, times: int) -> None:
+def _run_ours(history: WorkflowHistory, times: int) -> None:
     replayer = Replayer(workflows=[subjects_hourglass.sequence])
     given = History.from_json(history.to_json())
     for _ in range(times):

@@ -30,7 +30,7 @@ def interleave(
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as text; the ratio is to the first subject of the same case: 2.0x means half of its time or memory."""
+    """The rows as text; ratios are to the first subject of a case: 2.0x means half of its time or memory."""
     lines = [f"{'part':10} {'case':20} {'subject':24} {'value':>10} {'unit':14} {'ratio':>7}"]
     first: dict[tuple[str, str], Row] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Parts `live` and `memory`: workers in processes of their own, driven from here, which measure themselves."""
+"""Parts `live` and `memory`: workers in processes of their own, driven from here, measuring themselves."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def _idle(client: Client, queue: str, number: int) -> None:
             handle: WorkflowHandle[None, None] = await client.start_workflow(
                 "Idle", id=uuid.uuid4().hex, task_queue=queue
             )
-            while (await handle.describe()).history_length < 4:
+            while (await handle.describe()).history_length < 4:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.05)
 
     await asyncio.gather(*[one() for _ in range(number)])

@@ -1,1 +1,103 @@
-"""Durable workflows as plain synchronous Python functions."""
+"""Hourglass: durable workflows as plain synchronous Python functions, on Temporal or embedded.
+
+    from hourglass import Client, Worker, activity, workflow
+
+    @activity.defn
+    def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    @workflow.defn
+    def hello(name: str) -> str:
+        return greet(name)
+
+    with Client.connect("local:") as client, Worker(client, workflows=[hello], activities=[greet]):
+        print(client.execute_workflow(hello, "world"))
+
+A path is public if and only if none of its segments begins with an underscore:
+
+    activity      @activity.defn, and what you call inside an activity
+    workflow      @workflow.defn, and what you call inside a workflow
+    client        Client, AsyncClient, handles, TLS
+    worker        Worker and its options
+    replay        History, Replayer
+    testing       a real Temporal dev server as a `with` block
+    converter     values to payloads and back; the codec's seam
+    errors        every exception, grouped by who is at fault
+
+The private packages:
+
+    _engine       pure: events in, commands out. No clock, loop, file or network
+    _bridge       what every engine offers: a handle to poll and complete, a service to call
+    _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
+    _embedded     an engine in this process, in memory for now
+    _runtime      what makes it run: the control loop's thread, poll loops, lanes, state cache, activity
+                  executors, targets
+
+Imports only go down these ranks (tests/architecture holds us to it):
+
+    errors < converter < _engine < activity < {workflow, _bridge} < {_temporal, _embedded} < _runtime
+    < client < {worker, replay} < testing
+
+Five minutes: this page, then `_engine/evaluator.py` (how events become commands), then `_temporal/core.py`
+(the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py`
+and `context.py`, in this order; ARCHITECTURE.md has the words and the threads.
+
+Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
+Temporal's libraries only when a Temporal server is the target.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hourglass import activity, errors, workflow
+    from hourglass._engine.options import RetryPolicy
+    from hourglass.client import AsyncClient, Client, WorkflowHandle
+    from hourglass.errors import ApplicationError
+    from hourglass.replay import History, Replayer
+    from hourglass.worker import Worker
+
+__all__ = [
+    "ApplicationError",
+    "AsyncClient",
+    "Client",
+    "History",
+    "Replayer",
+    "RetryPolicy",
+    "Worker",
+    "WorkflowHandle",
+    "__version__",
+    "activity",
+    "errors",
+    "workflow",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "ApplicationError": "hourglass.errors",
+    "AsyncClient": "hourglass.client",
+    "Client": "hourglass.client",
+    "History": "hourglass.replay",
+    "Replayer": "hourglass.replay",
+    "RetryPolicy": "hourglass._engine.options",
+    "Worker": "hourglass.worker",
+    "WorkflowHandle": "hourglass.client",
+}
+_MODULES = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name in _MODULES:
+        return import_module(f"hourglass.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hourglass' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})

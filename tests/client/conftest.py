@@ -13,6 +13,7 @@ import pytest
 from hourglass._bridge import service as sv
 from hourglass._runtime.portal import Portal
 from hourglass.client import AsyncClient, Client
+from hourglass.client._link import Link
 from hourglass.client._session import Session
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
@@ -121,7 +122,7 @@ class Face:
         converter: Converter = default_converter,
         codec: Codec | None = None,
     ) -> Any:
-        return self.kind(Session(Portal.current(), connection, converter, codec))
+        return self.kind(Session(Link(Portal.current(), connection), converter, codec))
 
     def do(self, value: Any) -> Any:
         if inspect.isawaitable(value):

@@ -1,6 +1,6 @@
-"""Random programs as data, and the random course of events under which each is recorded. Pure: a seed says it all.
+"""Random programs as data, and the random course of events under which each is recorded. A seed says it all.
 
-A program is a tree of operations, executed by `programs.interpreted` and by its twin. A block is a list of operations:
+A program is a tree of operations, executed by `programs.interpreted` and by its twin. A block is a list:
 
     act MS FAILS KIND       run an activity of that duration and cancellation type, wait for it
     start MS FAILS KIND     the same without waiting
@@ -28,7 +28,7 @@ from typing import Any
 
 Block = list[list[Any]]
 
-# Seed 22 issues a command after its run's completion, in one task: with temporalio the server refuses that for ever.
+# Seed 22 issues a command after its run's completion, in one task: temporalio's server refuses that for ever.
 SEEDS = tuple(seed for seed in range(31) if seed != 22)
 _KINDS = ("try", "wait", "abandon")
 _WEIGHTS = {

@@ -1,8 +1,9 @@
-"""Records the corpus on a real dev server: `python -m tests.compat.record [NAME …]` writes `histories/NAME.json`.
+"""Records the corpus on a real dev server: `python -m tests.compat.record [NAME …]` writes `histories/`.
 
-Workflow worker and activity worker are apart, so that a script can stop the one while activities go on: what happens then
-lands in one workflow task, in the order in which it happened. Every history is replayed by Temporal's own replayer before it
-is written. Not part of the test suite: recordings are kept, so that they show what the SDK of their day did.
+Workflow worker and activity worker are apart, so that a script can stop the one while activities go on:
+what happens then lands in one workflow task, in the order in which it happened. Every history is replayed
+by Temporal's own replayer before it is written. Not part of the test suite: recordings are kept, so that
+they show what the SDK of their day did.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio import activity
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle, WorkflowHistory, WorkflowUpdateStage
-from temporalio.exceptions import ApplicationError
+from temporalio.client import (
+    Client,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowHistory,
+    WorkflowUpdateStage,
+)
 from temporalio.service import RPCError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
+from .activities import Activities
 from .generated import SEEDS, make_course, make_program
 from .programs import PROGRAMS
 from .programs.interpreted import Interpreted
@@ -48,61 +54,6 @@ EVENTS = {
     "tasks": ["WORKFLOW_TASK_COMPLETED"],
     "cancels": ["WORKFLOW_EXECUTION_CANCEL_REQUESTED"],
 }
-
-
-class Activities:
-    """What the programs call. One set for each recording: the gates are its own."""
-
-    def __init__(self) -> None:
-        self.gates: dict[str, asyncio.Event] = {}
-
-    def gate(self, name: str) -> asyncio.Event:
-        """The gate that an activity of this name waits at."""
-        return self.gates.setdefault(name, asyncio.Event())
-
-    @activity.defn
-    async def echo(self, value: Any) -> Any:
-        """Return what came."""
-        return value
-
-    @activity.defn
-    async def gated(self, name: str) -> str:
-        """Return the name once its gate is open."""
-        await self.gate(name).wait()
-        return name
-
-    @activity.defn
-    async def fails(self, name: str) -> str:
-        """Fail for good."""
-        raise ApplicationError("failed " + name, type="Failed", non_retryable=True)
-
-    @activity.defn
-    async def flaky(self, name: str) -> str:
-        """Fail twice, then return."""
-        if activity.info().attempt < 3:
-            raise RuntimeError("not yet")
-        return name
-
-    @activity.defn
-    async def beats(self) -> None:
-        """Heartbeat until cancelled."""
-        while True:
-            activity.heartbeat()
-            await asyncio.sleep(0.1)
-
-    @activity.defn
-    async def work(self, pause: int, fails: bool, facts: list[Any]) -> list[Any]:
-        """Take so many milliseconds, then return or fail; hear of cancellation meanwhile."""
-        for _ in range(0, pause, 20):
-            activity.heartbeat()
-            await asyncio.sleep(0.02)
-        if fails:
-            raise ApplicationError("failed as told", non_retryable=True)
-        return facts
-
-    def all(self) -> list[Any]:
-        """Every activity."""
-        return [self.echo, self.gated, self.fails, self.flaky, self.beats, self.work]
 
 
 class Recording:
@@ -163,13 +114,13 @@ class Recording:
 
     async def count(self, event: str) -> int:
         """How many such events the history holds."""
-        wanted = {EventType.Value("EVENT_TYPE_" + name) for name in EVENTS[event]}  # type: ignore[arg-type]
+        wanted = {EventType.Value("EVENT_TYPE_" + name) for name in EVENTS[event]}
         return sum(one.event_type in wanted for one in (await self.handle.fetch_history()).events)
 
     async def until(self, event: str, number: int) -> None:
         """Wait until the history holds so many such events."""
         async with asyncio.timeout(20):
-            while await self.count(event) < number:
+            while await self.count(event) < number:  # noqa: ASYNC110 - the server tells nobody
                 await asyncio.sleep(0.03)
 
     async def perform(self, step: str) -> None:
@@ -265,7 +216,7 @@ async def record_generated(client: Client, seed: int) -> WorkflowHistory:
 
 
 def write(name: str, history: WorkflowHistory) -> None:
-    """Keep a history: compact JSON in Temporal's form, without names and paths of the machine it was recorded on."""
+    """Keep a history: compact JSON in Temporal's form, without names and paths of this machine."""
     text = json.dumps(_anonymous(json.loads(history.to_json())), separators=(",", ":"), sort_keys=True)
     (HISTORIES / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
@@ -304,7 +255,7 @@ async def _server() -> AsyncIterator[Client]:
         yield client
     finally:
         server.terminate()
-        server.wait()  # noqa: ASYNC221
+        server.wait()
 
 
 async def main(names: list[str]) -> int:

@@ -58,7 +58,9 @@ class Blob:
     data: bytes
 
 
-BILL = Bill(UUID(int=3), [Line("a"), Line("b", 2)], datetime(2024, 1, 2, 3, tzinfo=UTC), Size.SMALL, Color.RED)
+BILL = Bill(
+    UUID(int=3), [Line("a"), Line("b", 2)], datetime(2024, 1, 2, 3, tzinfo=UTC), Size.SMALL, Color.RED
+)
 CASES: list[tuple[Any, Any]] = [
     (None, type(None)),
     (b"ab\xff", bytes),

@@ -1,7 +1,7 @@
 """Decisions about one activity: when it is due, whether a failed attempt is tried again, how it ends. Pure.
 
-Must not know: the run's other parts, handles, clocks. Messages, retry states and the order in which timeouts win are the
-Temporal server's (1.32, recorded from a real one).
+Must not know: the run's other parts, handles, clocks. Messages, retry states and the order in which timeouts
+win are the Temporal server's (1.32, recorded from a real one).
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def next_attempt(activity: Activity, failure: Failure, now_ns: int) -> Activity 
 
 
 def deadline(activity: Activity) -> tuple[int, TimeoutType]:
-    """When the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means never."""
+    """When the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means
+    never.
+    """
     spec = activity.spec
     limits: list[tuple[int, int, TimeoutType]] = []
     if activity.started_ns:

@@ -1,4 +1,6 @@
-"""A bell: wakes everybody who waits for it, on one asyncio loop. A waiter that is cancelled takes nothing with it."""
+"""A bell: wakes everybody who waits for it, on one asyncio loop. A waiter that is cancelled takes nothing
+with it.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The runs that one worker knows: their cursors, what is out for each, and when one is forgotten.
 
-Must not know: polls, activities, requests. This is the part of Core that stands between a task and its activations.
-Invariants: one activation per run is out at most; a run is forgotten only when its eviction has been answered; a task
-that is begun is finished or failed exactly once, unless the engine took it back (timeout, termination).
+Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
+activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
+been answered; a task that is begun is finished or failed exactly once, unless the engine took it back
+(timeout, termination).
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from hourglass._embedded.engine import MemoryEngine, Record
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.task_transitions import Answer, unwritten
-from hourglass._engine.commands import AnswerQuery, Command, Completion, Succeeded, TaskFailed, TaskFailureCause
+from hourglass._engine.commands import (
+    AnswerQuery,
+    Command,
+    Completion,
+    Succeeded,
+    TaskFailed,
+    TaskFailureCause,
+)
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import NondeterminismError, ServiceError
@@ -53,11 +61,7 @@ class Cache:
         self._size = size
         self._runs: dict[str, _Cached] = {}
         self._letting_go = False
-
-    @property
-    def outstanding(self) -> int:
-        """How many runs have an activation out, those not yet polled included."""
-        return sum(cached.out is not Out.NOTHING for cached in self._runs.values())
+        self.outstanding = 0  # runs that have an activation out, those not yet polled included
 
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
@@ -86,6 +90,7 @@ class Cache:
         if cached is None or cached.out is Out.NOTHING:
             return False
         out, cached.out = cached.out, Out.NOTHING
+        self.outstanding -= 1
         match out, completion:
             case Out.EVICTION, _:
                 self._forget(cached)
@@ -124,8 +129,9 @@ class Cache:
                 )
             self._forget(cached)
         self.ready.clear()
+        self.outstanding = 0
 
-    # --- the way of a task --------------------------------------------------------------------------------------------
+    # --- the way of a task ----------------------------------------------------------------------------------
 
     def _cached(self, record: Record) -> _Cached:
         run_id = record.run.run_id
@@ -202,6 +208,8 @@ class Cache:
 
     def _rest(self, cached: _Cached) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
+        if cached.out is not Out.NOTHING:  # closing the run has told us of it, and led here before
+            return
         broken = cached.eviction is not None and cached.eviction.reason != "WORKFLOW_EXECUTION_ENDING"
         if not broken:
             cached.questions = self._engine.take_questions(cached.record)
@@ -218,7 +226,7 @@ class Cache:
         elif self._letting_go:
             self._unstick(cached)
 
-    # --- forgetting ---------------------------------------------------------------------------------------------------
+    # --- forgetting -----------------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         if self._size and len(self._runs) >= self._size:
@@ -250,6 +258,7 @@ class Cache:
 
     def _give(self, cached: _Cached, activation: Activation, out: Out) -> None:
         cached.out = out
+        self.outstanding += 1
         self.ready.append(activation)
 
 

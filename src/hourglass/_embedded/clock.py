@@ -1,8 +1,9 @@
-"""Time as a part: the engine asks a clock what time it is and to be called back; it never looks at the wall itself.
+"""Time as a part: the engine asks a clock what time it is and to be called back; it never looks at the wall
+itself.
 
-Must not know: runs, tasks, history. Times are nanoseconds since the epoch. Invariants: time never goes back; callbacks run
-in the order of their due times, those of the same instant in the order in which they were asked for; a cancelled callback
-never runs; a callback never runs inside the call that asked for it.
+Must not know: runs, tasks, history. Times are nanoseconds since the epoch. Invariants: time never goes back;
+callbacks run in the order of their due times, those of the same instant in the order in which they were asked
+for; a cancelled callback never runs; a callback never runs inside the call that asked for it.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ class Clock(Protocol):
 class RealClock:
     """The wall clock, on the asyncio loop that is running when a callback is asked for.
 
-    Due times are wall time and the loop counts monotonic time, so that a callback may wake early when the wall clock was
-    set back: it then goes to sleep again. The time given out never goes back. A nap is at most `longest_nap` seconds, so
-    that a wall clock that was set forward, or a machine that slept, is noticed.
+    Due times are wall time and the loop counts monotonic time, so that a callback may wake early when the
+    wall clock was set back: it then goes to sleep again. The time given out never goes back. A nap is at most
+    `longest_nap` seconds, so that a wall clock that was set forward, or a machine that slept, is noticed.
     """
 
     longest_nap = 60.0

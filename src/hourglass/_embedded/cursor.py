@@ -1,10 +1,13 @@
-"""A cursor walks a run's history and turns it into activations, and takes the worker's commands for each: Core's part.
+"""A cursor walks a run's history and turns it into activations, and takes the worker's commands for each:
+Core's part.
 
-Must not know: handles, queues, clocks, the engine. It may stand in the middle of a history (a cached run) or begin at the
-first event (after an eviction); both give the same activations, but for `is_replaying`. Invariants:
+Must not know: handles, queues, clocks, the engine. It may stand in the middle of a history (a cached run) or
+begin at the first event (after an eviction); both give the same activations, but for `is_replaying`.
+Invariants:
 
 - One activation at a time; commands are accepted before the next activation is asked for.
-- A stretch is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace in activations.
+- A stretch is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace in
+  activations.
 - Commands that were issued are matched, in order, with the events that they led to; what does not fit is
   `NondeterminismError`. What is left when the history ends is the answer to the task.
 - An activity or timer that is cancelled before it was sent leaves nothing in history.
@@ -43,7 +46,7 @@ class Cursor:
         self._position = 0
         self._outcomes = Outcomes()
         self._matcher = Matcher(self._outcomes)
-        self._jobs: list[e.Event] = []
+        self._jobs: list[e.AnyEvent] = []
         self._flags: set[int] = set()
         self._time_ns = 0
         self._replaying = True
@@ -67,7 +70,7 @@ class Cursor:
             self._walk(end)
         return self._activation()
 
-    def query_activation(self, queries: tuple[e.Event, ...]) -> e.Activation:
+    def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
         """An activation of queries alone, where the run stands now."""
         return self._make(queries, is_replaying=True)
 
@@ -136,7 +139,9 @@ class Cursor:
                 self._jobs += self._outcomes.resolve(attributes)
 
     def _look_ahead(self) -> None:
-        """While replaying: the flags of this task's own end, and the patches that it recorded, are known already."""
+        """While replaying: the flags of this task's own end, and the patches that it recorded, are known
+        already.
+        """
         if self._position < self._stop:
             completed = self._history[self._position].attributes
             if isinstance(completed, h.WorkflowTaskCompleted):
@@ -152,7 +157,7 @@ class Cursor:
         self._jobs = []
         return self._make(jobs, is_replaying=self._replaying)
 
-    def _make(self, jobs: tuple[e.Event, ...], *, is_replaying: bool) -> e.Activation:
+    def _make(self, jobs: tuple[e.AnyEvent, ...], *, is_replaying: bool) -> e.Activation:
         return e.Activation(
             run_id=self.run_id,
             events=jobs,
@@ -164,7 +169,7 @@ class Cursor:
         )
 
 
-def _rank(event: e.Event) -> int:
+def _rank(event: e.AnyEvent) -> int:
     """Core's order of jobs within an activation; equal ranks keep the order of history."""
     match event:
         case e.RunStarted():

@@ -1,8 +1,9 @@
 """The pen of a transition: writes events with their ids and times and keeps the run in step with them.
 
-A draft lives inside one transition and is seen by nobody else; the transition as a whole stays a function of its
-arguments. It knows the one rule that all share: while a worker has the run's task, what happens is held back and written
-after the task's end, as Temporal does it, so that a worker's answer never meets events that it has not seen.
+A draft lives inside one transition and is seen by nobody else; the transition as a whole stays a function of
+its arguments. It knows the one rule that all share: while a worker has the run's task, what happens is held
+back and written after the task's end, as Temporal does it, so that a worker's answer never meets events that
+it has not seen.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Draft:
         """Write an event; returns its id."""
         number = self.run.length + 1
         if getattr(attributes, "started_event_id", 0) == JUST_BEFORE:
-            attributes = msgspec.structs.replace(attributes, started_event_id=number - 1)  # type: ignore[call-arg]
+            attributes = msgspec.structs.replace(attributes, started_event_id=number - 1)
         self._events.append(h.HistoryEvent(number, time_ns or self.now_ns, attributes))
         self.change(length=number)
         return number

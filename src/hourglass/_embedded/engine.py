@@ -1,8 +1,9 @@
 """The in-memory engine: keeps runs and their histories, lets time pass for them, and offers tasks to handles.
 
-Must not know: activations (see `handle`), requests (see `requests`). It decides nothing: every change is a transition's
-`Step`, which `_apply` stores before anybody is told. Everything runs on one asyncio loop and nothing here waits.
-Invariants: a workflow id has at most one open run; a task or an attempt is in the hands of one handle at most.
+Must not know: activations (see `handle`), requests (see `requests`). It decides nothing: every change is a
+transition's `Step`, which `_apply` stores before anybody is told. Everything runs on one asyncio loop and
+nothing here waits. Invariants: a workflow id has at most one open run; a task or an attempt is in the hands
+of one handle at most.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hourglass._embedded.queries import Query
 from hourglass._embedded.run import Activity, Run, Step
 from hourglass._engine.commands import TaskFailureCause
 from hourglass.converter import Failure
+from hourglass.errors import ConnectionFailedError
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
@@ -68,7 +70,7 @@ class MemoryEngine:
         self._current: dict[str, str] = {}
         self._asked: dict[str, Record] = {}
 
-    # --- runs ---------------------------------------------------------------------------------------------------------
+    # --- runs -----------------------------------------------------------------------------------------------
 
     def records(self) -> Iterator[Record]:
         """All runs, oldest first."""
@@ -102,13 +104,25 @@ class MemoryEngine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move things on."""
+        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move
+        things on.
+        """
         return not self.offers.any_for_takers() and not any(
             record.run.task_is_started or record.attempts or record.queries
             for record in self._records.values()
         )
 
-    # --- workflow tasks -----------------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Stop all alarms and refuse the queries that wait; runs stay as they are."""
+        for record in self._records.values():
+            if record.alarm is not None:
+                record.alarm()
+                record.alarm = None
+            for query in record.queries:
+                query.refuse(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
+            record.queries = []
+
+    # --- workflow tasks -------------------------------------------------------------------------------------
 
     def take_task(self, taker: Taker) -> Record | None:
         """Give a handle a run's task, if one waits on its queue that it may have."""
@@ -136,7 +150,9 @@ class MemoryEngine:
         self.offers.wake(record.run.started.task_queue)
 
     def take_questions(self, record: Record) -> list[Query]:
-        """The queries that wait, unless a task is to be done before them; they are the caller's to answer now."""
+        """The queries that wait, unless a task is to be done before them; they are the caller's to answer
+        now.
+        """
         if record.run.task is not None:
             return []
         questions, record.queries = record.queries, []
@@ -148,9 +164,7 @@ class MemoryEngine:
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
         try:
-            self.change(
-                record, lambda run, now: tasks.complete_task(run, answer, self.new_run_id(), now)
-            )
+            self.change(record, lambda run, now: tasks.complete_task(run, answer, self.new_run_id(), now))
         except tasks.Unhandled:
             self.fail_task(record, number, h.UNHANDLED_COMMAND, None, answer.identity)
             return "UNHANDLED_COMMAND"
@@ -173,7 +187,7 @@ class MemoryEngine:
             return False
         return record.sticky is None or record.sticky is taker
 
-    # --- activities ---------------------------------------------------------------------------------------------------
+    # --- activities -----------------------------------------------------------------------------------------
 
     def take_attempt(self, taker: Taker) -> ActivityTask | None:
         """Give a handle an attempt of an activity, if one waits on its queue."""
@@ -205,7 +219,7 @@ class MemoryEngine:
             record.attempts.pop(token, None)
             record.told_to_cancel.discard(token)
 
-    # --- storing and telling ------------------------------------------------------------------------------------------
+    # --- storing and telling --------------------------------------------------------------------------------
 
     def _apply(self, record: Record, step: Step) -> None:
         record.run = step.run

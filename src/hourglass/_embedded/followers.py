@@ -1,4 +1,6 @@
-"""Which run follows another: after continue-as-new, or as the next attempt of one that failed or timed out. Pure."""
+"""Which run follows another: after continue-as-new, or as the next attempt of one that failed or timed out.
+Pure.
+"""
 
 from __future__ import annotations
 

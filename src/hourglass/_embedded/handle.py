@@ -1,8 +1,10 @@
-"""A handle on the in-memory engine for one task queue: both of a worker's polls, and the ends of what it was given.
+"""A handle on the in-memory engine for one task queue: both of a worker's polls, and the ends of what it was
+given.
 
-Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`). Invariants:
-an item is given out only by a poll that returns it, so that a poll that is cancelled loses nothing; each run has one
-activation out at most; a shutting-down handle takes nothing new and raises `Shutdown` when all that is out has come back.
+Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`).
+Invariants: an item is given out only by a poll that returns it, so that a poll that is cancelled loses
+nothing; each run has one activation out at most; a shutting-down handle takes nothing new and raises
+`Shutdown` when all that is out has come back.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class MemoryHandle:
         self._grace: Cancel | None = None
         engine.offers.join(self)
 
-    # --- what the engine asks (Taker) ---------------------------------------------------------------------------------
+    # --- what the engine asks (Taker) -----------------------------------------------------------------------
 
     @property
     def task_queue(self) -> str:
@@ -85,7 +87,7 @@ class MemoryHandle:
             self._cancels.append(ActivityCancel(token, reason))
             self._bell.ring()
 
-    # --- workflow tasks -----------------------------------------------------------------------------------------------
+    # --- workflow tasks -------------------------------------------------------------------------------------
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
@@ -123,7 +125,7 @@ class MemoryHandle:
         self._cache.request_eviction(run_id)
         self._bell.ring()
 
-    # --- activities ---------------------------------------------------------------------------------------------------
+    # --- activities -----------------------------------------------------------------------------------------
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
@@ -150,7 +152,9 @@ class MemoryHandle:
         return task
 
     async def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt. The end of an attempt that no longer counts is dropped, as a server does."""
+        """Report the end of an attempt. The end of an attempt that no longer counts is dropped, as a server
+        does.
+        """
         self._out.discard(result.token)
         self._bell.ring()
         token = Token.decode(result.token)
@@ -188,11 +192,9 @@ class MemoryHandle:
             self.cancel_attempt(token, "NOT_FOUND")
             return
         record, activity = found
-        self._engine.change(
-            record, lambda run, now: transitions.heartbeat(run, activity, details, now)
-        )
+        self._engine.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------------------
 
     def initiate_shutdown(self) -> None:
         """Take no new work; after the grace period ask the running activities to stop."""
@@ -226,11 +228,11 @@ class MemoryHandle:
 
 
 def _unasked(failure: Failure) -> Failure:
-    """The failure of an attempt that stopped although nobody cancelled it (its worker shuts down): worth a retry."""
+    """The failure of an attempt that stopped although nobody cancelled it (its worker shuts down): worth a
+    retry.
+    """
     return Failure(
         failure.message or "the attempt stopped without being asked to",
         ApplicationFailure(type="WorkerShutdown"),
         cause=failure,
     )
-
-

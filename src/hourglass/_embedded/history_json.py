@@ -1,8 +1,9 @@
-"""A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every SDK's replayer read.
+"""A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every SDK's
+replayer read.
 
-Must not know: runs, engines. Protobuf's JSON rules hold: names in camelCase, 64-bit integers as strings, bytes in base64,
-durations as "1.5s", times as RFC 3339, enums by name, defaults left out. `PATCH_MARKER` and the flags in `sdkMetadata` are
-what Core itself writes, so that Core replays what we wrote.
+Must not know: runs, engines. Protobuf's JSON rules hold: names in camelCase, 64-bit integers as strings,
+bytes in base64, durations as "1.5s", times as RFC 3339, enums by name, defaults left out. `PATCH_MARKER` and
+the flags in `sdkMetadata` are what Core itself writes, so that Core replays what we wrote.
 """
 
 from __future__ import annotations
@@ -51,10 +52,22 @@ def event_json(event: h.HistoryEvent) -> bytes:
             _WRITERS[type(event.attributes)](event.attributes)
         ),
     }
-    summary = getattr(event.attributes, "summary", None)
-    if summary is not None:
-        document["userMetadata"] = {"summary": payload_json(summary)}
+    metadata = _metadata(event.attributes)
+    if metadata:
+        document["userMetadata"] = metadata
     return msgspec.json.encode(document)
+
+
+def _metadata(attributes: h.Attributes) -> Json:
+    match attributes:
+        case h.ActivityTaskScheduled(summary=summary) | h.TimerStarted(summary=summary):
+            details = None
+        case h.WorkflowExecutionStarted(static_summary=summary, static_details=details):
+            pass
+        case _:
+            return {}
+    named = {"summary": summary, "details": details}
+    return {key: payload_json(value) for key, value in named.items() if value is not None}
 
 
 def time_json(ns: int) -> str:

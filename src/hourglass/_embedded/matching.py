@@ -1,8 +1,9 @@
 """Matching of a worker's commands with the events in history that they led to: where nondeterminism shows.
 
-Must not know: activations, the engine. Like Core it compares kinds, ids and activity types, not arguments. Invariants: the
-events of a task's commands follow the task's completion directly and in order; a deprecated patch marker may lack its
-command and a patch command may lack its marker; anything else that does not pair up is `NondeterminismError`.
+Must not know: activations, the engine. Like Core it compares kinds, ids and activity types, not arguments.
+Invariants: the events of a task's commands follow the task's completion directly and in order; a deprecated
+patch marker may lack its command and a patch command may lack its marker; anything else that does not pair up
+is `NondeterminismError`.
 """
 
 from __future__ import annotations

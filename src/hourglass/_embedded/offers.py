@@ -1,7 +1,8 @@
 """Task queues: what waits to be taken, and who could take it.
 
-Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when its run is offered
-again; a taker checks what it takes. Invariant: whenever something becomes takeable, the takers of its queue are woken.
+Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when its
+run is offered again; a taker checks what it takes. Invariant: whenever something becomes takeable, the takers
+of its queue are woken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What became of the activities and timers that a run asked for: commands in, events for the worker out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which
-cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are wrapped.
+Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules:
+which cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are
+wrapped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hourglass._engine import events as e
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState
 
-_SUPPORTED = (
+_SUPPORTED: tuple[type[c.Command], ...] = (
     c.StartTimer,
     c.CancelTimer,
     c.ScheduleActivity,
@@ -52,7 +53,7 @@ class Outcomes:
     _by_event: dict[int, _Wanted] = field(default_factory=dict)
     _patches: set[str] = field(default_factory=set)
 
-    def issue(self, command: c.Command) -> list[e.Event]:
+    def issue(self, command: c.Command) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
         if not isinstance(command, _SUPPORTED):
             raise UnsupportedCommand(
@@ -97,7 +98,7 @@ class Outcomes:
         wanted.event_id = event_id
         self._by_event[event_id] = wanted
 
-    def resolve(self, attributes: h.Attributes) -> list[e.Event]:
+    def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
         """An activity or timer ended; gives what the worker is told of it."""
         match attributes:
             case h.TimerFired():
@@ -133,7 +134,7 @@ class Outcomes:
         table = self._timers if isinstance(wanted.command, c.StartTimer) else self._activities
         table.pop(wanted.command.seq, None)
 
-    def _cancel_timer(self, command: c.CancelTimer) -> list[e.Event]:
+    def _cancel_timer(self, command: c.CancelTimer) -> list[e.AnyEvent]:
         wanted = self._timers.get(command.seq)
         if wanted is None or wanted.over:
             return []
@@ -145,7 +146,7 @@ class Outcomes:
             self._forget(wanted)
         return []
 
-    def _cancel_activity(self, command: c.RequestCancelActivity) -> list[e.Event]:
+    def _cancel_activity(self, command: c.RequestCancelActivity) -> list[e.AnyEvent]:
         wanted = self._activities.get(command.seq)
         if wanted is None or wanted.over or wanted.cancelling:
             return []

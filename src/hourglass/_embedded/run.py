@@ -1,7 +1,8 @@
 """A run as the engine knows it: frozen data that follows from its history, and what is in flight for it.
 
-Must not know: clocks, handles, how decisions are made. Invariants: `length` is the number of events written; while a task
-is started nothing but its end is written and what happens is `held`; a closed run has no task, timer or activity.
+Must not know: clocks, handles, how decisions are made. Invariants: `length` is the number of events written;
+while a task is started nothing but its end is written and what happens is `held`; a closed run has no task,
+timer or activity.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class Timer(msgspec.Struct, frozen=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
 
-    From the second attempt on a task is transient: its first two events are written only when it succeeds, so that a run
-    that fails for a month does not fill its history. `number` tells the tasks of a run apart, attempts included.
+    From the second attempt on a task is transient: its first two events are written only when it succeeds, so
+    that a run that fails for a month does not fill its history. `number` tells the tasks of a run apart,
+    attempts included.
     """
 
     number: int
@@ -102,7 +104,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a transition leads to: the run afterwards, the events to append, and the run that follows it, if any."""
+    """What a transition leads to: the run afterwards, the events to append, and the run that follows it, if
+    any.
+    """
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()

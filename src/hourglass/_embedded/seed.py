@@ -1,4 +1,5 @@
-"""The seed of a run's randomness: the same number that Core derives from a run id, so that a run can move between engines.
+"""The seed of a run's randomness: the same number that Core derives from a run id, so that a run can move
+between engines.
 
 Core feeds the run id to SipHash-1-3 with a zero key, as Rust hashes a string: its UTF-8 bytes and then 0xFF.
 """

@@ -1,8 +1,8 @@
 """What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure.
 
-Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`), because numbers
-are the worker's affair. Invariants: commands are applied in order, a terminal one last; a terminal command is refused
-while something is held (UnhandledCommand) and then nothing of the answer counts.
+Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
+because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
+terminal command is refused while something is held (UnhandledCommand) and then nothing of the answer counts.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ def _want_again(draft: Draft, task: Task) -> None:
     draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait))
 
 
-def _apply(
-    draft: Draft, sent: Sent, completed: int, new_run_id: str
-) -> h.WorkflowExecutionStarted | None:
+def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
     match sent.command:
         case c.StartTimer() as start:
             _start_timer(draft, start, completed)

@@ -1,7 +1,7 @@
 """What happens to a run from outside, and from time passing: `(run, occurrence, now) -> Step`. Pure.
 
-Must not know: handles, queues, where time comes from. The transitions of a workflow task (start, answer, failure) are in
-`task_transitions`. Invariants: a closed run never changes; the same request id counts once.
+Must not know: handles, queues, where time comes from. The transitions of a workflow task (start, answer,
+failure) are in `task_transitions`. Invariants: a closed run never changes; the same request id counts once.
 """
 
 from __future__ import annotations
@@ -33,6 +33,13 @@ def open_run(run_id: str, started: h.WorkflowExecutionStarted, now_ns: int) -> S
     draft = Draft(run, now_ns)
     draft.write(started)
     draft.want_task()
+    return draft.step()
+
+
+def remember(run: Run, request_id: str, now_ns: int) -> Step:
+    """A request has been carried out: the same id again changes nothing."""
+    draft = Draft(run, now_ns)
+    _is_new(draft, request_id)
     return draft.step()
 
 
@@ -132,7 +139,9 @@ def next_due_ns(run: Run) -> int:
 
 
 def next_wake_ns(run: Run, now_ns: int) -> int:
-    """When the engine must look at the run again: something is due, or a task or attempt may be taken. 0: never."""
+    """When the engine must look at the run again: something is due, or a task or attempt may be taken. 0:
+    never.
+    """
     wakes = [next_due_ns(run)]
     if run.task is not None and not run.task.started_event_id:
         wakes.append(run.task.available_ns)

@@ -49,7 +49,7 @@ def complete(session: Session, reference: ActivityReference, result: Any) -> Ope
         CompleteActivity(
             **reference.address(),
             result=session.converter.encode(result),
-            identity=session.connection.identity,
+            identity=session.identity,
         ),
         nothing,
     )
@@ -63,7 +63,7 @@ def fail(session: Session, reference: ActivityReference, error: BaseException) -
         CompleteActivity(
             **reference.address(),
             failure=session.converter.to_failure(error),
-            identity=session.connection.identity,
+            identity=session.identity,
         ),
         nothing,
     )
@@ -78,7 +78,7 @@ def report_cancelled(
             **reference.address(),
             cancelled=True,
             cancelled_details=tuple(session.converter.encode_all(details)),
-            identity=session.connection.identity,
+            identity=session.identity,
         ),
         nothing,
     )
@@ -93,6 +93,6 @@ def heartbeat(session: Session, reference: ActivityReference, details: Sequence[
     request = HeartbeatActivity(
         **reference.address(),
         details=tuple(session.converter.encode_all(details)),
-        identity=session.connection.identity,
+        identity=session.identity,
     )
     return asking(request, parse)

@@ -17,7 +17,7 @@ from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _operations
 from hourglass.client._faces import ActivityHandleFacts, ClientFacts, HandleFacts
 from hourglass.client._options import StartOptions
-from hourglass.client._session import open_session
+from hourglass.client._session import Session, open_link
 from hourglass.client._values import WorkflowDescription, WorkflowExecution
 from hourglass.converter import Codec, Converter, default_converter
 from hourglass.workflow import Channel
@@ -54,12 +54,13 @@ class AsyncClient(ClientFacts):
         where = resolve(target, namespace=namespace, tls=tls, api_key=api_key, metadata=rpc_metadata)
         limit = seconds(timeout, "timeout")
         portal = Portal.current()
-        return cls(await portal.acall(open_session(portal, where, identity, limit, converter, codec)))
+        link = await portal.acall(open_link(portal, where, identity, limit))
+        return cls(Session(link, converter, codec))
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
         if not self.closed:
-            await self._session.portal.acall(self._session.close())
+            await self._session.link.portal.acall(self._session.link.close())
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -13,7 +13,7 @@ from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _operations
 from hourglass.client._faces import ActivityHandleFacts, ClientFacts, HandleFacts
 from hourglass.client._options import StartOptions
-from hourglass.client._session import open_session
+from hourglass.client._session import Session, open_link
 from hourglass.client._values import WorkflowDescription, WorkflowExecution
 from hourglass.converter import Codec, Converter, default_converter
 from hourglass.workflow import Channel
@@ -50,12 +50,13 @@ class Client(ClientFacts):
         where = resolve(target, namespace=namespace, tls=tls, api_key=api_key, metadata=rpc_metadata)
         limit = seconds(timeout, "timeout")
         portal = Portal.current()
-        return cls(portal.call(open_session(portal, where, identity, limit, converter, codec)))
+        link = portal.call(open_link(portal, where, identity, limit))
+        return cls(Session(link, converter, codec))
 
     def close(self) -> None:
         """Close the connection. Workflows go on without it."""
         if not self.closed:
-            self._session.portal.call(self._session.close())
+            self._session.link.portal.call(self._session.link.close())
 
     def __enter__(self) -> Client:
         return self

@@ -29,17 +29,17 @@ class ClientFacts:
     @property
     def target(self) -> str:
         """What it is connected to, without secrets."""
-        return self._session.connection.target
+        return self._session.link.target
 
     @property
     def namespace(self) -> str:
         """The namespace it works in."""
-        return self._session.connection.namespace
+        return self._session.link.namespace
 
     @property
     def identity(self) -> str:
         """Who it says it is."""
-        return self._session.connection.identity
+        return self._session.identity
 
     @property
     def converter(self) -> Converter:
@@ -54,20 +54,20 @@ class ClientFacts:
     @property
     def connection(self) -> Connection:
         """The open connection, for workers. Its methods run on the control loop only."""
-        return self._session.connection
+        return self._session.link.connection
 
     @property
     def closed(self) -> bool:
         """Whether it was closed."""
-        return self._session.closed
+        return self._session.link.closed
 
     @property
     def _connection(self) -> Connection:
-        return self._session.connection
+        return self._session.link.connection
 
     @property
     def _portal(self) -> Portal:
-        return self._session.portal
+        return self._session.link.portal
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

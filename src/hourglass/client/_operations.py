@@ -90,7 +90,7 @@ def start(
 ) -> Operation[Reference]:
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
-    request = start_request(given, arguments, options, session.converter, session.connection.identity)
+    request = start_request(given, arguments, options, session.converter, session.identity)
     reference = Reference(
         request.workflow_id, return_type=given.return_type if result_type is None else result_type
     )
@@ -163,7 +163,7 @@ def signal(
         signal_name=given.name,
         arguments=given.encode(session.converter, arguments),
         request_id=str(uuid.uuid4()),
-        identity=session.connection.identity,
+        identity=session.identity,
         rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
@@ -204,7 +204,7 @@ def cancel(
         first_execution_run_id=reference.first_execution_run_id,
         reason=reason,
         request_id=str(uuid.uuid4()),
-        identity=session.connection.identity,
+        identity=session.identity,
         rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)
@@ -220,7 +220,7 @@ def terminate(
         first_execution_run_id=reference.first_execution_run_id,
         reason=reason,
         details=tuple(session.converter.encode_all(details)),
-        identity=session.connection.identity,
+        identity=session.identity,
         rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
     return asking(request, nothing)

@@ -73,7 +73,8 @@ def _datetime(value: Any, path: str) -> datetime:
     except msgspec.ValidationError:
         pass
     try:
-        return datetime.fromisoformat(value)
+        # Other spellings of ISO 8601, offsets with seconds among them; a mere date is a `date`.
+        return datetime.fromisoformat(value if len(value) > 10 else "no time")
     except ValueError:
         raise Mismatch("expected datetime, got another str", path) from None
 

@@ -1,9 +1,9 @@
-"""How a program of the corpus is written down: a `temporalio` workflow and the script that drives its recording.
+"""How a program of the corpus is written down: a `temporalio` workflow and the script that drives it.
 
 A script is data: steps separated by `|`, carried out one after the other while the workflow runs.
 
     held                 (only first) no workflow worker runs when the workflow is started
-    stop, go             stop the workflow worker, start a new one; what happens in between lands in one workflow task
+    stop, go             stop the workflow worker, start a new one; what happens in between lands in one task
     open NAME …          let `gated` activities of these names end, one by one, waiting for each
     release NAME …       the same without waiting: the activity's end will not be recorded
     signal NAME ARG …    send a signal

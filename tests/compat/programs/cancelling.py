@@ -1,7 +1,7 @@
 """Cancellation: of the workflow, of tasks, of activities; before, with and after a result.
 
-Whoever is cancelled while it waits for an activity sees an `ActivityError` here and `Cancelled` in Hourglass; the
-programs treat both alike, so that the twins can be written as one would write them.
+Whoever is cancelled while it waits for an activity sees an `ActivityError` here and `Cancelled` in Hourglass;
+the programs treat both alike, so that the twins can be written as one would write them.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class CancelTasks:
 
 @program()
 class CancelBeforeStart:
-    """A task cancelled before its first turn never runs; an activity cancelled in the task that scheduled it is void."""
+    """A task cancelled before its first turn never runs; an activity cancelled when scheduled is void."""
 
     @workflow.run
     async def run(self) -> list[bool]:
@@ -264,7 +264,7 @@ class CancellationTypes:
             one("abandon_it", ActivityCancellationType.ABANDON),
         )
         await act("echo", "main")
-        return await outcomes
+        return list(await outcomes)
 
 
 @program("scheduled 1 | cancel | canceled 1")

@@ -21,7 +21,7 @@ class GatherSteps:
             second = await act("gated", name + "2")
             return str(first + second)
 
-        return await asyncio.gather(steps("a"), steps("b"), steps("c"))
+        return list(await asyncio.gather(steps("a"), steps("b"), steps("c")))
 
 
 @program()
@@ -88,7 +88,7 @@ class GatherDepths:
     @workflow.run
     async def run(self) -> None:
         async def inner(handle: workflow.ActivityHandle[str]) -> list[str]:
-            return await asyncio.gather(handle)
+            return list(await asyncio.gather(handle))
 
         async def deep() -> None:
             await asyncio.gather(inner(start("gated", "a")))

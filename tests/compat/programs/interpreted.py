@@ -1,7 +1,7 @@
 """The interpreter of random programs (see `generated`) as a `temporalio` workflow.
 
-Whoever is cancelled while it waits for an activity sees `ActivityError` here; `_wait` turns that into cancellation, which is
-what Hourglass raises, so that both interpreters take the same way.
+Whoever is cancelled while it waits for an activity sees `ActivityError` here; `_wait` turns that into
+cancellation, which is what Hourglass raises, so that both interpreters take the same way.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ class Interpreted:
         return task
 
     async def _wait(self, awaitable: Awaitable[Any]) -> None:
-        me = asyncio.current_task()
-        assert me is not None
-        before = me.cancelling()
+        me: Any = asyncio.current_task()
+        # A task can cancel itself, by way of who waits for it: then the request is there before the wait.
+        before, asked_itself = me.cancelling(), me._must_cancel
         try:
             await awaitable
         except (ActivityError, asyncio.CancelledError) as error:
-            if me.cancelling() > before and is_cancelled_exception(error):
+            cancelled = me.cancelling() > before or (asked_itself and not me._must_cancel)
+            if cancelled and is_cancelled_exception(error):
                 raise asyncio.CancelledError from error
             self.number += 1
 
@@ -92,14 +93,16 @@ class Interpreted:
         self._start(pause, fails, kind)
 
     async def _do_join(self, which: int) -> None:
-        handles = [task for task in self.open if isinstance(task, workflow.ActivityHandle) and not task.done()]
+        handles = [
+            task for task in self.open if isinstance(task, workflow.ActivityHandle) and not task.done()
+        ]
         if handles:
             await self._wait(handles[which % len(handles)])
 
     async def _do_timed(self, pause: int, limit: int) -> None:
         try:
             await self._wait(asyncio.wait_for(self._start(pause), limit / 1000))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.number += 2
 
     async def _do_sleep(self, pause: int) -> None:
@@ -145,7 +148,7 @@ class Interpreted:
         wanted = self.number + number
         try:
             await workflow.wait_condition(lambda: self.number >= wanted, timeout=limit / 1000)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.number += 1
 
     async def _do_cancel(self, which: int) -> None:

@@ -1,4 +1,4 @@
-"""What Hourglass supports after its first release: children, updates, local activities, patches, continuing as new."""
+"""What goes beyond the first release: children, updates, local activities, patches, continuing as new."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class LocalActivities:
             result = await workflow.execute_local_activity("echo", name, start_to_close_timeout=MINUTE)
             return str(await act("echo", f"after {result}"))
 
-        return await asyncio.gather(both("a"), both("b"), both("c"))
+        return list(await asyncio.gather(both("a"), both("b"), both("c")))
 
 
 @program("completed 1 | signal go_on", later=True)

@@ -32,7 +32,7 @@ class ConditionTimeouts(Counter):
             try:
                 await workflow.wait_condition(lambda: self.count > 0, timeout=limit)
                 seen.append("met")
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 seen.append("timeout")
             await act("echo", seen[-1])
         return seen
@@ -103,11 +103,11 @@ class ConditionAgainstTimer(Counter):
                 await workflow.wait_condition(lambda: self.count >= wanted, timeout=limit)
                 await act("echo", name + " met")
                 return "met"
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 await act("echo", name + " timeout")
                 return "timeout"
 
-        return await asyncio.gather(wait("a", 1, 1), wait("b", 60, 1))
+        return list(await asyncio.gather(wait("a", 1, 1), wait("b", 60, 1)))
 
 
 @program("timers 1 | stop | fired 1 | signal add 1 | go")
@@ -118,7 +118,7 @@ class TimerAgainstCondition(Counter):
     async def run(self) -> str:
         try:
             await workflow.wait_condition(lambda: self.count > 0, timeout=1)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             await act("echo", "timeout")
             return "timeout"
         await act("echo", "met")
@@ -135,7 +135,7 @@ class WaitForActivity:
         await act("echo", "between")
         try:
             await asyncio.wait_for(start("gated", "never"), 0.2)
-        except (asyncio.TimeoutError, ActivityError):
+        except (TimeoutError, ActivityError):
             seen.append("too late")
         await act("echo", "end")
         return seen
@@ -154,8 +154,8 @@ class WaitForBoth:
 
         task = asyncio.create_task(other())
         try:
-            result = await asyncio.wait_for(handle, 1)
-        except asyncio.TimeoutError:
+            result = str(await asyncio.wait_for(handle, 1))
+        except TimeoutError:
             result = "too late"
         await act("echo", result)
         await task

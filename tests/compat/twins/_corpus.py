@@ -1,4 +1,4 @@
-"""How a twin is written down: the plain definition that must replay the history of the program of that name."""
+"""How a twin is written down: the plain definition that must replay the history of its program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hourglass import workflow
+from hourglass._engine.fibers import require_fiber
+from hourglass.workflow._tasks import wait_with_timeout
 
 D = TypeVar("D", bound=Callable[..., Any])
 
@@ -33,3 +35,8 @@ def start(name: str, *args: Any, **options: Any) -> Any:
     """Start an activity by name."""
     options.setdefault("start_to_close_timeout", MINUTE)
     return workflow.start_activity(name, *args, **options)
+
+
+def wait_for(task: Any, limit: float) -> Any:
+    """A task within a time limit, in the turns of `asyncio.wait_for`; not public yet: by the inner door."""
+    return wait_with_timeout(require_fiber("wait_for"), task, limit)

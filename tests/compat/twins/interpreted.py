@@ -8,7 +8,7 @@ from hourglass import RetryPolicy, workflow
 from hourglass.errors import ActivityError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType
 
-from ._corpus import MINUTE, start, twin
+from ._corpus import MINUTE, start, twin, wait_for
 
 KINDS = {
     "try": ActivityCancellationType.TRY_CANCEL,
@@ -85,7 +85,7 @@ class Interpreted:
 
     def _do_timed(self, pause: int, limit: int) -> None:
         try:
-            workflow.wait_for(self._start(pause), limit / 1000)
+            wait_for(self._start(pause), limit / 1000)
         except (ActivityError, TaskCancelledError):
             self.number += 1
         except TimeoutError:

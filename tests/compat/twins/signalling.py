@@ -116,7 +116,7 @@ class SignalStartsTasks:
     @workflow.run
     def run(self) -> list[str]:
         workflow.wait_condition(lambda: self.closed)
-        return workflow.gather(*self.tasks)
+        return list(workflow.gather(*self.tasks))
 
     @workflow.signal
     def order(self, name: str) -> None:

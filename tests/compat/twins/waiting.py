@@ -5,7 +5,7 @@ from __future__ import annotations
 from hourglass import workflow
 from hourglass.errors import ActivityError
 
-from ._corpus import act, start, twin
+from ._corpus import act, start, twin, wait_for
 
 
 class Counter:
@@ -91,7 +91,7 @@ class ConditionAgainstTimer(Counter):
                 act("echo", name + " timeout")
                 return "timeout"
 
-        return workflow.gather(workflow.spawn(wait, "a", 1, 1), workflow.spawn(wait, "b", 60, 1))
+        return list(workflow.gather(workflow.spawn(wait, "a", 1, 1), workflow.spawn(wait, "b", 60, 1)))
 
 
 @twin("TimerAgainstCondition")
@@ -109,10 +109,10 @@ class TimerAgainstCondition(Counter):
 
 @twin("WaitForActivity")
 def wait_for_activity() -> list[str]:
-    seen = [workflow.wait_for(start("echo", "in time"), 50)]
+    seen = [wait_for(start("echo", "in time"), 50)]
     act("echo", "between")
     try:
-        workflow.wait_for(start("gated", "never"), 0.2)
+        wait_for(start("gated", "never"), 0.2)
     except (TimeoutError, ActivityError):
         seen.append("too late")
     act("echo", "end")
@@ -128,7 +128,7 @@ def wait_for_both() -> str:
 
     task = workflow.spawn(other)
     try:
-        result = str(workflow.wait_for(handle, 1))
+        result = str(wait_for(handle, 1))
     except TimeoutError:
         result = "too late"
     act("echo", result)

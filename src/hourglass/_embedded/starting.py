@@ -1,0 +1,136 @@
+"""Starting a workflow: the policies for ids that are taken or were used, and the first event of a run."""
+
+from __future__ import annotations
+
+from hourglass._bridge.service import (
+    IdConflictPolicy,
+    SignalWorkflow,
+    Started,
+    StartWorkflow,
+    TerminateWorkflow,
+    WorkflowStatus,
+)
+from hourglass._embedded import history as h
+from hourglass._embedded import transitions
+from hourglass._embedded.activities import complete_retry
+from hourglass._embedded.clock import to_ns
+from hourglass._embedded.engine import MemoryEngine, Record
+from hourglass._engine.commands import IdReusePolicy
+from hourglass.errors import ServiceError, WorkflowAlreadyStartedError
+
+_GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
+_DEFAULT_TASK_TIMEOUT = 10.0
+
+
+def start_workflow(engine: MemoryEngine, request: StartWorkflow) -> Started:
+    """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
+    one.
+    """
+    if request.cron_schedule:
+        raise ServiceError("cron schedules are not supported by the in-memory engine", status="UNIMPLEMENTED")
+    if not request.workflow_id or not request.workflow_type or not request.task_queue:
+        raise ServiceError(
+            "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
+        )
+    existing = engine.current(request.workflow_id)
+    used = None if existing is None else _use_existing(engine, existing, request)
+    record = (
+        existing if used is not None and existing is not None else engine.open(_first_event(engine, request))
+    )
+    if used is None and request.request_id:
+        engine.change(record, lambda run, now: transitions.remember(run, request.request_id, now))
+    if request.signal_name:
+        _signal(engine, record, request)
+    return used or Started(record.run.run_id)
+
+
+def _use_existing(engine: MemoryEngine, existing: Record, request: StartWorkflow) -> Started | None:
+    """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
+    run = existing.run
+    if request.request_id and request.request_id in run.request_ids:
+        return Started(run.run_id)  # the same call again: its answer was lost
+    if not run.is_open:
+        if _may_reuse(request.id_reuse_policy, run.status):
+            return None
+        raise _taken(existing, "Workflow execution already finished")
+    conflict = request.id_conflict_policy
+    if (
+        request.id_reuse_policy is IdReusePolicy.TERMINATE_IF_RUNNING
+        or conflict is IdConflictPolicy.TERMINATE_EXISTING
+    ):
+        end = TerminateWorkflow(
+            workflow_id=request.workflow_id,
+            reason="TerminateIfRunning WorkflowIdReusePolicy Policy",
+            identity=request.identity,
+        )
+        engine.change(existing, lambda run, now: transitions.terminate(run, end, now))
+        return None
+    by_signal = bool(request.signal_name) and conflict is IdConflictPolicy.UNSPECIFIED
+    if conflict is IdConflictPolicy.USE_EXISTING or by_signal:
+        return Started(run.run_id, started=False)
+    raise _taken(existing, "Workflow execution is already running")
+
+
+def _may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
+    match policy:
+        case IdReusePolicy.REJECT_DUPLICATE:
+            return False
+        case IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY:
+            return status not in _GOOD_ENDS
+        case _:
+            return True
+
+
+def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
+    run = existing.run
+    return WorkflowAlreadyStartedError(
+        f"{what}. WorkflowId: {run.started.workflow_id}, RunId: {run.run_id}.",
+        workflow_id=run.started.workflow_id,
+        workflow_type=run.started.workflow_type,
+        run_id=run.run_id,
+    )
+
+
+def _first_event(engine: MemoryEngine, request: StartWorkflow) -> h.WorkflowExecutionStarted:
+    run_id = engine.new_run_id()
+    whole = request.execution_timeout or 0.0
+    one = request.run_timeout or whole
+    if whole:
+        one = min(one, whole)
+    task = request.task_timeout or _DEFAULT_TASK_TIMEOUT
+    delay = request.start_delay or 0.0
+    return h.WorkflowExecutionStarted(
+        workflow_id=request.workflow_id,
+        workflow_type=request.workflow_type,
+        task_queue=request.task_queue,
+        original_run_id=run_id,
+        first_run_id=run_id,
+        arguments=request.arguments,
+        execution_timeout=whole,
+        run_timeout=one,
+        task_timeout=min(task, one) if one else task,
+        expiration_ns=engine.clock.now_ns() + to_ns(whole + delay) if whole else 0,
+        identity=request.identity,
+        retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),
+        memo=request.memo,
+        search_attributes=request.search_attributes,
+        headers=request.headers,
+        first_task_backoff=delay,
+        priority_key=request.priority_key,
+        static_summary=request.static_summary,
+        static_details=request.static_details,
+    )
+
+
+def _signal(engine: MemoryEngine, record: Record, request: StartWorkflow) -> None:
+    signal = SignalWorkflow(
+        workflow_id=request.workflow_id,
+        signal_name=request.signal_name,
+        # The start's own id is remembered as the start's: the signal needs another name.
+        request_id=f"{request.request_id}/signal" if request.request_id else "",
+        arguments=request.signal_arguments,
+        identity=request.identity,
+        headers=request.headers,
+    )
+    if record.run.is_open:
+        engine.change(record, lambda run, now: transitions.signal(run, signal, now))

@@ -1,0 +1,90 @@
+"""A recorded history, in Temporal's JSON form: what `temporal workflow show --output json` and every SDK write and read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hourglass.errors import HistoryError
+
+
+class History:
+    """The history of one run. It is checked when it is first used, not when it is made."""
+
+    def __init__(self, workflow_id: str, text: str | bytes) -> None:
+        self._workflow_id = workflow_id
+        self._text = text
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, workflow_id: str = "") -> History:
+        """A history from its JSON text."""
+        if not isinstance(text, (str, bytes)):
+            raise HistoryError(f"a history is given as JSON text, not {type(text).__name__}")
+        return cls(workflow_id, text)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], *, workflow_id: str = "") -> History:
+        """A history from a file of JSON."""
+        try:
+            return cls(workflow_id, Path(path).read_bytes())
+        except OSError as error:
+            raise HistoryError(f"the history {os.fspath(path)} cannot be read: {error.strerror}") from error
+
+    @classmethod
+    def from_events(cls, workflow_id: str, events: Iterable[bytes]) -> History:
+        """A history from the JSON of its events, one by one."""
+        return cls(workflow_id, b'{"events":[' + b",".join(events) + b"]}")
+
+    @property
+    def workflow_id(self) -> str:
+        """The workflow's id, as given or as the history tells it."""
+        return self._workflow_id or self._facts.workflow_id or "replayed"
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return str(self._facts.run_id)
+
+    @property
+    def workflow_type(self) -> str:
+        """The workflow's type."""
+        return str(self._facts.workflow_type)
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """The events as JSON objects."""
+        events: list[dict[str, Any]] = json.loads(self.to_json())["events"]
+        return events
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The history as JSON, in the spelling that today's tools write."""
+        from hourglass._temporal.histories import history_to_json
+
+        return json.dumps(json.loads(history_to_json(self.encoded)), indent=indent, ensure_ascii=False)
+
+    def to_file(self, path: str | os.PathLike[str]) -> None:
+        """Write the history as JSON."""
+        Path(path).write_text(self.to_json(indent=2), encoding="utf-8")
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """The history as Temporal's message. Raises `HistoryError` if it is malformed."""
+        from hourglass._temporal.histories import history_from_json
+
+        return history_from_json(self._text)
+
+    @cached_property
+    def _facts(self) -> Any:
+        from hourglass._temporal.expectations import read_facts
+
+        return read_facts(self.encoded)
+
+    def __len__(self) -> int:
+        return int(self._facts.events)
+
+    def __repr__(self) -> str:
+        return f"<History of {self._workflow_id or 'a workflow'}>"

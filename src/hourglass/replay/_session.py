@@ -1,0 +1,208 @@
+"""A session: one thread with a loop of its own and Core's replay worker, which executes histories one after another.
+
+Unlike in a worker, workflow code runs on the very thread that talks to Core: a replay has nothing else to keep alive, and
+a hop between threads for each activation would double its cost. Whoever asks waits in another thread, with a limit; a
+session that does not answer is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
+from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._engine.definition import WorkflowDefinition
+from hourglass._engine.evaluator import Run
+from hourglass._engine.events import Activation, RunEvicted, RunStarted
+from hourglass.errors import HistoryError
+
+_TICK = 0.05
+_SILENT_TICKS = 16  # Core answers within milliseconds; silence for this long while the loop is on time means never
+
+
+class Execution:
+    """One history on its way through Core: the run, and all that it asked for."""
+
+    def __init__(self, resolve: Callable[[str], WorkflowDefinition], settings: RunSettings) -> None:
+        self._resolve = resolve
+        self._settings = settings
+        self.run: Run | None = None
+        self.commands: list[tuple[Command, Site]] = []
+        self.error: BaseException | None = None
+        self.eviction: RunEvicted | None = None
+        self.activations = 0
+
+    def activate(self, activation: Activation) -> Completion:
+        """Answer one activation, on the session's thread."""
+        self.activations += 1
+        event = activation.events[0] if activation.events else None
+        if isinstance(event, RunEvicted):
+            self.eviction = event
+            return Succeeded(activation.run_id)
+        if self.run is None:
+            refused = self._begin(activation)
+            if refused is not None:
+                return refused
+        run = self.run
+        assert run is not None
+        completion = run.activate(activation)
+        if isinstance(completion, Succeeded):
+            sites = run.live.sites if run.live is not None else None
+            self.commands += zip(completion.commands, sites or [("", 0)] * len(completion.commands), strict=False)
+        else:
+            self.error = run.error
+        return completion
+
+    def _begin(self, activation: Activation) -> TaskFailed | None:
+        started = next((event for event in activation.events if isinstance(event, RunStarted)), None)
+        try:
+            if started is None:
+                raise HistoryError("Core began in the middle of this history")
+            definition = self._resolve(started.workflow_type)
+        except Exception as error:
+            self.error = error
+            return TaskFailed(activation.run_id, self._settings.converter.to_failure(error))
+        self.run = Run(definition, activation.run_id, self._settings)
+        return None
+
+    def waiting_at(self) -> Site:
+        """File and line where the body waits, ("", 0) if it does not."""
+        live = self.run.live if self.run is not None else None
+        frame = live.main.frame() if live is not None and live.main is not None else None
+        while frame is not None:
+            if not is_library(frame.f_code.co_filename):
+                return frame.f_code.co_filename, frame.f_lineno
+            frame = frame.f_back
+        return "", 0
+
+
+class Session:
+    """Core's replay worker and the thread that drives it."""
+
+    def __init__(self) -> None:
+        self._loop = _new_loop()
+        self._handle: Any = None
+        self._thread = threading.Thread(target=self._run, name="hourglass-replay", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
+        """Replay one history and return where its body waits at the end; `execution` holds what happened."""
+        future = asyncio.run_coroutine_threadsafe(
+            self._execute(workflow_id, history, execution, limit), self._loop
+        )
+        try:
+            return future.result(limit)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise TimeoutError(
+                f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{self._stack()}"
+            ) from None
+
+    async def _execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
+        from hourglass._temporal.replayer import ReplayHandle
+
+        if self._handle is None:
+            self._handle = ReplayHandle()
+        handle = self._handle
+        await handle.push(workflow_id, history)
+        watch = _Watch(self._loop, asyncio.current_task())
+        try:
+            while execution.eviction is None:
+                activation = await handle.poll_activation()
+                completion = execution.activate(activation)
+                watch.heard()
+                await handle.complete_activation(completion)
+                watch.heard()
+            return execution.waiting_at()
+        except asyncio.CancelledError:
+            if watch.silent:
+                raise HistoryError(
+                    f"Core does not get on with this history after {execution.activations} activations: "
+                    "it is malformed in a way that Core does not report"
+                ) from None
+            raise
+        finally:
+            watch.stop()
+            if execution.run is not None:
+                execution.run.drop()
+
+    def close(self, limit: float = 5.0) -> None:
+        """Shut Core's worker down and end the thread; a session that hangs is left behind."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(limit)
+        except Exception:
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(limit)
+
+    async def _close(self) -> None:
+        from hourglass._bridge.handle import HandleBroken, Shutdown
+
+        handle, self._handle = self._handle, None
+        if handle is None:
+            return
+        handle.initiate_shutdown()
+        try:
+            while True:
+                activation = await handle.poll_activation()
+                await handle.complete_activation(Succeeded(activation.run_id))
+        except (Shutdown, HandleBroken):
+            await handle.finalize_shutdown()
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "(the thread has ended)"
+
+
+class _Watch:
+    """Notices when Core falls silent: counts ticks of the loop that came on time and heard nothing new.
+
+    Ticks that come late do not count: then the machine is busy, or workflow code runs, and silence means nothing.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> None:
+        self._loop = loop
+        self._task = task
+        self._quiet = 0
+        self.silent = False
+        self._due = loop.time() + _TICK
+        self._timer = loop.call_at(self._due, self._tick)
+
+    def heard(self) -> None:
+        """Core answered."""
+        self._quiet = 0
+
+    def _tick(self) -> None:
+        late = self._loop.time() - self._due
+        if late < _TICK / 2:
+            self._quiet += 1
+        if self._quiet > _SILENT_TICKS and self._task is not None:
+            self.silent = True
+            self._task.cancel()
+            return
+        self._due = self._loop.time() + _TICK
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._timer.cancel()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

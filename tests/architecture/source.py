@@ -1,0 +1,131 @@
+"""The source tree as data: every module, and everything that it imports, wherever in the file it does so."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "hourglass"
+
+
+@dataclass(frozen=True)
+class Module:
+    """One file: its dotted name, its place below the package, and its syntax tree."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+    lines: int
+
+    @property
+    def place(self) -> str:
+        """The path below `src/hourglass`, such as `_engine/fibers.py`."""
+        return self.path.relative_to(PACKAGE).as_posix()
+
+    @property
+    def part(self) -> str:
+        """The part of the architecture it belongs to: the segment after `hourglass`; empty for the root."""
+        return part_of(self.name)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether no segment begins with an underscore."""
+        return not any(segment.startswith("_") for segment in self.name.split("."))
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and where the import stands. The target is a module, never a name in one."""
+
+    importer: Module
+    target: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.importer.place}:{self.line} imports {self.target}"
+
+
+def part_of(name: str) -> str:
+    """The part that a module of this name belongs to."""
+    return name.split(".")[1] if "." in name else ""
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    """Every module of the package."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text()
+        segments = ["hourglass", *path.relative_to(PACKAGE).with_suffix("").parts]
+        name = ".".join(segments[:-1] if segments[-1] == "__init__" else segments)
+        found.append(Module(name, path, ast.parse(text, str(path)), len(text.splitlines())))
+    return tuple(found)
+
+
+def module(place: str) -> Module:
+    """The module at a path below the package."""
+    return next(each for each in modules() if each.place == place)
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import of every module: at the top, inside functions, and those for type checkers only."""
+    return tuple(found for each in modules() for found in imports_of(each))
+
+
+def imports_of(importer: Module) -> Iterator[Import]:
+    """Every import in one module."""
+    known = {each.name for each in modules()}
+    for node in ast.walk(importer.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(importer, alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(importer, node)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(importer, inner if inner in known else base, node.lineno)
+
+
+def _base(importer: Module, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    is_package = importer.path.name == "__init__.py"
+    segments = importer.name.split(".")
+    kept = segments[: len(segments) - node.level + is_package]
+    return ".".join([*kept, node.module] if node.module else kept)
+
+
+def top(name: str) -> str:
+    """The outermost package of a dotted name."""
+    return name.partition(".")[0]
+
+
+def is_function(node: ast.AST) -> bool:
+    """Whether the node is a function."""
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+
+def is_type_checking_block(node: ast.AST) -> bool:
+    """Whether the node is `if TYPE_CHECKING:`."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def lines_within(where: Module, is_block: Callable[[ast.AST], bool]) -> set[int]:
+    """The lines of a module that stand inside blocks of some kind."""
+    return {
+        line
+        for node in ast.walk(where.tree)
+        if is_block(node) and isinstance(node, ast.stmt)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def names_in(where: Module) -> set[str]:
+    """Every name that the code of a module uses, imports aside."""
+    plain = {node.id for node in ast.walk(where.tree) if isinstance(node, ast.Name)}
+    return plain | {node.attr for node in ast.walk(where.tree) if isinstance(node, ast.Attribute)}

@@ -1,0 +1,120 @@
+"""Imports only go down, and only through the doors."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import source
+
+RANKS: tuple[frozenset[str], ...] = (
+    frozenset({"errors"}),
+    frozenset({"converter"}),
+    frozenset({"_engine", "_supervision"}),
+    frozenset({"activity"}),
+    frozenset({"workflow", "_bridge"}),
+    frozenset({"_temporal", "_embedded"}),
+    frozenset({"_runtime"}),
+    frozenset({"client"}),
+    frozenset({"worker", "replay"}),
+    frozenset({"testing"}),
+    frozenset({"_cli"}),
+)
+RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
+
+# Importer and imported module, and why the import may go up or sideways.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+# Who may import what is not ours: the one package, or the one file, for each.
+DOORS = {
+    "temporalio": "_temporal/",
+    "google": "_temporal/",
+    "temporalio.bridge.temporal_sdk_bridge": "_temporal/core.py",
+    "greenlet": "_engine/fibers.py",
+    "pydantic": "converter/_foreign.py",
+    "uvloop": "_runtime/portal.py",
+}
+
+
+def _ours() -> list[source.Import]:
+    return [each for each in source.imports() if source.top(each.target) == "hourglass"]
+
+
+def test_every_part_has_a_rank() -> None:
+    """A new package below `hourglass` must find its place in the ranks."""
+    parts = {each.part for each in source.modules()} - {""}
+    assert parts <= set(RANK), f"no rank: {parts - set(RANK)}"
+
+
+def test_imports_go_down() -> None:
+    """A module imports its own part and lower ranks; function-level and type-checking imports count."""
+    wrong = [
+        str(each)
+        for each in _ours()
+        if each.importer.part
+        and (part := source.part_of(each.target)) != each.importer.part
+        and (not part or RANK[part] >= RANK[each.importer.part])
+        and (each.importer.name, each.target) not in EXCEPTIONS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_exception_is_stale() -> None:
+    """Every declared exception is still needed, and says why."""
+    made = {(each.importer.name, each.target) for each in _ours()}
+    assert set(EXCEPTIONS) <= made
+    assert all(EXCEPTIONS.values())
+
+
+def test_no_import_cycle() -> None:
+    """Within a part, too, no module needs itself: but for what only type checkers read."""
+    cycle = _find_cycle(_runtime_graph())
+    assert cycle is None, " -> ".join(cycle or ())
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_doors(package: str) -> None:
+    """Each foreign library that must stay apart is imported behind one door only, and is imported there."""
+    users = {
+        each.importer.place
+        for each in source.imports()
+        if each.target == package or each.target.startswith(f"{package}.")
+    }
+    assert users, f"nobody imports {package}: take it off the list"
+    assert all(place.startswith(DOORS[package]) for place in users), users
+
+
+def _runtime_graph() -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {}
+    for each in source.modules():
+        lines = _type_checking_lines(each) | _function_lines(each)
+        graph[each.name] = {
+            found.target
+            for found in source.imports_of(each)
+            if found.line not in lines and source.top(found.target) == "hourglass"
+        }
+    return graph
+
+
+def _type_checking_lines(module: source.Module) -> set[int]:
+    return source.lines_within(module, source.is_type_checking_block)
+
+
+def _function_lines(module: source.Module) -> set[int]:
+    return source.lines_within(module, source.is_function)
+
+
+def _find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        for target in sorted(graph.get(name, ())):
+            if cycle := walk(target, [*path, name]):
+                return cycle
+        done.add(name)
+        return None
+
+    return next((cycle for name in sorted(graph) if (cycle := walk(name, []))), None)

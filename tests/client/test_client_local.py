@@ -1,0 +1,87 @@
+"""Clients of the engine in memory: the default for tries, private to each client, and bound to its process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hourglass.client import WorkflowStatus
+from hourglass.errors import (
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+    WorkflowFailedError,
+    WorkflowNotFoundError,
+)
+
+Do = Callable[[Any], Any]
+
+
+@pytest.fixture
+def client(face: Any) -> Iterator[Any]:
+    made = face.do(face.kind.connect("local:", identity="me"))
+    yield made
+    face.do(made.close())
+
+
+def test_the_facts_of_a_local_client(client: Any) -> None:
+    """A client of `local:` says so, and works in the default namespace."""
+    assert (client.target, client.namespace, client.identity) == ("local:", "default", "me")
+
+
+def test_a_workflow_without_a_worker(face: Any, client: Any, do: Do) -> None:
+    """Without any worker workflows can be started, found, described and ended."""
+    handle = do(client.start_workflow("wf", 1, id="x", memo={"note": 1}))
+    with pytest.raises(WorkflowAlreadyStartedError):
+        do(client.start_workflow("wf", id="x"))
+    seen = do(handle.describe())
+    assert (seen.status, seen.workflow_type, seen.memo) == (WorkflowStatus.RUNNING, "wf", {"note": 1})
+    assert [execution.id for execution in face.collect(client.list_workflows())] == ["x"]
+    assert do(client.count_workflows("ExecutionStatus = 'Running'")) == 1
+    do(handle.signal("anything", 1))
+    do(handle.terminate("enough"))
+    with pytest.raises(WorkflowFailedError, match="enough") as caught:
+        do(handle.result(timeout=60))
+    assert isinstance(caught.value.cause, TerminatedError)
+    with pytest.raises(WorkflowNotFoundError):
+        do(client.get_workflow_handle("y").describe())
+
+
+def test_each_client_has_its_own_engine(face: Any, client: Any, do: Do) -> None:
+    """Two clients of `local:` do not see each other's workflows."""
+    do(client.start_workflow("wf", id="x"))
+    other = do(face.kind.connect("local:"))
+    assert do(other.count_workflows()) == 0
+    do(other.start_workflow("wf", id="x"))
+    do(other.close())
+
+
+FORK = """
+import os, sys
+from hourglass.client import Client
+client = Client.connect("local:")
+client.start_workflow("wf", id="x")
+child = os.fork()
+if child == 0:
+    try:
+        client.count_workflows()
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+assert client.count_workflows() == 1
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_an_engine_in_memory_does_not_follow_a_fork() -> None:
+    """In a forked child a client of `local:` says that its engine is elsewhere; the parent's goes on."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "UsageError the engine of local: lives in the process" in done.stdout

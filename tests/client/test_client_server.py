@@ -1,0 +1,401 @@
+"""Both clients against a real Temporal dev server, with a worker of Temporal's own Python SDK as the peer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import temporalio.activity
+import temporalio.client
+import temporalio.worker
+import temporalio.workflow
+from temporalio.exceptions import ApplicationError as TheirApplicationError
+
+from hourglass.client import AsyncClient, Client, IdConflictPolicy, WorkflowStatus
+from hourglass.errors import (
+    ApplicationError,
+    CancelledError,
+    ConnectionFailedError,
+    NamespaceNotFoundError,
+    QueryFailedError,
+    TerminatedError,
+    TimedOutError,
+    WorkflowAlreadyStartedError,
+    WorkflowContinuedAsNewError,
+    WorkflowFailedError,
+    WorkflowNotFoundError,
+)
+from hourglass.testing._dev_server import dev_server
+
+pytestmark = pytest.mark.server
+
+QUEUE = "peer"
+Do = Callable[[Any], Any]
+
+
+@temporalio.activity.defn(name="later")
+async def later() -> str:
+    temporalio.activity.raise_complete_async()
+
+
+@temporalio.workflow.defn(name="Peer")
+class Peer:
+    """Does what its first argument says."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+
+    @temporalio.workflow.run
+    async def run(self, what: str, value: Any = None) -> Any:
+        match what:
+            case "echo":
+                return value
+            case "fail":
+                raise TheirApplicationError("no money", {"short": 3}, type="Broke")
+            case "wait":
+                await temporalio.workflow.wait_condition(lambda: "go" in self.items)
+                return self.items
+            case "continue":
+                if value:
+                    temporalio.workflow.continue_as_new(args=["continue", value - 1])
+                return "last"
+            case "activity":
+                return await temporalio.workflow.execute_activity(
+                    "later", activity_id="the-activity", schedule_to_close_timeout=timedelta(minutes=1)
+                )
+            case "bug":
+                raise LookupError("a bug of the workflow's own")
+
+    @temporalio.workflow.signal
+    def put(self, *items: str) -> None:
+        self.items += items
+
+    @temporalio.workflow.query
+    def count(self) -> int:
+        return len(self.items)
+
+    @temporalio.workflow.query
+    def broken(self) -> int:
+        raise ValueError("cannot say")
+
+
+@contextmanager
+def peer_worker(target: str) -> Iterator[None]:
+    """Temporal's own worker, on a loop of its own, in a thread of its own."""
+    started = threading.Event()
+    stop: asyncio.Event
+    loop: asyncio.AbstractEventLoop
+
+    async def main() -> None:
+        nonlocal stop, loop
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        client = await temporalio.client.Client.connect(target)
+        async with temporalio.worker.Worker(
+            client,
+            task_queue=QUEUE,
+            workflows=[Peer],
+            activities=[later],
+            workflow_runner=temporalio.worker.UnsandboxedWorkflowRunner(),
+        ):
+            started.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    assert started.wait(60)
+    yield
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    with dev_server() as server, peer_worker(server.target):
+        yield server.target
+
+
+@pytest.fixture
+def client(face: Any, target: str) -> Iterator[Any]:
+    made = face.do(face.kind.connect(target))
+    yield made
+    face.do(made.close())
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Ask again until it is true; each question is a call to the server, so this needs no sleep."""
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit, "it never came true"
+
+
+def fresh() -> str:
+    return f"test-{uuid.uuid4()}"
+
+
+def test_start_and_result(client: Any, do: Do) -> None:
+    """A workflow of another SDK is started by name and its result comes back."""
+    handle = do(client.start_workflow("Peer", "echo", {"a": [1, None]}, id=fresh(), task_queue=QUEUE))
+    assert do(handle.result(timeout=60)) == {"a": [1, None]}
+    assert handle.run_id == handle.first_execution_run_id
+
+
+def test_failure(client: Any, do: Do) -> None:
+    """A failure arrives with its type, message and details."""
+    with pytest.raises(WorkflowFailedError, match="no money") as caught:
+        do(client.execute_workflow("Peer", "fail", task_queue=QUEUE))
+    cause = caught.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert (cause.message, cause.type, list(cause.details)) == ("no money", "Broke", [{"short": 3}])
+
+
+def test_signals_and_queries(client: Any, do: Do) -> None:
+    """Signals change what queries tell, and let the workflow go on."""
+    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
+    assert do(handle.query("count", result_type=int)) == 0
+    do(handle.signal("put", "a", "b"))
+    assert do(handle.query("count")) == 2
+    with pytest.raises(QueryFailedError, match="cannot say"):
+        do(handle.query("broken"))
+    with pytest.raises(QueryFailedError, match="unknown"):
+        do(handle.query("unknown"))
+    do(handle.signal("put", "go"))
+    assert do(handle.result(timeout=60)) == ["a", "b", "go"]
+
+
+def test_start_with_a_signal(client: Any, do: Do) -> None:
+    """A start may carry a signal."""
+    result = client.execute_workflow(
+        "Peer", "wait", task_queue=QUEUE, start_signal="put", start_signal_args=["go"]
+    )
+    assert do(result) == ["go"]
+
+
+def test_cancel(client: Any, do: Do) -> None:
+    """A cancelled workflow ends as cancelled."""
+    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
+    do(handle.cancel("enough"))
+    with pytest.raises(WorkflowFailedError, match="cancelled") as caught:
+        do(handle.result(timeout=60))
+    assert isinstance(caught.value.cause, CancelledError)
+
+
+def test_terminate(client: Any, do: Do) -> None:
+    """A terminated workflow says why."""
+    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
+    do(handle.terminate("no longer needed", 1))
+    with pytest.raises(WorkflowFailedError, match="no longer needed") as caught:
+        do(handle.result(timeout=60))
+    assert isinstance(caught.value.cause, TerminatedError)
+    assert list(caught.value.cause.details) == [1]
+
+
+def test_a_run_times_out(client: Any, do: Do) -> None:
+    """A run that exceeds its time ends as timed out."""
+    with pytest.raises(WorkflowFailedError, match="timed out") as caught:
+        do(client.execute_workflow("Peer", "wait", task_queue=QUEUE, run_timeout=1))
+    assert isinstance(caught.value.cause, TimedOutError)
+
+
+def test_a_result_that_is_not_there_yet(client: Any, do: Do) -> None:
+    """A timeout of the wait leaves the workflow running."""
+    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
+    with pytest.raises(TimeoutError, match="it goes on"):
+        do(handle.result(timeout=0.1))
+    assert do(handle.describe()).status is WorkflowStatus.RUNNING
+    do(handle.signal("put", "go"))
+    assert do(handle.result(timeout=60)) == ["go"]
+
+
+def test_continued_runs(client: Any, do: Do) -> None:
+    """A result follows continued runs, unless it is told not to; a handle keeps reaching the workflow."""
+    handle = do(client.start_workflow("Peer", "continue", 2, task_queue=QUEUE))
+    assert do(handle.result(timeout=60)) == "last"
+    with pytest.raises(WorkflowContinuedAsNewError) as caught:
+        do(handle.result(timeout=60, follow_runs=False))
+    assert caught.value.new_run_id
+    assert do(handle.describe()).run_id != handle.run_id
+    first = client.get_workflow_handle(handle.id, run_id=handle.run_id)
+    assert do(first.describe()).status is WorkflowStatus.CONTINUED_AS_NEW
+
+
+def test_describe(client: Any, do: Do) -> None:
+    """A description tells type, queue, times, memo, notes and attributes."""
+    before = datetime.now(UTC) - timedelta(minutes=1)
+    handle = do(
+        client.start_workflow(
+            "Peer",
+            "echo",
+            1,
+            task_queue=QUEUE,
+            memo={"note": {"a": 1}},
+            static_summary="short",
+            search_attributes={"BuildIds": ["one"]},
+        )
+    )
+    do(handle.result(timeout=60))
+    seen = do(handle.describe())
+    assert (seen.id, seen.run_id, seen.workflow_type) == (handle.id, handle.run_id, "Peer")
+    assert (seen.status, seen.task_queue) == (WorkflowStatus.COMPLETED, QUEUE)
+    assert seen.start_time > before
+    assert seen.close_time >= seen.start_time
+    assert seen.memo == {"note": {"a": 1}}
+    assert seen.static_summary == "short"
+    assert "one" in seen.search_attributes["BuildIds"]
+    assert not seen.parked
+
+
+def test_list_and_count(face: Any, client: Any, do: Do) -> None:
+    """Runs are found by a filter, over several pages, and counted. (A dev server lists a moment late.)"""
+    mark = fresh()
+    for number in range(3):
+        do(client.start_workflow("Peer", "echo", 1, id=f"{mark}-{number}", task_queue=QUEUE))
+    query = f"WorkflowId STARTS_WITH '{mark}'"
+    eventually(lambda: do(client.count_workflows(query)) == 3)
+    listed = face.collect(client.list_workflows(query, page_size=2))
+    assert {execution.id for execution in listed} == {f"{mark}-{number}" for number in range(3)}
+    assert {execution.workflow_type for execution in listed} == {"Peer"}
+
+
+def test_already_started(client: Any, do: Do) -> None:
+    """A taken id raises, naming the run; with USE_EXISTING it gives that run."""
+    handle = do(client.start_workflow("Peer", "wait", id=fresh(), task_queue=QUEUE))
+    with pytest.raises(WorkflowAlreadyStartedError) as caught:
+        do(client.start_workflow("Peer", "wait", id=handle.id, task_queue=QUEUE))
+    assert (caught.value.workflow_id, caught.value.run_id) == (handle.id, handle.run_id)
+    again = do(
+        client.start_workflow(
+            "Peer",
+            "wait",
+            id=handle.id,
+            task_queue=QUEUE,
+            id_conflict_policy=IdConflictPolicy.USE_EXISTING,
+        )
+    )
+    assert again.run_id == handle.run_id
+    do(handle.terminate())
+
+
+def test_one_request_id_is_one_start(client: Any, do: Do) -> None:
+    """A start that is repeated with its request id is the same start."""
+    name = fresh()
+    runs = {
+        do(client.start_workflow("Peer", "wait", id=name, task_queue=QUEUE, request_id="r")).run_id
+        for _ in range(2)
+    }
+    assert len(runs) == 1
+    do(client.get_workflow_handle(name).terminate())
+
+
+def test_not_found(client: Any, do: Do) -> None:
+    """Whatever is asked of a workflow that is not there says that it is not there."""
+    handle = client.get_workflow_handle("nobody")
+    for ask in (handle.describe, handle.cancel, handle.terminate, handle.result):
+        with pytest.raises(WorkflowNotFoundError, match="nobody"):
+            do(ask())
+    with pytest.raises(WorkflowNotFoundError, match="nobody"):
+        do(handle.signal("put", "x"))
+
+
+def test_a_parked_run_is_seen(client: Any, do: Do) -> None:
+    """A run whose code has a bug is described as parked."""
+    handle = do(client.start_workflow("Peer", "bug", task_queue=QUEUE))
+    eventually(lambda: do(handle.describe()).parked)
+    do(handle.terminate())
+
+
+def test_an_activity_is_completed_from_outside(client: Any, do: Do) -> None:
+    """An activity that left its task open is completed by its ids."""
+    handle = do(client.start_workflow("Peer", "activity", task_queue=QUEUE))
+    eventually(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
+    activity = client.get_activity_handle(workflow_id=handle.id, activity_id="the-activity")
+    assert do(activity.heartbeat("half")) is False
+    do(activity.complete("done elsewhere"))
+    assert do(handle.result(timeout=60)) == "done elsewhere"
+
+
+def test_a_wrong_namespace(face: Any, target: str) -> None:
+    """A namespace that is not there is refused at connect, by name."""
+    with pytest.raises(NamespaceNotFoundError, match="'nowhere'"):
+        face.do(face.kind.connect(target, namespace="nowhere"))
+
+
+def test_an_unreachable_server(face: Any) -> None:
+    """A server that is not there is an error that names it, within the time limit."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionFailedError, match=f"127.0.0.1:{port}"):
+            face.do(face.kind.connect(f"127.0.0.1:{port}", timeout=2))
+
+
+def test_many_waits_at_once_in_one_loop(target: str) -> None:
+    """An asyncio program waits for many workflows at once."""
+
+    async def main() -> list[Any]:
+        async with await AsyncClient.connect(target) as client:
+            return await asyncio.gather(
+                *(client.execute_workflow("Peer", "echo", n, task_queue=QUEUE) for n in range(20))
+            )
+
+    assert asyncio.run(main()) == list(range(20))
+
+
+def test_many_waits_at_once_in_threads(target: str) -> None:
+    """A threaded program waits for many workflows at once, on one client."""
+    results: set[int] = set()
+    with Client.connect(target) as client:
+
+        def work(number: int) -> None:
+            results.add(client.execute_workflow("Peer", "echo", number, task_queue=QUEUE))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert results == set(range(20))
+
+
+SCRIPT = """
+import os, sys
+from hourglass.client import Client
+client = Client.connect()
+handle = client.start_workflow("Peer", "echo", 5, task_queue="peer")
+assert handle.result(timeout=60) == 5
+if "fork" in sys.argv:
+    child = os.fork()
+    if child == 0:
+        assert handle.result(timeout=60) == 5
+        assert client.execute_workflow("Peer", "echo", 6, task_queue="peer") == 6
+        assert client.identity.startswith(f"{os.getpid()}@")
+        assert Client.connect().execute_workflow("Peer", "echo", 7, task_queue="peer") == 7
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert handle.describe().workflow_type == "Peer"
+sys.exit(4)
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "fork"])
+def test_a_script_that_closes_nothing_exits_cleanly(target: str, how: str) -> None:
+    """A script that leaves its client open ends with its own code; a forked child may go on using it."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT, how],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"TEMPORAL_ADDRESS": target},
+    )
+    assert done.returncode == 4, done.stderr
+    assert (done.stdout, done.stderr) == ("", "")

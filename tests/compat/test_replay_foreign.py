@@ -1,0 +1,87 @@
+"""I1: what Temporal's Python SDK recorded replays on the same programs as plain functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hourglass import workflow
+from hourglass.errors import NondeterminismError
+from hourglass.replay import History, Replayer
+
+from .generated import SEEDS
+from .twins import TWINS
+from .twins._corpus import act
+
+HISTORIES = Path(__file__).parent / "histories"
+NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
+
+# Programs of the corpus whose twins need what the first release does not have; see `later` in `programs`.
+LATER: frozenset[str] = frozenset({"ChildAndSignal"})
+
+
+def _history(name: str) -> History:
+    return History.from_file(HISTORIES / f"{name}.json")
+
+
+def _later(name: str) -> bool:
+    return name in LATER and not hasattr(workflow, "start_child_workflow")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replays(name: str) -> None:
+    """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
+    if _later(name):
+        pytest.skip("child workflows come later")
+    Replayer(workflows=list(TWINS.values())).replay(_history(name))
+
+
+def test_the_corpus_is_whole() -> None:
+    """Every twin has its recording, and every recording its twin."""
+    recorded = {name.partition("-")[0] for name in NAMES}
+    assert recorded == set(TWINS)
+    assert {f"Interpreted-{seed:02}" for seed in SEEDS} == {n for n in NAMES if n.startswith("Interpreted-")}
+    assert len(NAMES) >= 70
+
+
+def test_another_order_is_noticed() -> None:
+    """The replay of a twin that takes its steps in another order fails: the check can fail."""
+
+    @workflow.defn(name="TaskThenMain")
+    def other_order() -> str:
+        act("echo", "A")
+        workflow.sleep(0.01)
+        return str(act("echo", "B"))
+
+    with pytest.raises(NondeterminismError):
+        Replayer(workflows=[other_order]).replay(_history("TaskThenMain"))
+
+
+def test_another_argument_is_noticed() -> None:
+    """Arguments are compared too, which Core does not do."""
+
+    @workflow.defn(name="RunFails")
+    def other_argument() -> None:
+        act("echo", "something else")
+
+    with pytest.raises(NondeterminismError):
+        Replayer(workflows=[other_argument]).replay(_history("RunFails"))
+
+
+def test_another_result_is_noticed() -> None:
+    """The result is compared too."""
+
+    @workflow.defn(name="ConditionAtOnce")
+    def other_result() -> str:
+        task = workflow.spawn(act, "echo", "task")
+        workflow.wait_condition(lambda: True)
+        workflow.start_activity("echo", "first", start_to_close_timeout=60)
+        workflow.wait_condition(lambda: True, timeout=5)
+        act("echo", "second")
+        workflow.sleep(0.01)
+        task.result()
+        return "not what was recorded"
+
+    with pytest.raises(NondeterminismError):
+        Replayer(workflows=[other_result]).replay(_history("ConditionAtOnce"))

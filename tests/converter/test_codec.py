@@ -1,0 +1,189 @@
+"""The codec seam: every payload passes it, at once, except those that must not; failures lose their texts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from hourglass._engine.commands import CompleteRun, FailRun, ScheduleActivity, StartTimer, Succeeded
+from hourglass._engine.events import Activation, ActivityFailed, RunStarted, TimerFired
+from hourglass.converter import (
+    ApplicationFailure,
+    Failure,
+    Payload,
+    default_converter,
+    map_failures,
+    map_payloads,
+    seal,
+    unseal,
+)
+from hourglass.errors import DecodeError, EncodeError, PayloadError
+
+
+class Reverse:
+    """A codec that marks what it encoded, and refuses the rest."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        self.calls += 1
+        return [
+            Payload(default_converter.encode(p.encoding).data + p.data[::-1], "binary/reversed")
+            for p in payloads
+        ]
+
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        self.calls += 1
+        return [self._decode(payload) for payload in payloads]
+
+    def _decode(self, payload: Payload) -> Payload:
+        if payload.encoding != "binary/reversed":
+            raise ValueError("not mine")
+        encoding, _, data = payload.data[1:].partition(b'"')
+        return Payload(data[::-1], encoding.decode())
+
+
+def enc(value: Any) -> Payload:
+    return default_converter.encode(value)
+
+
+ATTRIBUTES = {"Customer": enc("acme")}
+HEADERS = {"trace": enc("id")}
+FAILURE = Failure(
+    "secret", ApplicationFailure("T", details=(enc(1),)), Failure("inner secret"), "stack secret"
+)
+COMMANDS = Succeeded(
+    "run",
+    (
+        StartTimer(1, 5),
+        ScheduleActivity(
+            seq=1, activity_id="1", activity_type="t", arguments=(enc("a"), enc(2)), headers=HEADERS
+        ),
+        CompleteRun(enc(None)),
+        FailRun(FAILURE),
+    ),
+)
+EVENTS = Activation(
+    run_id="run",
+    events=(
+        RunStarted(workflow_type="t", workflow_id="w", arguments=(enc("a"),), memo={"m": enc(1)}, search_attributes=ATTRIBUTES),
+        TimerFired(1),
+        ActivityFailed(1, FAILURE),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "message",
+    [COMMANDS, EVENTS, [enc(1), {"a": (enc(2),)}], FAILURE],
+    ids=["commands", "events", "plain", "failure"],
+)
+def test_sealed_and_unsealed(message: Any) -> None:
+    """What was sealed comes back equal, and the codec was asked once each way."""
+    codec = Reverse()
+    sealed = seal(message, codec, default_converter)
+    assert sealed != message
+    assert unseal(sealed, codec, default_converter) == message
+    assert codec.calls == 2
+
+
+def test_nothing_readable_is_left_but_what_must_be() -> None:
+    """After sealing no text of a failure and no payload is readable, except search attributes and headers."""
+    left: list[Payload] = []
+
+    def collect(payloads: list[Payload]) -> list[Payload]:
+        left.extend(payloads)
+        return payloads
+
+    sealed = seal((COMMANDS, EVENTS), Reverse(), default_converter)
+    map_payloads(sealed, collect, skip=frozenset())
+    assert [p for p in left if p.encoding != "binary/reversed"] == [HEADERS["trace"], ATTRIBUTES["Customer"]]
+    assert "secret" not in repr(sealed)
+
+
+def test_headers_if_asked() -> None:
+    """Headers pass the codec where that is wanted."""
+    codec = Reverse()
+    sealed = seal(COMMANDS.commands[1], codec, default_converter, headers=True)
+    assert sealed.headers["trace"].encoding == "binary/reversed"  # type: ignore[attr-defined]
+    assert unseal(sealed, codec, default_converter, headers=True) == COMMANDS.commands[1]
+
+
+def test_without_payloads_nothing_happens() -> None:
+    """An object without payloads is the same object, and the function is not called."""
+    for thing in (Succeeded("run", (StartTimer(1, 5),)), (), {"a": [1, "b", None]}, 5, None):
+        assert map_payloads(thing, lambda payloads: pytest.fail("called")) is thing
+        assert map_failures(thing, lambda failure: pytest.fail("called")) is thing
+
+
+def test_only_what_changed_is_copied() -> None:
+    """Parts without payloads are shared, the original is untouched."""
+    message = ({"a": enc(1)}, [2], {"b": 3})
+    mapped = map_payloads(message, lambda payloads: [enc(9) for _ in payloads])
+    assert mapped == ({"a": enc(9)}, [2], {"b": 3})
+    assert message[0] == {"a": enc(1)}
+    assert mapped[1] is message[1]
+    assert mapped[2] is message[2]
+
+
+def test_payloads_keep_their_places() -> None:
+    """The n-th result goes where the n-th payload was, also along a long chain of causes."""
+    failure = Failure("0", ApplicationFailure(details=(enc(0),)))
+    for number in range(1, 2000):
+        failure = Failure(str(number), ApplicationFailure(details=(enc(number),)), failure)
+    mapped: Failure | None = map_payloads(failure, lambda ps: [Payload(p.data + b"!") for p in ps])
+    while mapped is not None:
+        assert isinstance(mapped.info, ApplicationFailure)
+        assert mapped.info.details[0].data == f"{mapped.message}!".encode()
+        mapped = mapped.cause
+
+
+def test_a_wrong_number_of_payloads() -> None:
+    """A function that loses payloads is found out."""
+    with pytest.raises(PayloadError, match="2 payloads went in, 1 came out"):
+        map_payloads([enc(1), enc(2)], lambda payloads: payloads[:1])
+
+
+class Broken:
+    """A codec whose results are given."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    def encode(self, payloads: Sequence[Payload]) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    decode = encode
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (ValueError("key"), "raised ValueError"),
+        ([], "returned 0 payloads for 1"),
+        ([b"x"], "returned a bytes, not a Payload"),
+        (None, "raised TypeError"),
+    ],
+)
+def test_what_a_codec_does_wrong(result: Any, message: str) -> None:
+    """A codec that raises, or returns something else, is an EncodeError or DecodeError that names it."""
+    with pytest.raises(EncodeError, match=f"codec Broken.encode {message}"):
+        seal([enc(1)], Broken(result), default_converter)
+    with pytest.raises(DecodeError, match=f"codec Broken.decode {message}"):
+        unseal([enc(1)], Broken(result), default_converter)
+
+
+def test_a_codec_refuses_what_it_did_not_encode() -> None:
+    """A plain payload that reaches a codec which refuses it is a DecodeError with the codec's reason."""
+    with pytest.raises(DecodeError) as caught:
+        unseal(EVENTS, Reverse(), default_converter)
+    assert str(caught.value.__cause__) == "not mine"
+
+
+def test_failures_of_the_server_are_left_readable() -> None:
+    """A failure without encoded attributes, as servers write them, passes unsealing as it is."""
+    failure = Failure("activity timed out", source="Server")
+    assert unseal(ActivityFailed(1, failure), Reverse(), default_converter) == ActivityFailed(1, failure)

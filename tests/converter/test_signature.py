@@ -1,0 +1,241 @@
+"""Arguments are bound to places, encoded, and decoded as the function's annotations say."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourglass.converter import Payload, Signature, default_converter
+from hourglass.errors import ArgumentError, DecodeError, DefinitionError, EncodeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclasses.dataclass
+class Order:
+    id: str
+
+
+def charge(order: Order, cents: int, currency: str = "EUR", note: str | None = None) -> str:
+    return ""
+
+
+def gather(first: int, *rest: Order) -> None: ...
+
+
+def only(a: int, /, b: int = 2, *, quiet: bool = True) -> None: ...
+
+
+def nothing() -> None: ...
+
+
+CHARGE = Signature.of(charge, what="activity charge")
+GATHER = Signature.of(gather, what="activity gather")
+
+
+def test_what_a_signature_tells() -> None:
+    """Names, types and the result's type are there to be asked."""
+    assert CHARGE.what == "activity charge"
+    assert CHARGE.parameters == ("order", "cents", "currency", "note")
+    assert CHARGE.types == (Order, int, str, str | None)
+    assert CHARGE.return_type is str
+    assert CHARGE.required == 2
+    assert GATHER.return_type is type(None)
+    assert GATHER.rest_type is Order
+    assert repr(GATHER) == "<Signature of activity gather(first, *rest)>"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "bound"),
+    [
+        ((1, 2), {}, [1, 2]),
+        ((1, 2, 3, 4), {}, [1, 2, 3, 4]),
+        ((1,), {"cents": 2}, [1, 2]),
+        ((), {"cents": 2, "order": 1}, [1, 2]),
+        ((1, 2), {"note": "n"}, [1, 2, "EUR", "n"]),
+        ((1,), {"currency": "USD", "cents": 2}, [1, 2, "USD"]),
+    ],
+)
+def test_binding(args: Any, kwargs: Any, bound: list[Any]) -> None:
+    """Keywords go to their places, gaps are filled with defaults, trailing defaults are left out."""
+    assert CHARGE.bind(args, kwargs) == bound
+
+
+def test_binding_any_number() -> None:
+    """Arguments beyond the named ones travel where the function takes them."""
+    assert GATHER.bind((1, 2, 3)) == [1, 2, 3]
+    assert GATHER.bind((), {"first": 1}) == [1]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((1,), {}, "activity charge misses its argument 'cents': it takes 2 to 4 arguments (order, cents"),
+        ((), {}, "misses its argument 'order'"),
+        ((), {"cents": 1}, "misses its argument 'order'"),
+        ((1, 2, 3, 4, 5), {}, "activity charge takes 2 to 4 arguments (order, cents, currency, note), got 5"),
+        ((1, 2), {"order": 1}, "activity charge got its argument 'order' twice"),
+        ((1, 2), {"cent": 1}, "activity charge has no argument 'cent'"),
+    ],
+)
+def test_binding_wrongly(args: Any, kwargs: Any, message: str) -> None:
+    """A wrong call is refused with the function, the parameter and what is wrong."""
+    with pytest.raises(ArgumentError) as caught:
+        CHARGE.bind(args, kwargs)
+    assert message in str(caught.value)
+
+
+def test_kinds_of_parameters() -> None:
+    """Positional-only names cannot be keywords, keyword-only ones cannot travel, none means none."""
+    signature = Signature.of(only, what="only")
+    assert signature.parameters == ("a", "b")
+    with pytest.raises(ArgumentError, match="'a' is positional-only"):
+        signature.bind((), {"a": 1})
+    with pytest.raises(ArgumentError, match="'quiet' is keyword-only"):
+        signature.bind((1,), {"quiet": False})
+    with pytest.raises(ArgumentError, match="takes no arguments, got 1"):
+        Signature.of(nothing, what="nothing").bind((1,))
+    with pytest.raises(ArgumentError, match="takes 1 or more arguments .first, .rest., got 0"):
+        GATHER.decode(default_converter, ())
+
+
+def test_what_cannot_travel_is_refused_at_once() -> None:
+    """Keyword-only parameters without default, and **kwargs, are errors of the definition."""
+
+    def keyword(*, a: int) -> None: ...
+
+    def keywords(**options: int) -> None: ...
+
+    with pytest.raises(DefinitionError, match="workflow w: 'a' is keyword-only"):
+        Signature.of(keyword, what="workflow w")
+    with pytest.raises(DefinitionError, match=r"takes \*\*options"):
+        Signature.of(keywords, what="workflow w")
+    with pytest.raises(DefinitionError, match="cannot be known"):
+        Signature.of(5, what="five")  # type: ignore[arg-type]
+
+
+def test_encoding_and_decoding() -> None:
+    """Arguments come out typed as the function wants them, and defaults are left to the call."""
+    payloads = CHARGE.encode(default_converter, (Order("o"),), {"cents": 5})
+    assert payloads == (Payload(b'{"id":"o"}'), Payload(b"5"))
+    assert CHARGE.decode(default_converter, payloads) == [Order("o"), 5]
+    rest = GATHER.encode(default_converter, (1, Order("a"), Order("b")))
+    assert GATHER.decode(default_converter, rest) == [1, Order("a"), Order("b")]
+
+
+def test_decoding_wrongly() -> None:
+    """The error names the argument and the function, and says what was expected and found."""
+    good = default_converter.encode(Order("o"))
+    with pytest.raises(ArgumentError) as caught:
+        CHARGE.decode(default_converter, (good, Payload(b'"x"')))
+    assert (
+        str(caught.value) == "argument 'cents' of activity charge: expected int, got str (json/plain as int)"
+    )
+    assert isinstance(caught.value.__cause__, DecodeError)
+    with pytest.raises(
+        ArgumentError, match=r"argument 'rest'\[1\] of activity gather: expected Order, got int"
+    ):
+        GATHER.decode(default_converter, (Payload(b"1"), good, Payload(b"1")))
+    for count in (1, 5):
+        with pytest.raises(ArgumentError, match=f"activity charge takes 2 to 4 arguments .*, got {count}"):
+            CHARGE.decode(default_converter, (good,) * count)
+
+
+def test_encoding_wrongly() -> None:
+    """A value without an encoding is named by its parameter."""
+    with pytest.raises(EncodeError, match="argument 'cents' of activity charge: an object of class object"):
+        CHARGE.encode(default_converter, (1, object()))
+
+
+def test_methods() -> None:
+    """A method's self is left out, of a function in a class and of a bound one."""
+
+    class Cart:
+        def add(self, item: str, count: int = 1) -> int:
+            return 0
+
+    assert Signature.of(Cart.add, what="add", skip_first=True).parameters == ("item", "count")
+    assert Signature.of(Cart().add, what="add").types == (str, int)
+
+
+def test_wrapped_partial_and_callable() -> None:
+    """Decorated functions, partials and callable objects have the types of what they stand for."""
+
+    def noisy(fn: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(fn)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            return fn(*args, **kwargs)
+
+        return wrapper
+
+    class Caller:
+        def __call__(self, order: Order, n: "int") -> str:
+            return ""
+
+    assert Signature.of(noisy(charge), what="w").types == CHARGE.types
+    assert Signature.of(functools.partial(charge, Order("x")), what="p").types == (int, str, str | None)
+    assert Signature.of(Caller(), what="c").types == (Order, int)
+    assert Signature.of(Caller(), what="c").return_type is str
+
+
+def test_none_as_default_allows_none() -> None:
+    """A parameter whose default is None accepts null, whatever its annotation says."""
+
+    def lax(a: str = None) -> None: ...  # type: ignore[assignment]
+
+    signature = Signature.of(lax, what="lax")
+    assert signature.decode(default_converter, signature.encode(default_converter, (None,))) == [None]
+    assert signature.decode(default_converter, (Payload(b'"x"'),)) == ["x"]
+
+
+def test_no_annotations() -> None:
+    """Without annotations everything is Any."""
+
+    def free(a, b=1):  # type: ignore[no-untyped-def]
+        return a
+
+    signature = Signature.of(free, what="free")
+    assert signature.types == (Any, Any)
+    assert signature.return_type is Any
+
+
+@given(st.data())
+def test_binding_agrees_with_python(data: st.DataObject) -> None:
+    """For any parameters and any call: bound as Python binds it, or refused as Python refuses it."""
+    names = ["a", "b", "c", "d"][: data.draw(st.integers(0, 4))]
+    defaults = data.draw(st.integers(0, len(names)))
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=f"default {name}" if index >= len(names) - defaults else inspect.Parameter.empty,
+        )
+        for index, name in enumerate(names)
+    ]
+
+    def fn(*args: Any) -> None: ...
+
+    fn.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    args = tuple(range(data.draw(st.integers(0, 5))))
+    kwargs = {name: f"given {name}" for name in data.draw(st.sets(st.sampled_from("abcde")))}
+    try:
+        expected = fn.__signature__.bind(*args, **kwargs)  # type: ignore[attr-defined]
+    except TypeError:
+        with pytest.raises(ArgumentError):
+            Signature.of(fn, what="fn").bind(args, kwargs)
+        return
+    bound = Signature.of(fn, what="fn").bind(args, kwargs)
+    expected.apply_defaults()
+    full = [expected.arguments[name] for name in names]
+    assert full[: len(bound)] == bound
+    assert all(
+        value == f"default {name}"
+        for name, value in zip(names, full, strict=True)
+        if names.index(name) >= len(bound)
+    )

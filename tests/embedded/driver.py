@@ -1,0 +1,123 @@
+"""A tiny worker for tests: polls a `MemoryHandle` and lets small state machines answer, without any of our runtime.
+
+A script is a function `(events so far, new events) -> commands`. It sees every event of its run since the last eviction,
+so that the driver also shows what a worker that lost its cache gets to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig, Shutdown
+from hourglass._bridge.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
+from hourglass._embedded import MemoryConnection, VirtualClock, connect_memory
+from hourglass._embedded.handle import MemoryHandle
+from hourglass._engine.commands import Command, Succeeded, TaskFailed
+from hourglass._engine.events import Activation, Event, RunEvicted
+from hourglass.converter import ApplicationFailure, Failure, Payload
+
+T = TypeVar("T")
+Script = Callable[[list[Event], Sequence[Event]], Sequence[Command]]
+
+
+def text(value: str) -> Payload:
+    return Payload(f'"{value}"'.encode(), "json/plain")
+
+
+def app_failure(message: str, type: str = "Oops", **more: Any) -> Failure:
+    return Failure(message, ApplicationFailure(type=type, **more))
+
+
+def run_async(body: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def limited() -> T:
+        async with asyncio.timeout(20):
+            return await body()
+
+    return asyncio.run(limited())
+
+
+async def settle() -> None:
+    """Let everything that can run do so: nothing here ever waits for real time."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class World:
+    """An engine on a virtual clock, a handle, and what its worker saw."""
+
+    def __init__(self, connection: MemoryConnection, clock: VirtualClock, handle: MemoryHandle) -> None:
+        self.connection = connection
+        self.clock = clock
+        self.handle = handle
+        self.seen: list[Activation] = []
+        self.journals: dict[str, list[Event]] = {}
+
+    @staticmethod
+    async def new(queue: str = "q", **config: Any) -> World:
+        clock = VirtualClock()
+        connection = await connect_memory(clock=clock, identity="client")
+        options = {"task_queue": queue, "identity": "worker", **config}
+        return World(connection, clock, await connection.open_handle(HandleConfig(**options)))
+
+    async def call(self, request: Request[T]) -> T:
+        return await self.connection.call(request)
+
+    async def start(self, workflow_id: str = "w", **more: Any) -> Started:
+        options: dict[str, Any] = {"workflow_type": "W", "task_queue": "q", "request_id": "", **more}
+        return await self.connection.call(StartWorkflow(workflow_id=workflow_id, **options))
+
+    async def activation(self) -> Activation:
+        activation = await self.handle.poll_activation()
+        self.seen.append(activation)
+        return activation
+
+    async def complete(self, run_id: str, *commands: Command, flags: tuple[int, ...] = ()) -> None:
+        await self.handle.complete_activation(Succeeded(run_id, commands, flags))
+
+    async def fail(self, run_id: str, message: str = "bug") -> None:
+        await self.handle.complete_activation(TaskFailed(run_id, app_failure(message)))
+
+    async def step(self, script: Script) -> Activation:
+        """One activation, answered by the script."""
+        activation = await self.activation()
+        journal = self.journals.setdefault(activation.run_id, [])
+        if isinstance(activation.events[0], RunEvicted):
+            del self.journals[activation.run_id]
+            await self.complete(activation.run_id)
+            return activation
+        commands = script(list(journal), activation.events)
+        journal += activation.events
+        await self.complete(activation.run_id, *commands)
+        return activation
+
+    async def activity(self) -> ActivityTask:
+        item = await self.handle.poll_activity()
+        assert isinstance(item, ActivityTask)
+        return item
+
+    async def cancel(self) -> ActivityCancel:
+        item: ActivityItem = await self.handle.poll_activity()
+        assert isinstance(item, ActivityCancel)
+        return item
+
+    async def outcome(self, workflow_id: str = "w", run_id: str = "") -> object:
+        return await self.call(WaitForClose(workflow_id=workflow_id, run_id=run_id, rpc_timeout=0.0))
+
+    async def history(self, workflow_id: str = "w", run_id: str = "") -> list[bytes]:
+        return list((await self.call(GetHistory(workflow_id=workflow_id, run_id=run_id))).events)
+
+    def kinds(self, workflow_id: str = "w") -> list[str]:
+        record = self.connection.engine.current(workflow_id)
+        assert record is not None
+        return [type(event.attributes).__name__ for event in record.events]
+
+    async def close(self) -> None:
+        self.handle.initiate_shutdown()
+        for poll in (self.handle.poll_activation, self.handle.poll_activity):
+            try:
+                await asyncio.wait_for(poll(), 1)
+            except (Shutdown, TimeoutError):
+                pass
+        await self.connection.close()

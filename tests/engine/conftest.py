@@ -1,0 +1,32 @@
+"""The fixture that makes drivers, and drops their runs when the test is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from .driver import Driver
+
+
+class Drive(Protocol):
+    """Makes a driver for a workflow and its arguments."""
+
+    def __call__(self, workflow: Any, *arguments: Any, **options: Any) -> Driver: ...
+
+
+@pytest.fixture
+def drive() -> Iterator[Drive]:
+    """Drivers whose fibers are dropped on this thread afterwards; dropping must be silent (I5)."""
+    drivers: list[Driver] = []
+
+    def make(workflow: Any, *arguments: Any, **options: Any) -> Driver:
+        drivers.append(Driver(workflow, *arguments, **options))
+        return drivers[-1]
+
+    yield make
+    for driver in drivers:
+        commands = list(driver.run.state.commands)
+        driver.run.drop()
+        assert driver.run.state.commands == commands, "a dropped fiber spoke"

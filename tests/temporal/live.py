@@ -1,0 +1,193 @@
+"""A worker written by hand over a handle, and small shortcuts: what the live tests share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hourglass._bridge import service as sv
+from hourglass._bridge.handle import (
+    ActivityItem,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._engine import commands as cmd
+from hourglass._engine import events as ev
+from hourglass._temporal.connection import TemporalConnection, connect
+from hourglass._temporal.handle import CoreHandle
+from hourglass.converter import Payload
+
+LIMIT = 30.0
+"""Seconds after which a test is stuck."""
+
+Evaluate = Callable[[ev.Activation], tuple[cmd.Command, ...]]
+Execute = Callable[[ActivityItem], Awaitable[ActivityResult | None]]
+
+
+def value(thing: Any) -> Payload:
+    """A value as a payload."""
+    return Payload(json.dumps(thing).encode())
+
+
+def unique(name: str) -> str:
+    """A name that no other test uses."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def start(queue: str, workflow_id: str, **options: Any) -> sv.StartWorkflow:
+    """A request to start a workflow of the type Sample."""
+    request = {"workflow_type": "Sample", "task_queue": queue, "request_id": uuid.uuid4().hex, **options}
+    return sv.StartWorkflow(workflow_id=workflow_id, **request)
+
+
+async def echo(item: ActivityItem) -> ActivityResult | None:
+    """Return an activity's first argument."""
+    return ActivityOk(item.token, item.arguments[0]) if isinstance(item, ActivityTask) else None
+
+
+def one_activity(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+    """A workflow that calls one activity and returns its result. It keeps no state, so it needs none."""
+    for event in activation.events:
+        if isinstance(event, ev.RunStarted):
+            return (
+                cmd.ScheduleActivity(
+                    seq=1,
+                    activity_id="1",
+                    activity_type="echo",
+                    arguments=event.arguments or (value("hello"),),
+                    start_to_close_timeout=20.0,
+                ),
+            )
+        if isinstance(event, ev.ActivityCompleted):
+            return (cmd.CompleteRun(event.result or value(None)),)
+    return ()
+
+
+class Loops:
+    """Two poll loops over a handle: the least that makes a worker."""
+
+    def __init__(self, handle: CoreHandle, evaluate: Evaluate, execute: Execute = echo) -> None:
+        self.handle = handle
+        self.seen: list[ev.Activation] = []
+        self.failed_tasks = 0
+        self._evaluate = evaluate
+        self._execute = execute
+        self._work: set[asyncio.Task[None]] = set()
+        self.loops = {"workflows": self._go(self._workflows()), "activities": self._go(self._activities())}
+
+    def _go(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        return task
+
+    def recycle(self, which: str) -> None:
+        """Cancel a loop in whatever it is doing, and begin a new one."""
+        self.loops[which].cancel()
+        self.loops[which] = self._go(self._workflows() if which == "workflows" else self._activities())
+
+    async def _workflows(self) -> None:
+        while True:
+            try:
+                activation = await self.handle.poll_activation()
+            except Shutdown:
+                return
+            self._keep(self._evaluated(activation))
+
+    async def _activities(self) -> None:
+        while True:
+            try:
+                item = await self.handle.poll_activity()
+            except Shutdown:
+                return
+            self._keep(self._executed(item))
+
+    def _keep(self, work: Any) -> None:
+        task = self._go(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _evaluated(self, activation: ev.Activation) -> None:
+        self.seen.append(activation)
+        evicted = any(isinstance(event, ev.RunEvicted) for event in activation.events)
+        commands = () if evicted else self._evaluate(activation)
+        await self.handle.complete_activation(cmd.Succeeded(activation.run_id, commands))
+
+    async def _executed(self, item: ActivityItem) -> None:
+        result = await self._execute(item)
+        if result is not None:
+            await self.handle.complete_activity(result)
+
+    async def stop(self) -> None:
+        """Shut down in order: no new work, polls to their end, work done, handle freed."""
+        self.handle.initiate_shutdown()
+        await asyncio.gather(*self.loops.values(), return_exceptions=True)
+        if self._work:
+            await asyncio.gather(*self._work)
+        await self.handle.finalize_shutdown()
+
+    def events(self, kind: type[ev.Event]) -> list[ev.Event]:
+        """All events of a kind that came so far."""
+        return [event for activation in self.seen for event in activation.events if isinstance(event, kind)]
+
+
+@asynccontextmanager
+async def connected(target: str, **options: Any) -> AsyncIterator[TemporalConnection]:
+    """A connection that is closed at the end."""
+    connection = await connect(target, **options)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def working(
+    connection: TemporalConnection, queue: str, evaluate: Evaluate = one_activity, execute: Execute = echo
+) -> AsyncIterator[Loops]:
+    """A worker on a queue, shut down in order at the end."""
+    loops = Loops(await connection.open_handle(HandleConfig(task_queue=queue)), evaluate, execute)
+    try:
+        yield loops
+    finally:
+        await loops.stop()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test's coroutine; one that is stuck fails."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT):
+            await test()
+
+    asyncio.run(limited())
+
+
+async def outcome(connection: TemporalConnection, workflow_id: str, run_id: str = "") -> sv.Outcome:
+    """How a workflow ended."""
+    while True:
+        answer = await connection.call(sv.WaitForClose(workflow_id=workflow_id, run_id=run_id))
+        if not isinstance(answer, sv.StillOpen):
+            return answer
+
+
+async def history(connection: TemporalConnection, workflow_id: str) -> list[bytes]:
+    """All events of a workflow, in JSON."""
+    events: list[bytes] = []
+    token = b""
+    while True:
+        page = await connection.call(sv.GetHistory(workflow_id=workflow_id, next_page_token=token))
+        events += page.events
+        token = page.next_page_token
+        if not token:
+            return events
+
+
+def kinds(events: list[bytes]) -> list[str]:
+    """The types of events, without their prefix."""
+    return [json.loads(event)["eventType"].removeprefix("EVENT_TYPE_") for event in events]

@@ -1,0 +1,321 @@
+"""A handle on a real server: work, cancelled pollers, malformed completions, evictions, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from hourglass._bridge import service as sv
+from hourglass._bridge.handle import (
+    ActivityCancel,
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityItem,
+    ActivityResult,
+    ActivityTask,
+    HandleBroken,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._engine import commands as cmd
+from hourglass._engine import events as ev
+from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
+from hourglass.errors import ServiceError
+from hourglass.testing._dev_server import DevServer
+
+from . import live
+
+pytestmark = pytest.mark.server
+
+
+def test_a_workflow_with_an_activity(server: DevServer) -> None:
+    """A workflow task, an activity and their completions go through the handle, and the result comes out."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
+            await connection.call(live.start(queue, queue, arguments=(live.value({"a": 1}),)))
+            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value({"a": 1}),))
+            first = loops.seen[0]
+            assert isinstance(first.events[0], ev.RunStarted)
+            assert (first.events[0].workflow_id, first.events[0].workflow_type) == (queue, "Sample")
+            assert first.timestamp_ns > 0
+            assert not first.is_replaying
+
+    live.run(test)
+
+
+def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
+    """Poll loops that are cancelled at random lose neither an activation nor an activity."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        chance = random.Random(7)
+        async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
+
+            async def disturb() -> None:
+                while True:
+                    await asyncio.sleep(chance.random() * 0.01)
+                    loops.recycle(chance.choice(["workflows", "activities"]))
+
+            disturber = asyncio.create_task(disturb())
+            ids = [live.unique("w") for _ in range(20)]
+            await asyncio.gather(*(connection.call(live.start(queue, each)) for each in ids))
+            outcomes = await asyncio.gather(*(live.outcome(connection, each) for each in ids))
+            disturber.cancel()
+            assert outcomes == [sv.RunCompleted((live.value("hello"),))] * 20
+
+    live.run(test)
+
+
+class Unheard(cmd.Command, frozen=True):
+    """A command that nobody translates."""
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        (Unheard(),),
+        (cmd.AnswerQuery("legacy_query", live.value(1)), cmd.CompleteRun(live.value(1))),
+    ],
+    ids=["ours", "core's"],
+)
+def test_a_malformed_completion_fails_the_task_only(
+    server: DevServer, malformed: tuple[cmd.Command, ...]
+) -> None:
+    """A completion that we or Core refuse becomes a failed task, and the run goes on when it is tried again."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        answers = [malformed]
+
+        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+            return answers.pop() if answers else (cmd.CompleteRun(live.value("mended")),)
+
+        async with (
+            live.connected(server.target) as connection,
+            live.working(connection, queue, evaluate) as loops,
+        ):
+            await connection.call(live.start(queue, queue))
+            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value("mended"),))
+            assert "WORKFLOW_TASK_FAILED" in live.kinds(await live.history(connection, queue))
+            assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
+
+    live.run(test)
+
+
+def test_an_eviction_on_request(server: DevServer) -> None:
+    """A run whose eviction is requested is evicted with that reason, and replayed from its start afterwards."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+
+        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+            if any(isinstance(event, ev.SignalReceived) for event in activation.events):
+                return (cmd.CompleteRun(live.value("signalled")),)
+            return ()
+
+        async with (
+            live.connected(server.target) as connection,
+            live.working(connection, queue, evaluate) as loops,
+        ):
+            started = await connection.call(live.start(queue, queue))
+            while not loops.events(ev.RunStarted):
+                await asyncio.sleep(0.01)
+            while not loops.events(ev.RunEvicted):
+                loops.handle.request_eviction(started.run_id)
+                await asyncio.sleep(0.01)
+            await connection.call(
+                sv.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
+            )
+            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value("signalled"),))
+            evictions = loops.events(ev.RunEvicted)
+            assert isinstance(evictions[0], ev.RunEvicted)
+            assert evictions[0].reason == "LANG_REQUESTED"
+            assert len(loops.events(ev.RunStarted)) == 2
+
+    live.run(test)
+
+
+def test_an_activity_is_cancelled(server: DevServer) -> None:
+    """A heartbeat brings the news that an activity was cancelled, and its end as cancelled reaches the workflow."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        cancelled: dict[bytes, asyncio.Event] = {}
+
+        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+            for event in activation.events:
+                if isinstance(event, ev.RunStarted):
+                    return (
+                        cmd.ScheduleActivity(
+                            seq=1,
+                            activity_id="1",
+                            activity_type="wait",
+                            start_to_close_timeout=20.0,
+                            heartbeat_timeout=10.0,
+                            cancellation_type=cmd.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                        ),
+                    )
+                if isinstance(event, ev.CancelRequested):
+                    return (cmd.RequestCancelActivity(1),)
+                if isinstance(event, ev.ActivityCancelled):
+                    return (cmd.CancelRun(),)
+            return ()
+
+        async with live.connected(server.target) as connection:
+            config = HandleConfig(task_queue=queue, heartbeat_throttle=0.05)
+            handle = await connection.open_handle(config)
+
+            async def execute(item: ActivityItem) -> ActivityResult | None:
+                if isinstance(item, ActivityCancel):
+                    assert item.reason == "CANCELLED"
+                    cancelled[item.token].set()
+                    return None
+                done = cancelled[item.token] = asyncio.Event()
+                await connection.call(sv.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
+                while not done.is_set():
+                    handle.heartbeat(item.token, (live.value("alive"),))
+                    await asyncio.sleep(0.05)
+                return ActivityCancelled(item.token, Failure("stopped", CanceledFailure()))
+
+            loops = live.Loops(handle, evaluate, execute)
+            await connection.call(live.start(queue, queue))
+            assert isinstance(await live.outcome(connection, queue), sv.RunCanceled)
+            await loops.stop()
+
+    live.run(test)
+
+
+@pytest.mark.parametrize("by", ["token", "ids"])
+@pytest.mark.parametrize("end", ["result", "failure", "cancelled"])
+def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: str) -> None:
+    """A deferred activity is kept alive and ended by somebody else, by its token or by its ids, in each way."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        deferred: asyncio.Future[ActivityTask] = asyncio.get_running_loop().create_future()
+
+        async def execute(item: ActivityItem) -> ActivityResult | None:
+            assert isinstance(item, ActivityTask)
+            deferred.set_result(item)
+            return ActivityDeferred(item.token)
+
+        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+            for event in activation.events:
+                if isinstance(event, ev.RunStarted):
+                    return (
+                        cmd.ScheduleActivity(
+                            seq=1,
+                            activity_id="a",
+                            activity_type="later",
+                            start_to_close_timeout=20.0,
+                            retry_policy=ev.RetryRule(maximum_attempts=1),
+                            cancellation_type=cmd.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                        ),
+                    )
+                if isinstance(event, ev.CancelRequested):
+                    return (cmd.RequestCancelActivity(1),)
+                if isinstance(event, (ev.ActivityCompleted, ev.ActivityFailed, ev.ActivityCancelled)):
+                    return (cmd.CompleteRun(live.value(type(event).__name__)),)
+            return ()
+
+        async with (
+            live.connected(server.target) as connection,
+            live.working(connection, queue, evaluate, execute),
+        ):
+            await connection.call(live.start(queue, queue))
+            token = (await deferred).token
+            where: dict[str, Any] = (
+                {"token": token} if by == "token" else {"workflow_id": queue, "activity_id": "a"}
+            )
+            beat = sv.HeartbeatActivity(details=(live.value(1),), **where)
+            assert not (await connection.call(beat)).cancel_requested
+            ends: dict[str, tuple[dict[str, Any], str]] = {
+                "result": ({"result": live.value(2)}, "ActivityCompleted"),
+                "failure": ({"failure": Failure("no", ApplicationFailure("No"))}, "ActivityFailed"),
+                "cancelled": ({"cancelled": True, "cancelled_details": (live.value(3),)}, "ActivityCancelled"),
+            }
+            how, expected = ends[end]
+            if end == "cancelled":
+                await connection.call(sv.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
+                while not (await connection.call(beat)).cancel_requested:
+                    await asyncio.sleep(0.01)
+            await connection.call(sv.CompleteActivity(**how, **where))
+            assert await live.outcome(connection, queue) == sv.RunCompleted((live.value(expected),))
+            with pytest.raises(ServiceError, match="does not wait any more") as caught:
+                await connection.call(sv.CompleteActivity(**how, **where))
+            assert caught.value.status == "NOT_FOUND"
+
+    live.run(test)
+
+
+def test_shutdown(server: DevServer) -> None:
+    """After `initiate_shutdown` both polls say so, again and again; then the handle is freed and refuses everything."""
+
+    async def test() -> None:
+        async with live.connected(server.target) as connection:
+            handle = await connection.open_handle(HandleConfig(task_queue=live.unique("q")))
+            polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
+            await asyncio.wait(polls, timeout=0.05)
+            handle.initiate_shutdown()
+            handle.initiate_shutdown()
+            for outcome in await asyncio.gather(*polls, return_exceptions=True):
+                assert isinstance(outcome, Shutdown)
+            with pytest.raises(Shutdown):
+                await handle.poll_activation()
+            await handle.finalize_shutdown()
+            await handle.finalize_shutdown()
+            handle.initiate_shutdown()
+            with pytest.raises(HandleBroken):
+                await handle.complete_activation(cmd.Succeeded("r"))
+            with pytest.raises(HandleBroken):
+                handle.heartbeat(b"t", ())
+            with pytest.raises(HandleBroken):
+                handle.request_eviction("r")
+
+    live.run(test)
+
+
+@pytest.mark.parametrize("off", ["workflows", "activities"])
+def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> None:
+    """A kind that the handle does not serve gives nothing, and ends with the rest: no early `Shutdown`."""
+
+    async def test() -> None:
+        async with live.connected(server.target) as connection:
+            handle = await connection.open_handle(HandleConfig(task_queue=live.unique("q"), **{off: False}))
+            polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
+            done, _ = await asyncio.wait(polls, timeout=0.2)
+            assert not done
+            handle.initiate_shutdown()
+            for outcome in await asyncio.gather(*polls, return_exceptions=True):
+                assert isinstance(outcome, Shutdown)
+            await handle.finalize_shutdown()
+
+    live.run(test)
+
+
+def test_a_second_handle_on_the_same_queue_is_refused(server: DevServer) -> None:
+    """Core takes one handle per connection and queue; the second is an error that names the queue."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        async with live.connected(server.target) as connection, live.working(connection, queue):
+            with pytest.raises(ServiceError, match=queue):
+                await connection.open_handle(HandleConfig(task_queue=queue))
+
+    live.run(test)
+
+
+def test_a_queue_without_a_name_is_refused(server: DevServer) -> None:
+    """What Core would silently accept is refused before it sees it."""
+
+    async def test() -> None:
+        async with live.connected(server.target) as connection:
+            with pytest.raises(ValueError, match="must have a name"):
+                await connection.open_handle(HandleConfig(task_queue=" "))
+
+    live.run(test)
