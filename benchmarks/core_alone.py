@@ -13,7 +13,7 @@ import temporalio.bridge.proto.workflow_completion
 import temporalio.bridge.worker as bridge
 from temporalio.api.common.v1 import Payload
 from temporalio.bridge.proto import ActivityTaskCompletion
-from temporalio.bridge.temporal_sdk_bridge import PollShutdownError
+from temporalio.bridge.temporal_sdk_bridge import PollShutdownError  # type: ignore[import-not-found]
 from temporalio.runtime import Runtime
 
 WorkflowActivation = temporalio.bridge.proto.workflow_activation.WorkflowActivation
@@ -95,21 +95,22 @@ class Answers:
 async def replay(history: bytes, times: int) -> None:
     """Replay a history so many times on one replay worker."""
     worker, pusher = bridge.Worker.for_replay(Runtime.default()._core_runtime, config("bench", replay=True))
+    core: Any = worker._ref
     answers = Answers("bench")
     try:
         for number in range(times):
             await pusher.push_history(f"bench-{number}", history)
             evicted = False
             while not evicted:
-                completion, evicted = answers.answer(await worker._ref.poll_workflow_activation())
-                await worker._ref.complete_workflow_activation(completion)
+                completion, evicted = answers.answer(await core.poll_workflow_activation())
+                await core.complete_workflow_activation(completion)
     finally:
         pusher.close()
         worker.initiate_shutdown()
         try:
             while True:
-                completion, _ = answers.answer(await worker._ref.poll_workflow_activation())
-                await worker._ref.complete_workflow_activation(completion)
+                completion, _ = answers.answer(await core.poll_workflow_activation())
+                await core.complete_workflow_activation(completion)
         except PollShutdownError:
             pass
         await worker.finalize_shutdown()
@@ -120,15 +121,16 @@ async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) ->
     connected = await client.service_client._connected_client()
     worker = bridge.Worker.create(connected, config(queue, cached=cached))
     await worker.validate()
+    core: Any = worker._ref
     answers = Answers(queue)
     tasks: set[asyncio.Task[None]] = set()
 
     async def workflows() -> None:
         try:
             while True:
-                data = await worker._ref.poll_workflow_activation()
+                data = await core.poll_workflow_activation()
                 completion, _ = answers.answer(data)
-                task = asyncio.ensure_future(worker._ref.complete_workflow_activation(completion))
+                task = asyncio.ensure_future(core.complete_workflow_activation(completion))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         except PollShutdownError:
@@ -137,11 +139,11 @@ async def serve(client: Any, queue: str, stopped: asyncio.Event, cached: int) ->
     async def activities() -> None:
         try:
             while True:
-                task = ActivityTask.FromString(await worker._ref.poll_activity_task())
+                task = ActivityTask.FromString(await core.poll_activity_task())
                 if task.HasField("start"):
                     done = ActivityTaskCompletion(task_token=task.task_token)
                     done.result.completed.result.CopyFrom(task.start.input[0])
-                    await worker._ref.complete_activity_task(done.SerializeToString())
+                    await core.complete_activity_task(done.SerializeToString())
         except PollShutdownError:
             return
 

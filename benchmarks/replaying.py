@@ -75,7 +75,7 @@ async def _replay_peer(history: WorkflowHistory, times: int, *, sandboxed: bool)
 
 
 def _run_ours(history: WorkflowHistory, times: int) -> None:
-    replayer = Replayer(workflows=[subjects_hourglass.sequence])
     given = History.from_json(history.to_json())
-    for _ in range(times):
-        replayer.replay(given)
+    with Replayer(workflows=[subjects_hourglass.sequence]) as replayer:
+        for _ in range(times):
+            replayer.replay(given)

@@ -1,1 +1,1 @@
-"""What the tree promises about itself: ranks, doors, purity, exports, kinds and sizes. Checked on the source, by AST."""
+"""What the tree promises about itself: ranks, doors, purity, exports, kinds, sizes. Checked by AST."""

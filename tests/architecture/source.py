@@ -89,6 +89,18 @@ def imports_of(importer: Module) -> Iterator[Import]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
                 yield Import(importer, inner if inner in known else base, node.lineno)
+        elif isinstance(node, ast.Call) and (named := _imported_by_call(node)):
+            yield Import(importer, named, node.lineno)
+
+
+def _imported_by_call(node: ast.Call) -> str:
+    """What `import_module("…")` imports: as much of an import as a statement is."""
+    match node:
+        case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(name)), *_]):
+            return name
+        case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+            return name
+    return ""
 
 
 def _base(importer: Module, node: ast.ImportFrom) -> str:

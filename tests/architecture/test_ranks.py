@@ -22,16 +22,22 @@ RANKS: tuple[frozenset[str], ...] = (
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
 # Importer and imported module, and why the import may go up or sideways.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("hourglass.client._operations", "hourglass.replay"): (
+        "handle.history() gives a History; loaded when it is called, and nothing of the client depends on it"
+    ),
+}
 
-# Who may import what is not ours: the one package, or the one file, for each.
-DOORS = {
-    "temporalio": "_temporal/",
-    "google": "_temporal/",
-    "temporalio.bridge.temporal_sdk_bridge": "_temporal/core.py",
-    "greenlet": "_engine/fibers.py",
-    "pydantic": "converter/_foreign.py",
-    "uvloop": "_runtime/portal.py",
+# Who may import what is not ours: the packages or files that are the only door to each.
+DOORS: dict[str, tuple[str, ...]] = {
+    "temporalio": ("_temporal/",),
+    "temporalio.bridge.temporal_sdk_bridge": ("_temporal/core.py",),
+    "google": (
+        "_temporal/",
+        "converter/_foreign.py",
+    ),  # there: protobuf messages that users pass as arguments
+    "greenlet": ("_engine/fibers.py",),
+    "uvloop": ("_runtime/portal.py", "replay/_session.py"),
 }
 
 
@@ -46,7 +52,7 @@ def test_every_part_has_a_rank() -> None:
 
 
 def test_imports_go_down() -> None:
-    """A module imports its own part and lower ranks; function-level and type-checking imports count."""
+    """A module imports its own part and lower ranks; imports in functions, by name and for types count."""
     wrong = [
         str(each)
         for each in _ours()

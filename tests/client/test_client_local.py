@@ -1,4 +1,4 @@
-"""Clients of the engine in memory: the default for tries, private to each client, and bound to its process."""
+"""Clients of the engine in memory: private to each client, and bound to its process."""
 
 from __future__ import annotations
 

@@ -262,6 +262,40 @@ def test_tasks_left_over_are_cancelled_at_the_end() -> None:
     assert cleaned.is_set()
 
 
+def test_whoever_waits_while_the_portal_closes_is_told() -> None:
+    """A call that waits in a thread or on a loop when the portal closes ends with a clear error."""
+    portal = Portal()
+    begun = threading.Semaphore(0)
+    told: list[BaseException] = []
+
+    async def wait() -> None:
+        begun.release()
+        await asyncio.Event().wait()
+
+    def blocked() -> None:
+        try:
+            portal.call(wait())
+        except BaseException as error:
+            told.append(error)
+
+    def awaiting() -> None:
+        try:
+            asyncio.run(portal.acall(wait()))
+        except BaseException as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=blocked), threading.Thread(target=awaiting)]
+    for thread in threads:
+        thread.start()
+    assert begun.acquire(timeout=30)
+    assert begun.acquire(timeout=30)
+    portal.close()
+    for thread in threads:
+        thread.join(30)
+    assert [type(error) for error in told] == [UsageError, UsageError]
+    assert all("closed while this call waited" in str(error) for error in told)
+
+
 def test_the_process_has_one_portal() -> None:
     """`current` gives every thread the same portal."""
     seen: list[Portal] = []
@@ -346,18 +380,18 @@ def test_after_the_exit_there_is_no_portal() -> None:
 
 
 INTERRUPT = """
-import asyncio, sys
+import asyncio, os, sys
 from hourglass._runtime.portal import Portal
 async def wait():
-    print("waiting", flush=True)
+    os.write(1, b"waiting\\n")
     try:
         await asyncio.Event().wait()
     finally:
-        print("cancelled", flush=True)
+        os.write(1, b"cancelled\\n")
 try:
     Portal.current().call(wait())
 except KeyboardInterrupt:
-    print("interrupted", flush=True)
+    os.write(1, b"interrupted\\n")
     sys.exit(9)
 """
 

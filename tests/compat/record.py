@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import subprocess
 import sys
 import uuid
@@ -39,7 +40,6 @@ from .programs.later import Kid
 
 HISTORIES = Path(__file__).parent / "histories"
 DEFINITIONS = [*(program.definition for program in PROGRAMS.values()), Interpreted, Kid]
-PORT = 17391
 AT_ONCE = 4
 _PERSONAL = {"identity": "recorder", "stackTrace": ""}
 
@@ -73,7 +73,7 @@ class Recording:
     async def serving(self, *, held: bool) -> AsyncIterator[None]:
         """Run the activity worker, and the workflow worker unless it is held back."""
         activities = Worker(
-            await _connect(),
+            await self.connect(),
             task_queue=self.queue,
             activities=self.activities.all(),
             max_heartbeat_throttle_interval=timedelta(milliseconds=20),
@@ -91,10 +91,14 @@ class Recording:
                     update.cancel()
                 await self.stop()
 
+    async def connect(self) -> Client:
+        """A connection of its own: Core refuses two workers for one queue on one connection."""
+        return await Client.connect(self.client.service_client.config.target_host)
+
     async def go(self) -> None:
-        """Start a workflow worker, on a connection of its own: two on one are refused."""
+        """Start a workflow worker."""
         self._worker = Worker(
-            await _connect(),
+            await self.connect(),
             task_queue=self.queue,
             workflows=DEFINITIONS,
             activities=self.activities.all(),
@@ -235,20 +239,19 @@ def _value(word: str) -> Any:
     return int(word) if word.isdigit() else word
 
 
-async def _connect() -> Client:
-    return await Client.connect(f"127.0.0.1:{PORT}")
-
-
 @asynccontextmanager
 async def _server() -> AsyncIterator[Client]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     command = [str(Path(sys.executable).with_name("temporal")), "server", "start-dev", "--headless"]
-    command += ["--port", str(PORT), "--log-level", "error"]
+    command += ["--port", str(port), "--log-level", "error"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
         async with asyncio.timeout(60):
             while True:
                 try:
-                    client = await _connect()
+                    client = await Client.connect(f"127.0.0.1:{port}")
                     break
                 except RuntimeError:
                     await asyncio.sleep(0.2)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hourglass import workflow
-from hourglass.errors import NondeterminismError
+from hourglass.errors import ApplicationError, NondeterminismError
 from hourglass.replay import History, Replayer
 
 from .generated import SEEDS
@@ -21,6 +22,13 @@ NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
 LATER: frozenset[str] = frozenset({"ChildAndSignal"})
 
 
+@pytest.fixture(scope="module")
+def replayer() -> Iterator[Replayer]:
+    """One replayer for the whole corpus, as one would use it."""
+    with Replayer(workflows=list(TWINS.values())) as replayer:
+        yield replayer
+
+
 def _history(name: str) -> History:
     return History.from_file(HISTORIES / f"{name}.json")
 
@@ -30,11 +38,11 @@ def _later(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replays(name: str) -> None:
+def test_replays(replayer: Replayer, name: str) -> None:
     """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
     if _later(name):
         pytest.skip("child workflows come later")
-    Replayer(workflows=list(TWINS.values())).replay(_history(name))
+    assert replayer.replay(_history(name)).ok
 
 
 def test_the_corpus_is_whole() -> None:
@@ -54,8 +62,8 @@ def test_another_order_is_noticed() -> None:
         workflow.sleep(0.01)
         return str(act("echo", "B"))
 
-    with pytest.raises(NondeterminismError):
-        Replayer(workflows=[other_order]).replay(_history("TaskThenMain"))
+    with Replayer(workflows=[other_order]) as replayer, pytest.raises(NondeterminismError):
+        replayer.replay(_history("TaskThenMain"))
 
 
 def test_another_argument_is_noticed() -> None:
@@ -64,9 +72,10 @@ def test_another_argument_is_noticed() -> None:
     @workflow.defn(name="RunFails")
     def other_argument() -> None:
         act("echo", "something else")
+        raise ApplicationError("broken", "detail", 7, type="Broken", non_retryable=True)
 
-    with pytest.raises(NondeterminismError):
-        Replayer(workflows=[other_argument]).replay(_history("RunFails"))
+    with Replayer(workflows=[other_argument]) as replayer, pytest.raises(NondeterminismError, match="argument"):
+        replayer.replay(_history("RunFails"))
 
 
 def test_another_result_is_noticed() -> None:
@@ -83,5 +92,5 @@ def test_another_result_is_noticed() -> None:
         task.result()
         return "not what was recorded"
 
-    with pytest.raises(NondeterminismError):
-        Replayer(workflows=[other_result]).replay(_history("ConditionAtOnce"))
+    with Replayer(workflows=[other_result]) as replayer, pytest.raises(NondeterminismError, match="result"):
+        replayer.replay(_history("ConditionAtOnce"))

@@ -67,11 +67,17 @@ COMMANDS = Succeeded(
 EVENTS = Activation(
     run_id="run",
     events=(
-        RunStarted(workflow_type="t", workflow_id="w", arguments=(enc("a"),), memo={"m": enc(1)}, search_attributes=ATTRIBUTES),
+        RunStarted(
+            workflow_type="t",
+            workflow_id="w",
+            arguments=(enc("a"),),
+            memo={"m": enc(1)},
+            search_attributes=ATTRIBUTES,
+        ),
         TimerFired(1),
         ActivityFailed(1, FAILURE),
     ),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

@@ -60,22 +60,57 @@ def test_an_ordinary_exception() -> None:
     ("exc", "info"),
     [
         (errors.ApplicationError("m", type="T", non_retryable=True), ApplicationFailure("T", True)),
-        (errors.ApplicationError("m", 1, "a"), ApplicationFailure("ApplicationError", False, (Payload(b"1"), Payload(b'"a"')))),
-        (errors.ApplicationError("m", next_retry_delay=timedelta(seconds=3)), ApplicationFailure("ApplicationError", next_retry_delay=3.0)),
-        (errors.ApplicationError("m", next_retry_delay=2), ApplicationFailure("ApplicationError", next_retry_delay=2.0)),
-        (errors.TimedOutError("m", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[1]), TimeoutFailure(TimeoutType.HEARTBEAT, (Payload(b"1"),))),
+        (
+            errors.ApplicationError("m", 1, "a"),
+            ApplicationFailure("ApplicationError", False, (Payload(b"1"), Payload(b'"a"'))),
+        ),
+        (
+            errors.ApplicationError("m", next_retry_delay=timedelta(seconds=3)),
+            ApplicationFailure("ApplicationError", next_retry_delay=3.0),
+        ),
+        (
+            errors.ApplicationError("m", next_retry_delay=2),
+            ApplicationFailure("ApplicationError", next_retry_delay=2.0),
+        ),
+        (
+            errors.TimedOutError("m", type=TimeoutType.HEARTBEAT, last_heartbeat_details=[1]),
+            TimeoutFailure(TimeoutType.HEARTBEAT, (Payload(b"1"),)),
+        ),
         (errors.CancelledError("m", 1), CanceledFailure((Payload(b"1"),))),
         (errors.Cancelled("m"), CanceledFailure()),
         (errors.TerminatedError("m"), TerminatedFailure()),
         (errors.ServerError("m", non_retryable=True), ServerFailure(True)),
-        (errors.ActivityError("m", activity_type="t", activity_id="i", identity="w", scheduled_event_id=5, started_event_id=6, retry_state=RetryState.TIMEOUT), ActivityFailure("t", "i", "w", 5, 6, RetryState.TIMEOUT)),
-        (errors.ChildWorkflowError("m", namespace="n", workflow_id="w", run_id="r", workflow_type="t", initiated_event_id=1, started_event_id=2, retry_state=RetryState.IN_PROGRESS), ChildWorkflowFailure("n", "w", "r", "t", 1, 2, RetryState.IN_PROGRESS)),
+        (
+            errors.ActivityError(
+                "m",
+                activity_type="t",
+                activity_id="i",
+                identity="w",
+                scheduled_event_id=5,
+                started_event_id=6,
+                retry_state=RetryState.TIMEOUT,
+            ),
+            ActivityFailure("t", "i", "w", 5, 6, RetryState.TIMEOUT),
+        ),
+        (
+            errors.ChildWorkflowError(
+                "m",
+                namespace="n",
+                workflow_id="w",
+                run_id="r",
+                workflow_type="t",
+                initiated_event_id=1,
+                started_event_id=2,
+                retry_state=RetryState.IN_PROGRESS,
+            ),
+            ChildWorkflowFailure("n", "w", "r", "t", 1, 2, RetryState.IN_PROGRESS),
+        ),
         (errors.FailureError("m"), ApplicationFailure("FailureError")),
         (errors.DecodeError("m"), ApplicationFailure("DecodeError")),
         (KeyboardInterrupt("m"), ApplicationFailure("KeyboardInterrupt")),
     ],
     ids=lambda case: type(case).__name__,
-)  # fmt: skip
+)
 def test_kinds(exc: BaseException, info: Any) -> None:
     """Each of our errors has its kind of failure, and comes back as itself."""
     failure = ours(exc)
@@ -98,7 +133,7 @@ def test_causes_are_followed_as_python_shows_them() -> None:
         try:
             raise KeyError("inner")
         except KeyError:
-            raise RuntimeError("outer")  # noqa: B904
+            raise RuntimeError("outer")
     except RuntimeError as error:
         implicit = error
     cause = ours(implicit).cause

@@ -101,7 +101,7 @@ def test_kinds_of_parameters() -> None:
         signature.bind((1,), {"quiet": False})
     with pytest.raises(ArgumentError, match="takes no arguments, got 1"):
         Signature.of(nothing, what="nothing").bind((1,))
-    with pytest.raises(ArgumentError, match="takes 1 or more arguments .first, .rest., got 0"):
+    with pytest.raises(ArgumentError, match=r"takes 1 or more arguments .first, .rest., got 0"):
         GATHER.decode(default_converter, ())
 
 
@@ -187,7 +187,7 @@ def test_wrapped_partial_and_callable() -> None:
 def test_none_as_default_allows_none() -> None:
     """A parameter whose default is None accepts null, whatever its annotation says."""
 
-    def lax(a: str = None) -> None: ...  # type: ignore[assignment]
+    def lax(a: str = None) -> None: ...  # type: ignore[assignment] # noqa: RUF013
 
     signature = Signature.of(lax, what="lax")
     assert signature.decode(default_converter, signature.encode(default_converter, (None,))) == [None]

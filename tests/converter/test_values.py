@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequ
 from collections.abc import Set as AbstractSet
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -140,7 +140,7 @@ CASES: list[tuple[Any, Any]] = [
     ("\ud800", str),
     (b"\x00\xff", bytes),
     (b"", Any),
-    (b"x", Optional[bytes]),
+    (b"x", bytes | None),
     ([1, "a", None, {"b": [1.5]}], Any),
     ([1, "a"], list),
     ({"a": 1}, dict),
@@ -189,7 +189,7 @@ CASES: list[tuple[Any, Any]] = [
     ([Dog("a"), None], list[Cat | Dog | None]),
     ({"k": Cat("a", 3)}, dict[str, Cat | Dog]),
     (None, Cat | None),
-    (Cat("a"), Optional[Cat]),
+    (Cat("a"), Cat | None),
     (ID, UUID | str),
     ("no uuid", UUID | str),
     (date(2024, 1, 2), datetime | date | int),
@@ -327,9 +327,8 @@ def test_any_json_value_round_trips(value: Any) -> None:
 @given(st.dictionaries(st.integers() | st.booleans(), st.sets(st.text() | st.integers() | st.booleans())))
 def test_the_thorough_way_is_deterministic(value: Any) -> None:
     """Values that need the thorough way give the same bytes, however their sets were filled."""
-    turned = {key: set(sorted(items, key=repr, reverse=True)) for key, items in value.items()}
-    try:
-        expected = default_converter.encode(value)
-    except Exception as error:
-        pytest.fail(f"refused: {error}")
-    assert default_converter.encode(turned) == expected
+    turned: dict[Any, set[Any]] = {key: set() for key in value}
+    for key, items in value.items():
+        for item in sorted(items, key=repr, reverse=True):
+            turned[key].add(item)
+    assert default_converter.encode(turned) == default_converter.encode(value)

@@ -74,7 +74,9 @@ def check_name(name: Any, what: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise DefinitionError(f"the name of {what} must be a non-empty string, not {name!r}")
     if name.startswith(RESERVED):
-        raise DefinitionError(f"the name {name!r} of {what} is reserved: names must not begin with {RESERVED!r}")
+        raise DefinitionError(
+            f"the name {name!r} of {what} is reserved: names must not begin with {RESERVED!r}"
+        )
     return name
 
 
@@ -89,7 +91,9 @@ def check_plain_function(fn: Any, what: str) -> None:
             "calls of activities and `workflow.sleep` wait by themselves, without `await`"
         )
     if inspect.isgeneratorfunction(bare):
-        raise DefinitionError(f"{what} must not contain `yield`: it is a plain function that returns its result")
+        raise DefinitionError(
+            f"{what} must not contain `yield`: it is a plain function that returns its result"
+        )
 
 
 def define_function(
@@ -117,9 +121,15 @@ def define_class(
         raise DefinitionError(f"workflow class {cls.__name__} needs one method decorated with @workflow.run")
     if len(runs) > 1:
         names = ", ".join(member.__hourglass_run__.__name__ for member in runs)
-        raise DefinitionError(f"workflow class {cls.__name__} has more than one @workflow.run method: {names}")
+        raise DefinitionError(
+            f"workflow class {cls.__name__} has more than one @workflow.run method: {names}"
+        )
     run = runs[0].__hourglass_run__
-    handlers: dict[MessageKind, dict[str | None, MessageDefinition]] = {"signal": {}, "query": {}, "update": {}}
+    handlers: dict[MessageKind, dict[str | None, MessageDefinition]] = {
+        "signal": {},
+        "query": {},
+        "update": {},
+    }
     for member in _members(cls):
         message = message_definition(member)
         if message is None:

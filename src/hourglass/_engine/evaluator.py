@@ -48,7 +48,17 @@ from hourglass.errors import Cancelled, CancelledError, InternalError
 class Run:
     """One run on one lane: its state, and its live fibers while there are any."""
 
-    __slots__ = ("activations", "definition", "error", "last", "live", "notices", "record", "settings", "state")
+    __slots__ = (
+        "activations",
+        "definition",
+        "error",
+        "last",
+        "live",
+        "notices",
+        "record",
+        "settings",
+        "state",
+    )
 
     def __init__(
         self, definition: WorkflowDefinition, run_id: str, settings: RunSettings, state: State | None = None
@@ -88,7 +98,9 @@ class Run:
         events = activation.events
         if events and isinstance(events[0], QueryReceived):
             live = self.live or self.rebuild()
-            return Succeeded(run_id, tuple([live.handlers.query(e) for e in events if isinstance(e, QueryReceived)]))
+            return Succeeded(
+                run_id, tuple([live.handlers.query(e) for e in events if isinstance(e, QueryReceived)])
+            )
         journal = self.state.journal
         if self.last is not None and journal and journal[-1] == activation:
             return self.last  # delivered again: the same answer

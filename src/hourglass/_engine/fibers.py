@@ -258,13 +258,13 @@ class FiberTask(Task[T]):
         if fiber is None or fiber.dead:
             return
         fiber.parent = greenlet.getcurrent()
-        for _ in range(_STUBBORN):
+        attempts = 0
+        while bool(fiber) and attempts < _STUBBORN:  # a greenlet is true while it is alive
+            attempts += 1
             try:
                 fiber.throw(greenlet.GreenletExit)
             except BaseException:
                 pass
-            if fiber.dead:
-                return
 
     def build_error(self) -> BaseException:
         """What the function raised, with the traceback it had then: it must not grow from one raise to the next."""
@@ -285,7 +285,9 @@ def is_cancellation(error: BaseException | None) -> bool:
 
 # --- who is current ---------------------------------------------------------------------------------------------------
 
-readers = threading.local()  # `run`: the run whose condition is being looked at on this thread, outside any fiber
+readers = (
+    threading.local()
+)  # `run`: the run whose condition is being looked at on this thread, outside any fiber
 
 _collecting: set[int] = set()
 

@@ -183,7 +183,9 @@ class Handlers:
             result = run.converter.encode(call())
             run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber)
         except ContinueAsNewRequest:
-            run.error = UsageError("an update handler cannot continue as new; only the body of the workflow can")
+            run.error = UsageError(
+                "an update handler cannot continue as new; only the body of the workflow can"
+            )
         except (Exception, Cancelled) as error:
             if run.dead:
                 return
@@ -316,4 +318,3 @@ def _plain(error: BaseException) -> BaseException:
         plain.__cause__ = error.__cause__
         return plain
     return error
-

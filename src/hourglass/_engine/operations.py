@@ -229,7 +229,9 @@ class ActivityOperation(Operation):
         self.command = msgspec.structs.replace(
             self.command,
             seq=self.seq,
-            activity_id=str(self.seq) if self.command.activity_id == str(self.command.seq) else self.command.activity_id,
+            activity_id=str(self.seq)
+            if self.command.activity_id == str(self.command.seq)
+            else self.command.activity_id,
             attempt=event.attempt,
             original_schedule_time_ns=event.original_schedule_time_ns,
         )

@@ -59,7 +59,9 @@ class RetryPolicy:
         if first <= 0:
             raise UsageError("initial_interval must be more than 0")
         if self.maximum_interval is not None and longest < first:
-            raise UsageError(f"maximum_interval ({longest:g} s) is shorter than initial_interval ({first:g} s)")
+            raise UsageError(
+                f"maximum_interval ({longest:g} s) is shorter than initial_interval ({first:g} s)"
+            )
         if self.backoff_coefficient < 1:
             raise UsageError(f"backoff_coefficient must be at least 1, not {self.backoff_coefficient}")
         if self.maximum_attempts < 0:

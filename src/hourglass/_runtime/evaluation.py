@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import traceback
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, RunCache
+from hourglass._runtime.places import where_raised
 from hourglass._runtime.watcher import Watcher
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, UnknownTypeError
@@ -208,7 +208,7 @@ class Evaluations:
         if self._remember(entry.key[1], f"{kind}{where}: {error}"):
             logger.error(
                 "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is mended",
-                entry.run.state.workflow_type,
+                entry.run.definition.name,
                 entry.workflow_id,
                 entry.key[1],
                 kind,
@@ -231,7 +231,7 @@ class Evaluations:
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:
-            logger.warning("workflow %s (%s): %s", entry.run.state.workflow_type, entry.workflow_id, notice)
+            logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
         if self._parked and self._parked.pop(activation.run_id, None) is not None:
             self.counts.parked = _reasons(self._parked)
             logger.info("run %s goes on", activation.run_id)
@@ -267,8 +267,8 @@ def _is_verified(verify: Verify, run_id: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    found = where_raised(error)
+    return f" at {found[0]}:{found[1]}" if found is not None else ""
 
 
 def _task_failed(run_id: str, type_: str, message: str) -> TaskFailed:

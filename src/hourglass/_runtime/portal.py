@@ -114,6 +114,8 @@ class Portal:
         future = self.submit(coro)
         try:
             return self._wait(future, timeout)
+        except concurrent.futures.CancelledError:
+            raise _given_up() from None
         finally:
             future.cancel()  # does nothing once it is done
 
@@ -121,7 +123,13 @@ class Portal:
         """Run a coroutine on the control loop and await it from another event loop, or from this very one."""
         if self.on_control_thread:
             return await coro
-        return await asyncio.wrap_future(self.submit(coro))
+        try:
+            return await asyncio.wrap_future(self.submit(coro))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise _given_up() from None
 
     def at_exit(self, closer: Closer, limit: float = _CLOSER_LIMIT) -> Callable[[], None]:
         """Have `closer` awaited on the control loop before it stops, the latest registered first.
@@ -242,6 +250,10 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(tasks, timeout=_STOP_LIMIT / 2))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+def _given_up() -> UsageError:
+    return UsageError("the control loop was closed while this call waited")
 
 
 def _name(closer: Closer) -> str:

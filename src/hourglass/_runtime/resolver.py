@@ -42,6 +42,24 @@ class _Table(Generic[D]):
     of: Callable[[object], D | None]
     entries: dict[str, D] = field(default_factory=dict)
     owners: dict[str, object] = field(default_factory=dict)
+    conflicts: dict[str, str] = field(default_factory=dict)
+
+    def find(self, obj: object) -> D | None:
+        """The definition an object carries. Proxies of web frameworks raise whatever they like when they are asked."""
+        try:
+            return self.of(obj)
+        except Exception:
+            return None
+
+    def add_late(self, obj: object) -> None:
+        """Take up what a search has found. Nobody is there to be told of a conflict: it waits for the name to be asked."""
+        definition = self.find(obj)
+        if definition is not None:
+            try:
+                self.add(obj, definition)
+            except DefinitionError as error:
+                self.conflicts[definition.name] = str(error)
+                self.entries.pop(definition.name, None)
 
     def add(self, obj: object, definition: D) -> None:
         name = definition.name
@@ -78,6 +96,8 @@ class Resolver:
         self._roots = {module.__name__: module for module in map(_import_root, _sequence(modules, "modules"))}
         for module in self._roots.values():
             self._scan(module)
+        for conflict in (*self._workflows.conflicts.values(), *self._activities.conflicts.values()):
+            raise DefinitionError(conflict)
 
     @property
     def has_workflows(self) -> bool:
@@ -108,12 +128,14 @@ class Resolver:
         if len(name) <= _LONGEST_NAME and self._roots:
             with self._lock:
                 found = self._by_path(name)
-                definition = table.of(found) if found is not None else None
+                definition = table.find(found) if found is not None else None
                 if definition is not None and not getattr(definition, "needs_instance", False):
                     return definition
                 self._walk()
             if name in table.entries:
                 return table.entries[name]
+        if name in table.conflicts:
+            raise DefinitionError(table.conflicts[name])
         raise UnknownTypeError(self._unknown(table, name))
 
     # --- explicit lists ----------------------------------------------------------------------------------------------
@@ -154,11 +176,8 @@ class Resolver:
         for obj in list(vars(module).values()):
             if not self._is_ours(_home(obj)):
                 continue
-            workflow, activity = workflow_definition(obj), activity_definition(obj)
-            if workflow is not None:
-                self._workflows.add(obj, workflow)
-            if activity is not None:
-                self._activities.add(obj, activity)
+            self._workflows.add_late(obj)
+            self._activities.add_late(obj)
             if isinstance(obj, type):
                 for name in _activity_methods(obj):
                     wanted = getattr(obj, name).name
@@ -244,7 +263,7 @@ def place(obj: object) -> str:
 
 
 def _home(obj: object) -> object:
-    """The module an object says it is from. Proxies of web frameworks raise whatever they like when they are asked."""
+    """The module an object says it is from; None if it will not say."""
     try:
         return getattr(obj, "__module__", None)
     except Exception:

@@ -12,7 +12,9 @@ import io
 import os
 import random
 import time
+import uuid
 from datetime import date
+from types import FrameType
 from typing import Any
 
 import _random
@@ -42,8 +44,8 @@ def advice(kind: str) -> str:
     return _ADVICE[kind]
 
 
-def kind_of(function: Any) -> str | None:
-    """What a C function that is about to be called does, if workflow code must not; None for all others."""
+def kind_of(function: Any, frame: FrameType) -> str | None:
+    """What a C function that `frame` is about to call does, if workflow code must not; None for all others."""
     try:
         kind = _FUNCTIONS.get(function)
     except TypeError:  # a method of something that cannot be hashed
@@ -51,7 +53,11 @@ def kind_of(function: Any) -> str | None:
     if kind is not None:
         return kind
     name = getattr(function, "__name__", "")
-    return _method_kind(name, getattr(function, "__self__", None)) if name in _METHODS else None
+    if name not in _METHODS:
+        return None
+    if name == "seed" and frame.f_code is _SEED:
+        return RANDOM if frame.f_locals.get("a") is None else None  # seeded with nothing: from the system
+    return _method_kind(name, getattr(function, "__self__", None))
 
 
 def _method_kind(name: str, owner: Any) -> str | None:
@@ -69,6 +75,7 @@ def _named(module: Any, names: str) -> list[Any]:
     return [getattr(module, name) for name in names.split() if hasattr(module, name)]
 
 
+_SEED = random.Random.seed.__code__
 _HIDDEN_GENERATOR: Any = random.random.__self__  # type: ignore[attr-defined]
 
 _FUNCTIONS: dict[Any, str] = {
@@ -82,6 +89,7 @@ _FUNCTIONS: dict[Any, str] = {
     ),
     time.sleep: SLEEP,
     **dict.fromkeys(_named(os, "urandom getrandom"), RANDOM),
+    **dict.fromkeys(_named(uuid, "_generate_time_safe _UuidCreate"), RANDOM),
     **dict.fromkeys([builtins.open, io.open, io.FileIO], IO),
     **dict.fromkeys(
         _named(

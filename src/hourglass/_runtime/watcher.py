@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import logging
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal, TypeAlias
 
 from hourglass._engine.context import current_run
 from hourglass._engine.evaluator import Run
+from hourglass._runtime.places import STDLIB, is_library, is_ours, is_package
 from hourglass._runtime.watched_calls import advice, kind_of
 from hourglass.errors import DeterminismError
 
@@ -29,14 +28,10 @@ logger = logging.getLogger("hourglass.worker")
 
 Action: TypeAlias = Literal["warn", "error"]
 
-_OURS = str(Path(__file__).resolve().parent.parent)
-_STDLIB = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib")})
-_PACKAGES = tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")})
-
 # What these do on the way is theirs: none of it reaches the workflow's result.
 _EXCUSED = tuple(
-    f"{base}/{name}"
-    for base in _STDLIB
+    f"{base}{name}"
+    for base in STDLIB
     for name in (
         "logging/",
         "importlib/",
@@ -94,8 +89,10 @@ class Watcher:
 
     def _called(self, function: Any, frame: FrameType | None) -> None:
         """A C function is about to be called in `frame`."""
-        kind = kind_of(function)
-        if kind is None or self._looking or frame is None:
+        if self._looking or frame is None:
+            return
+        kind = kind_of(function, frame)
+        if kind is None:
             return
         self._looking = True
         try:
@@ -126,13 +123,13 @@ def _author(frame: FrameType) -> FrameType | None:
     each: FrameType | None = frame
     while each is not None:
         file = each.f_code.co_filename
-        if file.startswith(_OURS):
+        if is_ours(file):
             return first
-        if file.startswith("<frozen") or file.startswith(_EXCUSED):
+        if file.startswith(("<frozen importlib", "<frozen zipimport", *_EXCUSED)):
             return None
-        if file.startswith(_PACKAGES):
+        if is_package(file):
             first = first or each
-        elif not file.startswith(_STDLIB):
+        elif not is_library(file):
             return each
         each = each.f_back
     return first

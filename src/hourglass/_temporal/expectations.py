@@ -63,9 +63,7 @@ def _activity(event: HistoryEvent) -> Expected:
 
 def _timer(event: HistoryEvent) -> Expected:
     a = event.timer_started_event_attributes
-    return Expected(
-        event.event_id, "timer", a.timer_id, duration_ns=a.start_to_fire_timeout.ToNanoseconds()
-    )
+    return Expected(event.event_id, "timer", a.timer_id, duration_ns=a.start_to_fire_timeout.ToNanoseconds())
 
 
 def _child(event: HistoryEvent) -> Expected:

@@ -1,9 +1,8 @@
-"""Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited; the names
-are equal.
+"""Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
-The map: `_blocking` and `_async` are the two faces; `_operations` and `_activities` hold every operation,
-once; `_session` runs them; `_given`, `_options` and `_values` turn what the caller says and gets into data;
-`_waiting` waits for results.
+The map: `_blocking` and `_async` are the two faces, with equal names; `_operations` and `_activities` hold
+every operation, once; `_session` runs them over a `_link`; `_given`, `_options` and `_values` turn what the
+caller says and gets into data; `_waiting` waits for results; `_codec_edge` seals what leaves.
 """
 
 from __future__ import annotations

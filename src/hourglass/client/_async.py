@@ -59,7 +59,7 @@ class AsyncClient(ClientFacts):
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
-        if not self.closed:
+        if not self.closed and not self._portal.closed:  # a closed portal has closed everything
             await self._session.link.portal.acall(self._session.link.close())
 
     async def __aenter__(self) -> AsyncClient:

@@ -55,7 +55,7 @@ class Client(ClientFacts):
 
     def close(self) -> None:
         """Close the connection. Workflows go on without it."""
-        if not self.closed:
+        if not self.closed and not self._portal.closed:  # a closed portal has closed everything
             self._session.link.portal.call(self._session.link.close())
 
     def __enter__(self) -> Client:

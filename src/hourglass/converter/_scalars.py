@@ -11,25 +11,25 @@ from uuid import UUID
 import msgspec
 
 from ._hints import kind_of, type_name
-from ._mismatch import Mismatch
+from ._mismatch import Mismatch, Place
 
 
-def _no(value: Any, wanted: type, path: str) -> Mismatch:
+def _no(value: Any, wanted: type, path: Place) -> Mismatch:
     return Mismatch(f"expected {type_name(wanted)}, got {kind_of(value)}", path)
 
 
-def _none(value: Any, path: str) -> None:
+def _none(value: Any, path: Place) -> None:
     if value is not None:
         raise _no(value, type(None), path)
 
 
-def _bool(value: Any, path: str) -> bool:
+def _bool(value: Any, path: Place) -> bool:
     if value is True or value is False:
         return bool(value)
     raise _no(value, bool, path)
 
 
-def _int(value: Any, path: str) -> int:
+def _int(value: Any, path: Place) -> int:
     """An int, also one that was written as 1.0; never one that would lose its fraction."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -38,7 +38,7 @@ def _int(value: Any, path: str) -> int:
     raise _no(value, int, path)
 
 
-def _float(value: Any, path: str) -> float:
+def _float(value: Any, path: Place) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return float(value)
@@ -47,13 +47,13 @@ def _float(value: Any, path: str) -> float:
     raise _no(value, float, path)
 
 
-def _str(value: Any, path: str) -> str:
+def _str(value: Any, path: Place) -> str:
     if isinstance(value, str):
         return value
     raise _no(value, str, path)
 
 
-def _bytes(value: Any, path: str) -> bytes:
+def _bytes(value: Any, path: Place) -> bytes:
     """Bytes as they are, base64 as most languages write them, or numbers as Temporal's Python SDK does."""
     try:
         if isinstance(value, bytes):
@@ -65,7 +65,7 @@ def _bytes(value: Any, path: str) -> bytes:
         raise _no(value, bytes, path) from None
 
 
-def _datetime(value: Any, path: str) -> datetime:
+def _datetime(value: Any, path: Place) -> datetime:
     if not isinstance(value, str):
         raise _no(value, datetime, path)
     try:
@@ -79,8 +79,8 @@ def _datetime(value: Any, path: str) -> datetime:
         raise Mismatch("expected datetime, got another str", path) from None
 
 
-def _by_msgspec(wanted: type) -> Callable[[Any, str], Any]:
-    def read(value: Any, path: str) -> Any:
+def _by_msgspec(wanted: type) -> Callable[[Any, Place], Any]:
+    def read(value: Any, path: Place) -> Any:
         try:
             return msgspec.convert(value, wanted)
         except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
@@ -90,7 +90,7 @@ def _by_msgspec(wanted: type) -> Callable[[Any, str], Any]:
     return read
 
 
-SCALARS: dict[type, Callable[[Any, str], Any]] = {
+SCALARS: dict[type, Callable[[Any, Place], Any]] = {
     type(None): _none,
     bool: _bool,
     int: _int,

@@ -31,19 +31,20 @@ from ._hints import (
     kind_of,
     type_name,
 )
-from ._mismatch import Mismatch
+from ._mismatch import Mismatch, Place
 from ._scalars import SCALARS
 
-Handler: TypeAlias = Callable[[Any, Any, Any, str], Any]
+Handler: TypeAlias = Callable[[Any, Any, Any, Place], Any]
 
 
-def unexpected(value: Any, hint: Any, path: str) -> Mismatch:
+def unexpected(value: Any, hint: Any, path: Place) -> Mismatch:
     """The commonest complaint."""
     return Mismatch(f"expected {type_name(hint)}, got {kind_of(value)}", path)
 
 
-def convert(value: Any, hint: Any, path: str = "$") -> Any:
+def convert(value: Any, hint: Any, path: Place | None = None) -> Any:
     """A value of type `hint` out of decoded JSON. Raises Mismatch."""
+    path = Place() if path is None else path
     hint = bare(hint)
     if hint is Any:
         return value
@@ -65,7 +66,7 @@ def convert(value: Any, hint: Any, path: str = "$") -> Any:
 # --- choices --------------------------------------------------------------------------------------
 
 
-def _literal(value: Any, hint: Any, path: str) -> Any:
+def _literal(value: Any, hint: Any, path: Place) -> Any:
     for choice in typing.get_args(hint):
         wire = choice.value if isinstance(choice, enum.Enum) else choice
         if type(wire) is type(value) and wire == value:
@@ -73,8 +74,11 @@ def _literal(value: Any, hint: Any, path: str) -> Any:
     raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path)
 
 
-def _union(value: Any, hint: Any, path: str) -> Any:
+def _union(value: Any, hint: Any, path: Place) -> Any:
     """The first member that fits; those written as this kind of JSON come first, closest fields first."""
+    key = (id(value), str(hint)) if isinstance(value, (dict, list)) else None
+    if key in path.refused:
+        raise path.refused[key]
     members = sorted(typing.get_args(hint), key=lambda member: _distance(value, member))
     near = [member for member in members if kind_of(value) in (expected_kinds(member) or ())]
     complaint = unexpected(value, hint, path)
@@ -84,6 +88,8 @@ def _union(value: Any, hint: Any, path: str) -> Any:
         except Mismatch as mismatch:
             if near == [member]:
                 complaint = mismatch
+    if key is not None:
+        path.refused[key] = complaint
     raise complaint
 
 
@@ -98,7 +104,7 @@ def _distance(value: Any, member: Any) -> tuple[int, int, int]:
     return (off, len(value.keys() - names), len(names - value.keys()))
 
 
-def _enum(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _enum(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     for member in origin:
         if member.value == value and type(member.value) is type(value):
             return member
@@ -112,14 +118,14 @@ def _enum(value: Any, hint: Any, origin: Any, path: str) -> Any:
 # --- records --------------------------------------------------------------------------------------
 
 
-def _hints_of(hint: Any, path: str) -> dict[str, Any]:
+def _hints_of(hint: Any, path: Place) -> dict[str, Any]:
     try:
         return field_hints(hint)
     except (NameError, AttributeError) as error:
         raise Mismatch(f"an annotation of {type_name(hint)} cannot be resolved ({error})", path) from None
 
 
-def _dataclass(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _dataclass(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
@@ -127,7 +133,7 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: str) -> Any:
     later: dict[str, Any] = {}
     for field in dataclasses.fields(origin):
         if field.name in value:
-            converted = convert(value[field.name], hints[field.name], f"{path}.{field.name}")
+            converted = convert(value[field.name], hints[field.name], path.field(field.name))
             (given if field.init else later)[field.name] = converted
         elif field.init and field.default is field.default_factory is dataclasses.MISSING:
             raise Mismatch(f"{type_name(hint)} misses its field {field.name!r}", path)
@@ -140,16 +146,16 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: str) -> Any:
     return made
 
 
-def _typed_dict(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _typed_dict(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
     for name in origin.__required_keys__ - value.keys():
         raise Mismatch(f"{type_name(hint)} misses its key {name!r}", path)
-    return {name: convert(value[name], hints[name], f"{path}.{name}") for name in hints if name in value}
+    return {name: convert(value[name], hints[name], path.field(name)) for name in hints if name in value}
 
 
-def _named_tuple(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _named_tuple(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     if not isinstance(value, list):
         raise unexpected(value, hint, path)
     names = origin._fields
@@ -157,10 +163,10 @@ def _named_tuple(value: Any, hint: Any, origin: Any, path: str) -> Any:
         raise Mismatch(f"expected {type_name(hint)}, got an array of length {len(value)}", path)
     hints = _hints_of(hint, path)
     pairs = enumerate(zip(names, value, strict=False))
-    return origin(*(convert(item, hints.get(name, Any), f"{path}[{index}]") for index, (name, item) in pairs))
+    return origin(*(convert(item, hints.get(name, Any), path.item(index)) for index, (name, item) in pairs))
 
 
-def _struct(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _struct(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     """A struct is msgspec's own affair: renamed fields, tags and arrays included."""
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=lambda inner, item: convert(item, inner))
@@ -168,36 +174,36 @@ def _struct(value: Any, hint: Any, origin: Any, path: str) -> Any:
         problem, _, place = str(error).partition(" - at `$")
         if problem.startswith("Invalid enum value"):
             problem = "Invalid enum value"  # what follows is content
-        raise Mismatch(f"{type_name(hint)}: {problem}", path + place.rstrip("`")) from None
+        raise Mismatch(f"{type_name(hint)}: {problem}", str(path) + place.rstrip("`")) from None
     except TypeError as error:
         raise Mismatch(f"{type_name(hint)} cannot be decoded: {error}", path) from None
 
 
-def _model(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _model(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return model_from_plain(value, origin, path)
 
 
-def _message(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _message(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     return message_from_plain(value, origin, path)
 
 
 # --- collections ----------------------------------------------------------------------------------
 
 
-def _mapping(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _mapping(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     key_hint, item_hint = (*typing.get_args(hint), Any, Any)[:2]
     if origin is collections.Counter:
         item_hint = int
-    inner = f"{path}[...]"
+    inner = path.item("...")
     made = {_key(key, key_hint, path): convert(item, item_hint, inner) for key, item in value.items()}
     if issubclass(origin, collections.defaultdict):
         return origin(None, made)
     return origin(made) if issubclass(origin, dict) and origin is not dict else made
 
 
-def _key(text: str, hint: Any, path: str) -> Any:
+def _key(text: str, hint: Any, path: Place) -> Any:
     """A key of a JSON object, which is text, as the type that it was: numbers, true, false and null."""
     hint = bare(hint)
     try:
@@ -213,27 +219,27 @@ def _key(text: str, hint: Any, path: str) -> Any:
         return convert(value, hint, path)
 
 
-def _tuple(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _tuple(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     if not isinstance(value, list):
         raise unexpected(value, hint, path)
     hints = typing.get_args(hint)
     if hint is origin or hints[-1:] == (Ellipsis,):
         item_hint = hints[0] if hints else Any
-        return tuple(convert(item, item_hint, f"{path}[{index}]") for index, item in enumerate(value))
+        return tuple(convert(item, item_hint, path.item(index)) for index, item in enumerate(value))
     if len(hints) != len(value):
         raise Mismatch(f"expected an array of length {len(hints)}, got {len(value)}", path)
     pairs = enumerate(zip(value, hints, strict=True))
-    return tuple(convert(item, item_hint, f"{path}[{index}]") for index, (item, item_hint) in pairs)
+    return tuple(convert(item, item_hint, path.item(index)) for index, (item, item_hint) in pairs)
 
 
-def _items(value: Any, hint: Any, path: str) -> list[Any]:
+def _items(value: Any, hint: Any, path: Place) -> list[Any]:
     if not isinstance(value, list):
         raise unexpected(value, hint, path)
     item_hint = (*typing.get_args(hint), Any)[0]
-    return [convert(item, item_hint, f"{path}[{index}]") for index, item in enumerate(value)]
+    return [convert(item, item_hint, path.item(index)) for index, item in enumerate(value)]
 
 
-def _set(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _set(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     items = _items(value, hint, path)
     try:
         return frozenset(items) if issubclass(origin, frozenset) else set(items)
@@ -241,12 +247,12 @@ def _set(value: Any, hint: Any, origin: Any, path: str) -> Any:
         raise Mismatch(f"expected {type_name(hint)}, got items that cannot be hashed", path) from None
 
 
-def _sequence(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _sequence(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     items = _items(value, hint, path)
     return collections.deque(items) if issubclass(origin, collections.deque) else items
 
 
-def _subclass(value: Any, hint: Any, origin: Any, path: str) -> Any:
+def _subclass(value: Any, hint: Any, origin: Any, path: Place) -> Any:
     """A class of an author's own that is also a str, an int or a float."""
     base = next(cls for cls in (str, int, float) if issubclass(origin, cls))
     return origin(SCALARS[base](value, path))

@@ -44,7 +44,9 @@ def asked(command: Command, site: Site) -> Asked | None:
     """A command in the terms of a history; None where a history has no trace of it, or not a reliable one."""
     match command:
         case ScheduleActivity():
-            return Asked("activity", command.activity_id, command.activity_type, command.arguments, None, site)
+            return Asked(
+                "activity", command.activity_id, command.activity_type, command.arguments, None, site
+            )
         case StartTimer():
             return Asked("timer", str(command.seq), "", (), command.duration_ns, site)
         case StartChildWorkflow():

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.commands import Command
-from hourglass._engine.context import RunSettings, Site
+from hourglass._engine.context import RunSettings, Site, is_library
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import Codec, Converter, default_converter, map_payloads
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowParked
@@ -84,6 +84,7 @@ class Replayer:
         """Replay one history; an error is in the result, not raised."""
         with self._lock:
             execution: Execution | None = None
+            error: HourglassError | TimeoutError | None
             try:
                 facts = history._facts
                 settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
@@ -153,8 +154,6 @@ def _parked(error: BaseException) -> WorkflowParked:
     frame = error.__traceback__
     place = ""
     while frame is not None:
-        from hourglass._engine.context import is_library
-
         if not is_library(frame.tb_frame.f_code.co_filename):
             place = f" at {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}"
         frame = frame.tb_next

@@ -23,7 +23,9 @@ from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass.errors import HistoryError
 
 _TICK = 0.05
-_SILENT_TICKS = 16  # Core answers within milliseconds; silence for this long while the loop is on time means never
+_SILENT_TICKS = (
+    16  # Core answers within milliseconds; silence for this long while the loop is on time means never
+)
 
 
 class Execution:
@@ -54,7 +56,9 @@ class Execution:
         completion = run.activate(activation)
         if isinstance(completion, Succeeded):
             sites = run.live.sites if run.live is not None else None
-            self.commands += zip(completion.commands, sites or [("", 0)] * len(completion.commands), strict=False)
+            self.commands += zip(
+                completion.commands, sites or [("", 0)] * len(completion.commands), strict=False
+            )
         else:
             self.error = run.error
         return completion

@@ -21,14 +21,14 @@ def execute_activity(
 ) -> Any: ...
 @overload
 def execute_activity(
-    activity: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], **options: Unpack[ActivityOptions]
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> R: ...
-def execute_activity(activity: Any, /, *args: Any, result_type: Any = Any, **options: Any) -> Any:
+def execute_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
     """Run an activity and wait for its result: `execute_activity("charge", order, start_to_close_timeout=30)`.
 
     An activity of another program, or another language, is given by its name; its result is then decoded as `result_type`.
     """
-    return _begin(activity, args, result_type, options, local=False).result()
+    return _begin(activity, args, options, local=False).result()
 
 
 @overload
@@ -37,11 +37,11 @@ def start_activity(
 ) -> Task[Any]: ...
 @overload
 def start_activity(
-    activity: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], **options: Unpack[ActivityOptions]
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> Task[R]: ...
-def start_activity(activity: Any, /, *args: Any, result_type: Any = Any, **options: Any) -> Task[Any]:
+def start_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  # type: ignore[misc]
     """Begin an activity without waiting for it."""
-    return _begin(activity, args, result_type, options, local=False)
+    return _begin(activity, args, options, local=False)
 
 
 @overload
@@ -50,11 +50,11 @@ def execute_local_activity(
 ) -> Any: ...
 @overload
 def execute_local_activity(
-    activity: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], **options: Unpack[ActivityOptions]
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> R: ...
-def execute_local_activity(activity: Any, /, *args: Any, result_type: Any = Any, **options: Any) -> Any:
+def execute_local_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
     """Run a short activity on this very worker, within the workflow task, and wait for its result."""
-    return _begin(activity, args, result_type, options, local=True).result()
+    return _begin(activity, args, options, local=True).result()
 
 
 @overload
@@ -63,16 +63,14 @@ def start_local_activity(
 ) -> Task[Any]: ...
 @overload
 def start_local_activity(
-    activity: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], **options: Unpack[ActivityOptions]
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> Task[R]: ...
-def start_local_activity(activity: Any, /, *args: Any, result_type: Any = Any, **options: Any) -> Task[Any]:
+def start_local_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  # type: ignore[misc]
     """Begin a short activity on this very worker without waiting for it."""
-    return _begin(activity, args, result_type, options, local=True)
+    return _begin(activity, args, options, local=True)
 
 
-def _begin(
-    activity: Any, args: tuple[Any, ...], result_type: Any, options: dict[str, Any], *, local: bool
-) -> Task[Any]:
+def _begin(activity: Any, args: tuple[Any, ...], options: dict[str, Any], *, local: bool) -> Task[Any]:
     if isinstance(activity, Activity):
         chosen = activity.options(**options) if options else activity
         return chosen.start_local(*args) if local else chosen.start(*args)
@@ -81,5 +79,6 @@ def _begin(
             f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
         )
     fiber = require_fiber(f"activity {activity}")
+    result_type = options.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
     return _start(activity, fiber.run.converter.encode_all(args), settings, result_type, local=local)

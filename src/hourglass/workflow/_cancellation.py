@@ -55,9 +55,9 @@ class Timeout:
 def timeout(limit: Duration, /) -> Timeout:
     """Limit the time of a block: after it, what the block waits for is cancelled and `TimeoutError` raised.
 
-        with workflow.timeout(timedelta(hours=6)):
-            while job_state(job) == "running":
-                workflow.sleep(30)
+    with workflow.timeout(timedelta(hours=6)):
+        while job_state(job) == "running":
+            workflow.sleep(30)
     """
     return Timeout(seconds(limit, "the limit of workflow.timeout"))
 

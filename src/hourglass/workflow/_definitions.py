@@ -73,19 +73,17 @@ def _not_called_directly(name: str) -> NoReturn:
 
 class _Decorate(Protocol):
     @overload
-    def __call__(self, fn: type[K], /) -> type[K]: ...
+    def __call__(self, fn: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
 
 
 @overload
-def defn(fn: type[K], /) -> type[K]: ...
+def defn(fn: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
 @overload
 def defn(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
-def defn(
-    *, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()
-) -> _Decorate: ...
+def defn(*, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()) -> _Decorate: ...
 def defn(
     fn: Any = None, /, *, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()
 ) -> Any:

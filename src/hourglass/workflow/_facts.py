@@ -8,11 +8,11 @@ import uuid as _uuid
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourglass._engine.commands import SetPatchMarker
-from hourglass._engine.context import LiveRun, require_run
+from hourglass._engine.context import LiveRun, current_run, require_run
 from hourglass._engine.events import RetryRule
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import RetryPolicy
@@ -87,7 +87,7 @@ def _span(value: float) -> timedelta | None:
 
 def _moment(nanoseconds: int) -> datetime:
     # Integer arithmetic: a float of seconds since the epoch is off by up to a microsecond.
-    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=nanoseconds // 1000)
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)
 
 
 def _policy(rule: RetryRule | None) -> RetryPolicy | None:
@@ -104,7 +104,8 @@ def _policy(rule: RetryRule | None) -> RetryPolicy | None:
 
 def now() -> datetime:
     """The time, in UTC, as of the current workflow task. Use it in the place of `datetime.now`."""
-    return _moment(require_run("workflow.now").facts.timestamp_ns)
+    # Through a float, as Temporal's Python SDK does it: the microsecond must be the same in histories of either.
+    return datetime.fromtimestamp(time(), tz=UTC)
 
 
 def time() -> float:
@@ -145,8 +146,6 @@ def is_replaying() -> bool:
 
 def in_workflow() -> bool:
     """Whether the caller is workflow code."""
-    from hourglass._engine.context import current_run
-
     return current_run() is not None
 
 
@@ -191,10 +190,8 @@ def _patch(patch_id: str, *, deprecated: bool) -> bool:
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
     """Logs with the workflow's ids, and stays quiet while a run catches up with its history."""
 
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name is logging's
+    def isEnabledFor(self, level: int) -> bool:
         """Quiet during replay."""
-        from hourglass._engine.context import current_run
-
         live = current_run()
         if live is not None and (live.facts.is_replaying or live.quiet):
             return False
@@ -202,8 +199,6 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the workflow's ids to the record, under `hourglass_workflow`."""
-        from hourglass._engine.context import current_run
-
         live = current_run()
         if live is not None and live.started is not None:
             ids: Mapping[str, str] = {

@@ -57,7 +57,7 @@ def gather(
 @overload
 def gather(*tasks: Task[T], return_exceptions: Literal[False] = False) -> list[T]: ...
 @overload
-def gather(*tasks: Task[T], return_exceptions: bool) -> list[T | BaseException]: ...
+def gather(*tasks: Task[T], return_exceptions: Literal[True]) -> list[T | BaseException]: ...
 def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
     """Wait for all tasks and return their results in order; raise what the first that fails raised.
 
@@ -127,7 +127,9 @@ def wait(
     if not watched:
         raise UsageError("workflow.wait needs at least one task")
     if return_when not in ("ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"):
-        raise UsageError(f"return_when must be ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}")
+        raise UsageError(
+            f"return_when must be ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION, not {return_when!r}"
+        )
     limit = optional_seconds(timeout, "the timeout of workflow.wait")
     waiter = Future(fiber.scheduler)
     timer = None if limit is None else Timer(fiber, limit, waiter.release)
@@ -192,7 +194,9 @@ def wait_condition(
     """
     fiber = require_fiber("workflow.wait_condition")
     if not callable(holds):
-        raise UsageError(f"workflow.wait_condition takes a function, such as `lambda: ready`, not {type(holds).__name__}")
+        raise UsageError(
+            f"workflow.wait_condition takes a function, such as `lambda: ready`, not {type(holds).__name__}"
+        )
     limit = optional_seconds(timeout, "the timeout of workflow.wait_condition")
     future = Future(fiber.scheduler)
     fiber.run.scheduler.conditions.append((holds, future))

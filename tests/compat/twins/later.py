@@ -11,7 +11,8 @@ from ._corpus import MINUTE, act, start, twin
 
 @twin("ChildAndSignal")
 def child_and_signal() -> str:
-    handle: Any = workflow.start_child_workflow("Kid", "k", id=workflow.info().workflow_id + "-kid")
+    workflows: Any = workflow  # children are not part of the module yet
+    handle = workflows.start_child_workflow("Kid", "k", id=workflow.info().workflow_id + "-kid")
     side = start("echo", "side")
     signal = workflow.spawn(handle.signal, "say", "x")
     workflow.gather(side, signal, workflow.spawn(workflow.sleep, 0.01))

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig, Shutdown
+from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._bridge.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import MemoryConnection, VirtualClock, connect_memory
 from hourglass._embedded.handle import MemoryHandle
@@ -114,10 +114,4 @@ class World:
         return [type(event.attributes).__name__ for event in record.events]
 
     async def close(self) -> None:
-        self.handle.initiate_shutdown()
-        for poll in (self.handle.poll_activation, self.handle.poll_activity):
-            try:
-                await asyncio.wait_for(poll(), 1)
-            except (Shutdown, TimeoutError):
-                pass
         await self.connection.close()

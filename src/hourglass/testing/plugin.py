@@ -1,0 +1,42 @@
+"""Pytest fixtures, there for everybody who has Hourglass and pytest installed.
+
+- `hourglass_server`: a real Temporal dev server for the whole test session, started when a test first asks for it.
+- `hourglass_client`: a client connected to it, one for each test.
+- `hourglass_task_queue`: a task queue of its own for each test, so that tests do not take each other's work.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from hourglass.client import Client
+    from hourglass.testing import DevServer
+
+
+@pytest.fixture(scope="session")
+def hourglass_server() -> Iterator[DevServer]:
+    """A real Temporal dev server, in memory, on a free loopback port."""
+    from hourglass.testing import dev_server
+
+    with dev_server() as server:
+        yield server
+
+
+@pytest.fixture
+def hourglass_client(hourglass_server: DevServer) -> Iterator[Client]:
+    """A client of the dev server."""
+    from hourglass.client import Client
+
+    with Client.connect(hourglass_server.target, namespace=hourglass_server.namespace) as client:
+        yield client
+
+
+@pytest.fixture
+def hourglass_task_queue() -> str:
+    """The name of a task queue that nobody else uses."""
+    return f"test-{uuid.uuid4().hex[:12]}"

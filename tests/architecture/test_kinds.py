@@ -1,0 +1,74 @@
+"""Every kind of event and command has a handler, a translation and an example (I8)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, get_args
+
+import pytest
+
+from hourglass._engine import commands as cmd
+from hourglass._engine import events as ev
+from hourglass._engine.apply import APPLY
+from hourglass._temporal.completions import _COMMANDS
+
+from . import source
+
+# Events that are not applied to a run from the table, and the file that handles each instead.
+BESIDE_THE_TABLE: dict[type[ev.Event], str] = {
+    ev.PatchNoticed: "_engine/evaluator.py",  # before anything else in its activation
+    ev.SeedChanged: "_engine/evaluator.py",
+    ev.QueryReceived: "_engine/evaluator.py",  # comes alone and leaves no trace
+    ev.RunEvicted: "_runtime/evaluation.py",  # a matter of the cache, not of the run
+}
+
+examples: Any = importlib.import_module("temporal.examples")  # the translation's, in tests/temporal
+
+
+def _kinds(module: Any, base: type) -> set[type]:
+    return {
+        thing
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, base) and thing is not base
+    }
+
+
+def test_the_lists_are_complete() -> None:
+    """`EVENTS`, `AnyEvent` and `COMMANDS` name every class of their kind, once."""
+    assert set(ev.EVENTS) == set(get_args(ev.AnyEvent)) == _kinds(ev, ev.Event)
+    assert len(ev.EVENTS) == len(set(ev.EVENTS))
+    assert set(cmd.COMMANDS) == _kinds(cmd, cmd.Command)
+    assert len(cmd.COMMANDS) == len(set(cmd.COMMANDS))
+    assert set(cmd.TERMINAL) < set(cmd.COMMANDS)
+
+
+def test_every_event_has_a_handler() -> None:
+    """An event is applied from the table, or handled by the file that is declared for it: one of the two."""
+    assert not set(APPLY) & set(BESIDE_THE_TABLE)
+    assert set(APPLY) | set(BESIDE_THE_TABLE) == set(ev.EVENTS)
+    for kind, place in BESIDE_THE_TABLE.items():
+        assert kind.__name__ in source.names_in(source.module(place))
+
+
+@pytest.mark.parametrize("kind", cmd.COMMANDS, ids=lambda kind: kind.__name__)
+def test_every_command_has_a_translation(kind: type[cmd.Command]) -> None:
+    """Each command can be sent to Temporal."""
+    assert callable(_COMMANDS[kind])
+
+
+@pytest.mark.parametrize("kind", ev.EVENTS, ids=lambda kind: kind.__name__)
+def test_every_event_has_an_example(kind: type[ev.Event]) -> None:
+    """Each event has an example of the job that it is translated from."""
+    assert any(type(event) is kind for event, _ in examples.EVENTS)
+
+
+@pytest.mark.parametrize("kind", cmd.COMMANDS, ids=lambda kind: kind.__name__)
+def test_every_command_has_an_example(kind: type[cmd.Command]) -> None:
+    """Each command has an example of the message that it is translated to."""
+    assert any(type(command) is kind for command, _ in examples.COMMANDS)
+
+
+@pytest.mark.parametrize("kind", ev.EVENTS, ids=lambda kind: kind.__name__)
+def test_every_event_is_made_by_the_translation(kind: type[ev.Event]) -> None:
+    """Each event is made from Core's messages somewhere in `_temporal`."""
+    assert kind.__name__ in source.names_in(source.module("_temporal/activations.py"))

@@ -1,0 +1,1 @@
+"""Tests of the embedded engine, driven by a hand-written worker (`memory_world`)."""

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from hourglass import activity
+from hourglass._runtime.resolver import Resolver
+from hourglass.errors import DefinitionError, UnknownTypeError
+
+from .scripted import workflow
+
+
+@activity.defn
+def charge() -> None: ...
+
+
+@workflow
+def checkout() -> None: ...
+
+
+class Payments:
+    @activity.defn
+    def refund(self) -> str:
+        return "refunded"
+
+    @activity.defn(name="Void")
+    def void(self) -> None: ...
+
+
+PACKAGE = {
+    "__init__.py": """
+        from os import system
+        import os
+        from hourglass import activity
+
+        @activity.defn
+        def top() -> str: return "top"
+
+        def undecorated() -> str: return "no"
+    """,
+    "orders/__init__.py": "",
+    "orders/work.py": """
+        import subprocess
+        from hourglass import activity
+        from hourglass._engine.definition import define_function
+        from outsider import foreign
+
+        @activity.defn
+        def deep() -> str: return "deep"
+
+        def checkout() -> None: ...
+        checkout.__hourglass_workflow__ = define_function(checkout, None, ())
+
+        class Desk:
+            @activity.defn
+            def serve(self) -> None: ...
+
+        class Static:
+            @staticmethod
+            @activity.defn
+            def helper() -> str: return "helper"
+
+        class Proxy:
+            def __getattr__(self, name): raise RuntimeError("outside of a request")
+        proxy = Proxy()
+    """,
+    "_private.py": """
+        import marks
+        marks.imported.append("app._private")
+        from hourglass import activity
+
+        @activity.defn
+        def hidden() -> str: return "hidden"
+    """,
+    "broken.py": "raise ImportError('this one is broken')",
+    "__main__.py": "import marks; marks.imported.append('app.__main__')",
+}
+OUTSIDE = {
+    "marks.py": "imported = []",
+    "outsider.py": """
+        from hourglass import activity
+
+        @activity.defn
+        def foreign() -> None: ...
+    """,
+    "evil.py": "import marks; marks.imported.append('evil')",
+    "appendix.py": "import marks; marks.imported.append('appendix')",
+}
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A package `app`, modules beside it, and the list of those that must not be imported and were."""
+    for name, text in {**{f"app/{name}": text for name, text in PACKAGE.items()}, **OUTSIDE}.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield lambda: sys.modules["marks"].imported if "marks" in sys.modules else []
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("app", "marks", "outsider", "evil", "appendix"):
+            del sys.modules[name]
+
+
+def test_explicit_lists():
+    """What was listed is found by its type name."""
+    resolver = Resolver(workflows=[checkout], activities=[charge])
+    assert resolver.workflow("checkout").name == "checkout"
+    assert resolver.activity("charge").name == "charge"
+    assert resolver.known_activity("charge") is resolver.activity("charge")
+    assert resolver.known_activity("other") is None
+
+
+def test_an_instance_brings_all_its_activities():
+    """An object registers its decorated methods, bound to it; a bound method registers alone."""
+    payments = Payments()
+    assert Resolver(activities=[payments]).activity("refund").fn() == "refunded"
+    assert Resolver(activities=[payments]).activity("Void").name == "Void"
+    assert Resolver(activities=[payments.refund]).known_activity("Void") is None
+
+
+def test_a_method_without_an_instance_is_refused():
+    """The message says what to give instead."""
+    with pytest.raises(DefinitionError, match=r"needs an instance: give Payments\(…\)"):
+        Resolver(activities=[Payments.refund])
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"workflows": [len]}, "not decorated with @workflow.defn"),
+        ({"activities": [len]}, "neither decorated"),
+        ({"activities": [Payments]}, "neither decorated"),
+        ({"activities": [object()]}, "an object of type builtins.object"),
+        ({"activities": charge}, "must be a list"),
+        ({"modules": "app"}, "must be a list, not str"),
+        ({"modules": ["no_such_module_anywhere"]}, "there is no module"),
+    ],
+)
+def test_what_is_not_decorated_is_refused(lists, message):
+    """Each list says what is wrong with what stands in it."""
+    with pytest.raises(DefinitionError, match=message):
+        Resolver(**lists)
+
+
+def test_two_things_of_one_name():
+    """The message names both places; the same thing twice is fine."""
+
+    @activity.defn(name="charge")
+    def other() -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"(?s)'charge'.*charge .*test_resolver.py.*other .*test_resolver.py"):
+        Resolver(activities=[charge, other])
+    Resolver(activities=[charge, charge], workflows=[checkout, checkout])
+    payments = Payments()
+    Resolver(activities=[payments, payments.refund])
+    with pytest.raises(DefinitionError, match="'refund'"):
+        Resolver(activities=[Payments(), Payments()])
+
+
+def test_unknown_names_say_what_is_known():
+    """Known names, the nearest one, and what to do."""
+    resolver = Resolver(workflows=[checkout], activities=[charge])
+    with pytest.raises(UnknownTypeError) as caught:
+        resolver.workflow("chekout")
+    text = str(caught.value)
+    assert "no workflow type 'chekout'" in text
+    assert "did you mean 'checkout'?" in text
+    assert "workflows=[…]" in text
+    with pytest.raises(UnknownTypeError, match="no workflows at all"):
+        Resolver(activities=[charge]).workflow("x")
+    with pytest.raises(UnknownTypeError) as caught:
+        resolver.workflow("x" * 100_000)
+    assert len(str(caught.value)) < 1000
+
+
+def test_modules_are_searched_when_a_name_is_missing(app):
+    """The root is imported at once, what is under it when first needed; broken modules do not stop it."""
+    resolver = Resolver(modules=["app"])
+    assert resolver.known_activity("top") is not None
+    assert resolver.known_activity("deep") is None
+    assert "app.orders.work" not in sys.modules
+    assert resolver.activity("deep").fn() == "deep"
+    assert resolver.workflow("checkout").name == "checkout"
+    assert resolver.activity("hidden").fn() == "hidden"  # found by the search, though no path leads there
+    with pytest.raises(UnknownTypeError, match=r"could not be imported: app\.broken"):
+        resolver.activity("nowhere")
+    assert "app.__main__" not in app()
+
+
+def test_methods_in_modules_say_that_they_need_an_instance(app):
+    """A class with activities is found, but nobody can make its object."""
+    with pytest.raises(UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: give the worker an instance"):
+        Resolver(modules=["app"]).activity("serve")
+
+
+def test_two_things_of_one_name_in_modules(app, tmp_path):
+    """At the root it is refused at once, further down when the name is asked for; other names still work."""
+    twin = "from hourglass import activity\n@activity.defn(name='deep')\ndef twin() -> None: ...\n"
+    (tmp_path / "app" / "twin.py").write_text(twin)
+    resolver = Resolver(modules=["app"])
+    with pytest.raises(DefinitionError, match=r"'deep': .*work\.deep.*twin\.twin"):
+        resolver.activity("deep")
+    assert resolver.known_activity("deep") is None
+    assert resolver.activity("top").fn() == "top"
+    with pytest.raises(DefinitionError, match="'deep'"):
+        Resolver(modules=["app.orders.work", "app.twin"])
+
+
+def test_dotted_names_resolve_structurally(app):
+    """A path under a root leads to decorated objects, in modules and in classes, importing only what is on the way."""
+    resolver = Resolver(modules=["app"])
+    assert resolver.activity("app.orders.work.deep").fn() == "deep"
+    assert "app.broken" not in sys.modules
+    assert app() == []
+    assert resolver.workflow("app.orders.work.checkout").name == "checkout"
+    assert resolver.activity("app.top").fn() == "top"
+
+
+def test_what_was_imported_from_elsewhere_is_not_taken_up(app):
+    """An activity of another package is not this module's."""
+    resolver = Resolver(modules=["app"])
+    for name in ("foreign", "app.orders.work.foreign"):
+        with pytest.raises(UnknownTypeError):
+            resolver.activity(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "evil.run",
+        "appendix.run",
+        "app.undecorated",
+        "app.os.system",
+        "app.system",
+        "app.orders.work.subprocess.run",
+        "app._private.hidden",
+        "app.__main__.x",
+        "app.__builtins__.eval",
+        "app.orders.work.Desk.serve",
+        "app.orders.work.Desk.__init__",
+        "app..top",
+        ".app.top",
+        "app.top.",
+        "app",
+        "",
+        "app/orders/work.deep",
+        "app.orders.work.proxy.deep",
+        "\x00",
+        "app." * 200 + "x",
+    ],
+)
+def test_names_from_the_wire_stay_under_the_roots(app, name):
+    """No import outside the roots, no private segment, no undecorated object: unknown, and nothing else happens."""
+    resolver = Resolver(modules=["app"])
+    with pytest.raises(UnknownTypeError):
+        resolver.activity(name)
+    assert not {"evil", "appendix"} & set(sys.modules)
+    assert set(app()) <= {"app._private"}
+
+
+def test_without_roots_nothing_is_imported(app):
+    """A dotted name alone opens no door."""
+    with pytest.raises(UnknownTypeError):
+        Resolver(activities=[charge]).activity("evil.run")
+    assert app() == []
+    assert "evil" not in sys.modules

@@ -1,0 +1,143 @@
+"""The contract with temporalio's private bridge: every name that `core` touches exists and takes what we give it.
+
+When one of these fails after an upgrade of temporalio, `core.py` and `configs.py` are the two files to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import temporalio.bridge
+import temporalio.bridge.temporal_sdk_bridge as bridge
+
+from hourglass._bridge.handle import HandleConfig
+from hourglass._temporal import configs, core
+
+SIGNATURES: dict[tuple[str, ...], str] = {
+    ("init_runtime",): "(options)",
+    ("connect_client",): "(runtime_ref, config)",
+    ("new_worker",): "(runtime_ref, client, config)",
+    ("new_replay_worker",): "(runtime_ref, config)",
+    ("ClientRef", "call_workflow_service"): "($self, call)",
+    ("WorkerRef", "validate"): "($self)",
+    ("WorkerRef", "poll_workflow_activation"): "($self)",
+    ("WorkerRef", "poll_activity_task"): "($self)",
+    ("WorkerRef", "complete_workflow_activation"): "($self, proto)",
+    ("WorkerRef", "complete_activity_task"): "($self, proto)",
+    ("WorkerRef", "record_activity_heartbeat"): "($self, proto)",
+    ("WorkerRef", "request_workflow_eviction"): "($self, run_id)",
+    ("WorkerRef", "initiate_shutdown"): "($self)",
+    ("WorkerRef", "finalize_shutdown"): "($self)",
+    ("HistoryPusher", "push_history"): "($self, workflow_id, history_proto)",
+    ("HistoryPusher", "close"): "($self)",
+}
+
+
+@pytest.mark.parametrize("path", SIGNATURES, ids=".".join)
+def test_signature(path: tuple[str, ...]) -> None:
+    """A function or method that we call has the parameters that we give it."""
+    thing: Any = bridge
+    for name in path:
+        thing = getattr(thing, name)
+    assert thing.__text_signature__ == SIGNATURES[path]
+
+
+def test_every_name_touched_is_listed() -> None:
+    """The list above holds each name of the bridge that `core.py` uses; so it cannot grow unseen."""
+    source = Path(core.__file__).read_text()
+    touched = set(re.findall(r"_rust\.(\w+)", source)) | set(re.findall(r"\.get\(\)\.(\w+)\(", source))
+    listed = {path[-1] for path in SIGNATURES}
+    assert touched - {"PollShutdownError", "RPCError"} == listed
+
+
+def test_the_exceptions() -> None:
+    """The two exceptions are ordinary ones, and an RPC error carries number, message and details."""
+    assert issubclass(bridge.PollShutdownError, Exception)
+    assert issubclass(bridge.RPCError, Exception)
+    assert core.PollShutdown is bridge.PollShutdownError
+    assert core.RpcError is bridge.RPCError
+
+
+def _fields(source: str, struct: str) -> set[str]:
+    body = re.search(rf"struct {struct} \{{(.*?)\n\}}", source, re.DOTALL)
+    assert body is not None, struct
+    return set(re.findall(r"^\s+(?:pub(?:\(crate\))? )?(\w+):", body.group(1), re.MULTILINE))
+
+
+def test_the_settings_have_the_attributes_that_core_reads() -> None:
+    """Each of our plain objects has exactly the attributes of the Rust struct that is read from it."""
+    sources = Path(temporalio.bridge.__path__[0]) / "src"
+    client, worker, runtime = ((sources / f"{name}.rs").read_text() for name in ("client", "worker", "runtime"))
+    live: Any = configs.worker_settings("ns", HandleConfig(task_queue="q"), "me")
+    replay: Any = configs.replay_settings("ns", "q")
+    connection: Any = configs.client_settings(
+        "h:1", version="1", identity="me", tls=True, api_key=None, rpc_metadata={}, timeout=1.0
+    )
+    logging: Any = configs.runtime_settings("WARN")
+    for settings, source, struct in (
+        (live, worker, "WorkerConfig"),
+        (replay, worker, "WorkerConfig"),
+        (live.tuner, worker, "TunerHolder"),
+        (live.task_types, worker, "WorkerTaskTypes"),
+        (live.tuner.workflow_slot_supplier, worker, "FixedSizeSlotSupplier"),
+        (live.workflow_task_poller_behavior, worker, "PollerBehaviorSimpleMaximum"),
+        (live.versioning_strategy, worker, "WorkerVersioningNone"),
+        (connection, client, "ClientConfig"),
+        (connection.tls_config, client, "ClientTlsConfig"),
+        (connection.keep_alive_config, client, "ClientKeepAliveConfig"),
+        (configs.call_settings("r", b"", 1.0), client, "RpcCall"),
+        (logging, runtime, "RuntimeOptions"),
+        (logging.telemetry, runtime, "TelemetryConfig"),
+        (logging.telemetry.logging, runtime, "LoggingConfig"),
+    ):
+        assert set(vars(settings)) == _fields(source, struct), struct
+
+
+def test_a_replay_worker_is_made_and_freed() -> None:
+    """Core takes our settings, gives futures of the running loop, and its shutdown is the exception that we know."""
+
+    async def test() -> None:
+        worker, pusher = core.new_replay_worker(configs.replay_settings("ns", "q"))
+        poll = core.poll_activation(worker)
+        assert asyncio.isfuture(poll)
+        assert poll.get_loop() is asyncio.get_running_loop()
+        core.close_pusher(pusher)
+        core.initiate_shutdown(worker)
+        with pytest.raises(core.PollShutdown):
+            await poll
+        with pytest.raises(core.PollShutdown):
+            await core.poll_activity(worker)
+        await core.finalize_shutdown(worker)
+        with pytest.raises(BaseException) as caught:
+            core.initiate_shutdown(worker)
+        assert core.is_panic(caught.value)
+        worker.drop()
+        pusher.drop()
+
+    asyncio.run(test())
+
+
+def test_bytes_that_are_no_message_are_a_value_error() -> None:
+    """Core refuses what it cannot read with the error that the handle turns into a failed task."""
+
+    async def test() -> None:
+        worker, pusher = core.new_replay_worker(configs.replay_settings("ns", "q"))
+        with pytest.raises(ValueError, match="Invalid proto"):
+            core.complete_activation(worker, b"\xff")
+        with pytest.raises(ValueError, match="Invalid proto"):
+            core.heartbeat(worker, b"\xff")
+        with pytest.raises(ValueError, match="Invalid proto"):
+            core.push_history(pusher, "w", b"\xff")
+        core.close_pusher(pusher)
+        core.initiate_shutdown(worker)
+        with pytest.raises(core.PollShutdown):
+            await core.poll_activation(worker)
+        await core.finalize_shutdown(worker)
+        worker.drop()
+        pusher.drop()
+
+    asyncio.run(test())

@@ -1,0 +1,254 @@
+"""What a handle makes of Core's answers, with Core replaced by futures that the tests hold."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio.bridge.proto import ActivityTaskCompletion
+from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+
+from hourglass._bridge.handle import ActivityDeferred, HandleBroken, HandleConfig, Shutdown
+from hourglass._engine import commands as cmd
+from hourglass._engine import events as ev
+from hourglass._temporal import core
+from hourglass._temporal.handle import CoreHandle
+
+from . import examples as ex
+from . import live
+
+
+class PanicException(BaseException):
+    """Looks like Rust's panic, whose class cannot be imported."""
+
+
+class FakeWorker:
+    """Core's worker, with every future in the test's hand."""
+
+    def __init__(self) -> None:
+        self.polls: list[asyncio.Future[bytes]] = []
+        self.completions: list[bytes] = []
+        self.answers: list[BaseException | asyncio.Future[None] | None] = []
+        self.finalized = 0
+
+    def _poll(self) -> asyncio.Future[bytes]:
+        self.polls.append(asyncio.get_running_loop().create_future())
+        return self.polls[-1]
+
+    poll_workflow_activation = poll_activity_task = _poll
+
+    def _complete(self, data: bytes) -> asyncio.Future[None]:
+        self.completions.append(data)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, asyncio.Future):
+            return answer
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if answer is None:
+            future.set_result(None)
+        else:
+            future.set_exception(answer)
+        return future
+
+    complete_workflow_activation = complete_activity_task = _complete
+
+    def initiate_shutdown(self) -> None:
+        pass
+
+    def finalize_shutdown(self) -> asyncio.Future[None]:
+        self.finalized += 1
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+
+def handle(worker: FakeWorker) -> CoreHandle:
+    return CoreHandle(core.Ref(core._WORKER, worker), HandleConfig(task_queue="q"), "ns")
+
+
+def activation(run_id: str, *jobs: dict[str, Any]) -> bytes:
+    return WorkflowActivation(run_id=run_id, jobs=[ex.job(job) for job in jobs]).SerializeToString()
+
+
+TIMER = {"fire_timer": {"seq": 1}}
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_cancelled_poll_keeps_its_result() -> None:
+    """What arrives after, before or while its asker is cancelled goes to the next who asks; nothing is polled twice."""
+
+    async def test() -> None:
+        for arrives in ("after", "before", "never"):
+            worker = FakeWorker()
+            it = handle(worker)
+            asker = asyncio.create_task(it.poll_activation())
+            await settle()
+            if arrives == "before":
+                worker.polls[0].set_result(activation("r", TIMER))
+            asker.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asker
+            assert not worker.polls[0].cancelled()
+            if arrives == "after":
+                worker.polls[0].set_result(activation("r", TIMER))
+            following = asyncio.create_task(it.poll_activation())
+            await settle()
+            if arrives == "never":
+                worker.polls[0].set_result(activation("r", TIMER))
+            assert (await following).events == (ev.TimerFired(1),)
+            assert len(worker.polls) == 1
+
+    live.run(test)
+
+
+def test_two_askers_get_one_item_each() -> None:
+    """Two who ask at once share the poll in flight, and each item goes to one of them."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        askers = [asyncio.create_task(it.poll_activation()) for _ in range(2)]
+        await settle()
+        assert len(worker.polls) == 1
+        worker.polls[0].set_result(activation("a", TIMER))
+        await settle()
+        worker.polls[1].set_result(activation("b", TIMER))
+        assert {(await asker).run_id for asker in askers} == {"a", "b"}
+
+    live.run(test)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (core.PollShutdown(), Shutdown),
+        (RuntimeError("Poll failure: gone"), HandleBroken),
+        (PanicException("boom"), HandleBroken),
+    ],
+)
+def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
+    """Core's shutdown is `Shutdown`, every other error and a panic `HandleBroken`; both are final."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        for poll in (it.poll_activation, it.poll_activity):
+            asker = asyncio.create_task(poll())  # type: ignore[var-annotated]
+            await settle()
+            worker.polls[-1].set_exception(error)
+            with pytest.raises(expected):
+                await asker
+            with pytest.raises(expected):
+                await poll()
+        assert len(worker.polls) == 2
+
+    live.run(test)
+
+
+def test_an_unsupported_event_fails_its_task() -> None:
+    """An activation that we cannot read is completed as failed, and the next one is delivered."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        asker = asyncio.create_task(it.poll_activation())
+        await settle()
+        worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
+        await settle()
+        worker.polls[1].set_result(activation("fine", TIMER))
+        assert (await asker).run_id == "fine"
+        await settle()
+        (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
+        assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
+        assert "resolve_nexus_operation" in failed.failed.failure.message
+
+    live.run(test)
+
+
+def test_an_unknown_activity_item_is_skipped() -> None:
+    """An activity item of a kind that we do not know is passed over."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        asker = asyncio.create_task(it.poll_activity())
+        await settle()
+        worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
+        await settle()
+        message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": 1}})
+        worker.polls[1].set_result(message.SerializeToString())
+        assert (await asker).token == b"t"
+
+    live.run(test)
+
+
+@pytest.mark.parametrize("error", [ValueError("Invalid proto"), RuntimeError("Completion failure")])
+def test_a_refused_completion_becomes_a_failed_task(error: Exception) -> None:
+    """Core keeps an activation open whose completion it refused, so that a failed task follows at once."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        worker.answers = [error]
+        await handle(worker).complete_activation(cmd.Succeeded("r"))
+        first, second = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
+        assert (first.run_id, first.WhichOneof("status")) == ("r", "successful")
+        assert (second.run_id, second.WhichOneof("status")) == ("r", "failed")
+
+    live.run(test)
+
+
+def test_a_refused_result_becomes_a_failed_attempt() -> None:
+    """An activity's result that Core refuses is followed by a failed attempt, or the attempt would never end."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        worker.answers = [RuntimeError("Malformed activity completion")]
+        await handle(worker).complete_activity(ActivityDeferred(b"t"))
+        _, second = (ActivityTaskCompletion.FromString(data) for data in worker.completions)
+        assert (second.task_token, second.result.WhichOneof("status")) == (b"t", "failed")
+
+    live.run(test)
+
+
+def test_a_completion_that_is_refused_twice() -> None:
+    """A handle that refuses even the failed task, or panics, is broken."""
+
+    async def test() -> None:
+        for answers in ([RuntimeError("a"), RuntimeError("b")], [PanicException("p")]):
+            worker = FakeWorker()
+            worker.answers = list(answers)
+            with pytest.raises(HandleBroken):
+                await handle(worker).complete_activation(cmd.Succeeded("r"))
+
+    live.run(test)
+
+
+def test_a_cancelled_completion_goes_through() -> None:
+    """Whoever completes may be cancelled: the completion itself is not, and freeing the handle waits for it."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        worker.answers = [held]
+        it = handle(worker)
+        completing = asyncio.create_task(it.complete_activation(cmd.Succeeded("r")))
+        await settle()
+        completing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await completing
+        assert not held.cancelled()
+        freeing = asyncio.create_task(it.finalize_shutdown())
+        await settle()
+        assert worker.finalized == 0
+        held.set_result(None)
+        await freeing
+        assert worker.finalized == 1
+
+    live.run(test)

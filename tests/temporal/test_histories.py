@@ -1,0 +1,149 @@
+"""Histories in JSON: both spellings of enums, what temporalio reads, and what is malformed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType, RetryState, TimeoutType
+from temporalio.api.history.v1 import History
+from temporalio.client import WorkflowHistory
+
+from hourglass._temporal.histories import (
+    check_history,
+    event_to_json,
+    history_from_events,
+    history_from_json,
+    history_to_json,
+)
+from hourglass.errors import HistoryError
+
+STARTED = {
+    "eventId": "1",
+    "eventTime": "2026-01-01T00:00:00Z",
+    "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED",
+    "workflowExecutionStartedEventAttributes": {
+        "workflowType": {"name": "Sample"},
+        "taskQueue": {"name": "q", "kind": "TASK_QUEUE_KIND_NORMAL"},
+        "originalExecutionRunId": "0191-run",
+        "input": {"payloads": [{"metadata": {"encoding": "anNvbi9wbGFpbg=="}, "data": "MQ=="}]},
+        "memo": {"fields": {"TimerFired": {"data": "MQ=="}}},
+    },
+}
+SCHEDULED = {
+    "eventId": "2",
+    "eventType": "EVENT_TYPE_WORKFLOW_TASK_SCHEDULED",
+    "workflowTaskScheduledEventAttributes": {"taskQueue": {"name": "q"}, "attempt": 1},
+}
+FAILED = {
+    "eventId": "3",
+    "eventType": "EVENT_TYPE_ACTIVITY_TASK_FAILED",
+    "activityTaskFailedEventAttributes": {
+        "retryState": "RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED",
+        "failure": {
+            "message": "outer",
+            "cause": {"message": "inner", "timeoutFailureInfo": {"timeoutType": "TIMEOUT_TYPE_HEARTBEAT"}},
+        },
+    },
+}
+
+
+def text(*events: Any) -> str:
+    return json.dumps({"events": events})
+
+
+def old_spelling(modern: str) -> str:
+    """The same JSON with enums as the older tools wrote them."""
+
+    def camel(match: re.Match[str]) -> str:
+        return '"' + "".join(word.capitalize() for word in match.group(2).split("_")) + '"'
+
+    prefixes = "EVENT_TYPE|TASK_QUEUE_KIND|RETRY_STATE|TIMEOUT_TYPE"
+    return re.sub(rf'"({prefixes})_([A-Z_]+)"', camel, modern)
+
+
+def test_both_spellings() -> None:
+    """Enums are read as they are written today and as they were, in events, queues and nested failures."""
+    modern = text(STARTED, SCHEDULED, FAILED)
+    old = old_spelling(modern)
+    assert "WorkflowExecutionStarted" in old
+    assert "Heartbeat" in old
+    read = History.FromString(history_from_json(old))
+    assert read == History.FromString(history_from_json(modern))
+    assert read.events[0].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
+    failed = read.events[2].activity_task_failed_event_attributes
+    assert failed.retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
+    assert failed.failure.cause.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
+
+
+def test_the_same_as_temporalio() -> None:
+    """We read and write what temporalio's own reader and writer do, in both spellings."""
+    for source in (text(STARTED, SCHEDULED, FAILED), old_spelling(text(STARTED, SCHEDULED, FAILED))):
+        theirs = WorkflowHistory.from_json("w", source)
+        ours = history_from_json(source)
+        assert ours == History(events=theirs.events).SerializeToString()
+        assert json.loads(history_to_json(ours)) == json.loads(theirs.to_json())
+
+
+def test_events_one_by_one() -> None:
+    """Events written one by one are read together as the same history."""
+    whole = history_from_json(text(STARTED, SCHEDULED, FAILED))
+    pieces = [event_to_json(event) for event in History.FromString(whole).events]
+    assert history_from_events(pieces) == whole
+    check_history(whole)
+
+
+def test_fields_of_newer_servers_are_passed_over() -> None:
+    """A field that we do not know is no reason to refuse a history."""
+    assert history_from_json(text({**STARTED, "newField": {"x": 1}})) == history_from_json(text(STARTED))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("", "must be JSON"),
+        ("{", "must be JSON"),
+        ("[" * 100_000, "JSON"),
+        ("[]", "list of events"),
+        ("{}", "list of events"),
+        ('{"events": 1}', "list of events"),
+        ('{"events": []}', "no events"),
+        ('{"events": [1]}', "event 1 is no JSON object"),
+        (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "event 1 cannot be read"),
+        (text({**STARTED, "eventId": "x"}), "event 1 cannot be read"),
+        (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be read"),
+        (text({**STARTED, "eventId": "2"}), "carries the number 2"),
+        (text(STARTED, FAILED), "event 2 of this history carries the number 3"),
+        (text({**SCHEDULED, "eventId": "1"}), "begins with the event that starts"),
+        (text(STARTED, {**STARTED, "eventId": "2"}), "starts the workflow a second time"),
+        (text({"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}), "no attributes"),
+        (text({**STARTED, "eventType": "EVENT_TYPE_TIMER_FIRED"}), "begins with the event that starts"),
+        (text({**STARTED, "workflowExecutionStartedEventAttributes": {}}), "names no workflow type"),
+        (
+            text({**STARTED, "workflowExecutionStartedEventAttributes": {"workflowType": {"name": "S"}}}),
+            "names no run",
+        ),
+    ],
+)
+def test_malformed(source: str, message: str) -> None:
+    """A malformed history is refused with what is wrong and where."""
+    with pytest.raises(HistoryError, match=message):
+        history_from_json(source)
+
+
+def test_deeply_nested() -> None:
+    """A failure nested deeper than any real one is refused, not a crash of the interpreter."""
+    failure: dict[str, Any] = {"message": "m"}
+    for _ in range(400):
+        failure = {"cause": failure}
+    deep = {**FAILED, "activityTaskFailedEventAttributes": {"failure": failure}}
+    with pytest.raises(HistoryError, match="event 3 cannot be read"):
+        history_from_json(text(STARTED, SCHEDULED, deep))
+
+
+def test_bytes_that_are_no_history() -> None:
+    """Bytes that are no message are refused."""
+    with pytest.raises(HistoryError, match="no history"):
+        check_history(b"\xff\xff")

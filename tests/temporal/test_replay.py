@@ -1,0 +1,173 @@
+"""Replaying histories through Core without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from hourglass._bridge.handle import Shutdown
+from hourglass._engine import commands as cmd
+from hourglass._engine import events as ev
+from hourglass._temporal.replayer import ReplayHandle
+from hourglass.errors import HistoryError
+from hourglass.testing._dev_server import DevServer
+
+from . import live
+
+Evaluate = Callable[[ev.Activation], tuple[cmd.Command, ...]]
+
+_QUEUE = {"name": "q", "kind": "TASK_QUEUE_KIND_NORMAL"}
+_TASK = {"scheduledEventId": "2", "startedEventId": "3"}
+TIMER_HISTORY = [
+    ("WORKFLOW_EXECUTION_STARTED", {"workflowType": {"name": "Sample"}, "originalExecutionRunId": "run-1"}),
+    ("WORKFLOW_TASK_SCHEDULED", {"taskQueue": _QUEUE, "attempt": 1}),
+    ("WORKFLOW_TASK_STARTED", {"scheduledEventId": "2"}),
+    ("WORKFLOW_TASK_COMPLETED", _TASK),
+    ("TIMER_STARTED", {"timerId": "1", "startToFireTimeout": "5s", "workflowTaskCompletedEventId": "4"}),
+    ("TIMER_FIRED", {"timerId": "1", "startedEventId": "5"}),
+    ("WORKFLOW_TASK_SCHEDULED", {"taskQueue": _QUEUE, "attempt": 1}),
+    ("WORKFLOW_TASK_STARTED", {"scheduledEventId": "7"}),
+    ("WORKFLOW_TASK_COMPLETED", {"scheduledEventId": "7", "startedEventId": "8"}),
+    ("WORKFLOW_EXECUTION_COMPLETED", {"workflowTaskCompletedEventId": "9"}),
+]
+
+
+def _attributes(kind: str) -> str:
+    first, *rest = kind.lower().split("_")
+    return first + "".join(word.capitalize() for word in rest) + "EventAttributes"
+
+
+def events() -> list[bytes]:
+    """The history above, as `GetHistory` would give it."""
+    return [
+        json.dumps(
+            {
+                "eventId": str(at),
+                "eventTime": f"2026-01-01T00:00:{at:02}Z",
+                "eventType": f"EVENT_TYPE_{kind}",
+                _attributes(kind): attributes,
+            }
+        ).encode()
+        for at, (kind, attributes) in enumerate(TIMER_HISTORY, 1)
+    ]
+
+
+def sleeper(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+    """The workflow of that history: sleep, return."""
+    for event in activation.events:
+        if isinstance(event, ev.RunStarted):
+            return (cmd.StartTimer(1, 5 * 10**9),)
+        if isinstance(event, ev.TimerFired):
+            return (cmd.CompleteRun(live.value(None)),)
+    return ()
+
+
+async def replayed(handle: ReplayHandle, evaluate: Evaluate) -> ev.RunEvicted:
+    """Answer activations until the run is evicted, and say why it was."""
+    while True:
+        activation = await handle.poll_activation()
+        evicted = [event for event in activation.events if isinstance(event, ev.RunEvicted)]
+        commands = () if evicted else evaluate(activation)
+        await handle.complete_activation(cmd.Succeeded(activation.run_id, commands))
+        if evicted:
+            return evicted[0]
+
+
+async def close(handle: ReplayHandle) -> None:
+    handle.initiate_shutdown()
+    with pytest.raises(Shutdown):
+        await handle.poll_activation()
+    await handle.finalize_shutdown()
+
+
+def test_a_history_that_fits() -> None:
+    """A workflow that does what its history says is replayed to its end and evicted for that; several in a row."""
+
+    async def test() -> None:
+        handle = ReplayHandle()
+        for number in range(3):
+            await handle.push(f"w-{number}", events())
+            assert (await replayed(handle, sleeper)).reason in ("WORKFLOW_EXECUTION_ENDING", "LANG_REQUESTED")
+        await close(handle)
+
+    live.run(test)
+
+
+def test_a_history_that_does_not_fit() -> None:
+    """A workflow that does something else is evicted for nondeterminism, and the next history still replays."""
+
+    def other(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+        return (cmd.CompleteRun(live.value(None)),)
+
+    async def test() -> None:
+        handle = ReplayHandle()
+        await handle.push("w", events())
+        evicted = await replayed(handle, other)
+        assert evicted.reason == "NONDETERMINISM"
+        assert evicted.message
+        await handle.push("w", events())
+        assert (await replayed(handle, sleeper)).reason != "NONDETERMINISM"
+        await close(handle)
+
+    live.run(test)
+
+
+def test_a_malformed_history_never_reaches_core() -> None:
+    """A history that is cut in the middle or is no history is refused, and the handle goes on."""
+
+    async def test() -> None:
+        handle = ReplayHandle()
+        with pytest.raises(HistoryError):
+            await handle.push("w", events()[1:])
+        with pytest.raises(HistoryError):
+            await handle.push("w", b"\xff")
+        await handle.push("w", events())
+        await replayed(handle, sleeper)
+        await close(handle)
+
+    live.run(test)
+
+
+def test_shutdown_without_a_history() -> None:
+    """A replay handle that was never fed shuts down, also while it is polled; activities end with it."""
+
+    async def test() -> None:
+        handle = ReplayHandle()
+        poll = asyncio.create_task(handle.poll_activation())
+        activities = asyncio.create_task(handle.poll_activity())
+        await asyncio.wait([poll, activities], timeout=0.05)
+        handle.initiate_shutdown()
+        for outcome in await asyncio.gather(poll, activities, return_exceptions=True):
+            assert isinstance(outcome, Shutdown)
+        await handle.finalize_shutdown()
+
+    live.run(test)
+
+
+@pytest.mark.server
+def test_a_recorded_history(server: DevServer) -> None:
+    """What a live run recorded replays, and its activations say that they are a replay."""
+
+    async def test() -> None:
+        queue = live.unique("q")
+        async with live.connected(server.target) as connection, live.working(connection, queue):
+            await connection.call(live.start(queue, queue))
+            await live.outcome(connection, queue)
+            recorded = await live.history(connection, queue)
+        replays: list[bool] = []
+
+        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+            replays.append(activation.is_replaying)
+            return live.one_activity(activation)
+
+        handle = ReplayHandle()
+        await handle.push(queue, recorded)
+        assert (await replayed(handle, evaluate)).reason != "NONDETERMINISM"
+        assert replays[0]
+        assert len(replays) == 2
+        await close(handle)
+
+    live.run(test)

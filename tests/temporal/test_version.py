@@ -1,0 +1,44 @@
+"""Which releases of temporalio are taken."""
+
+from __future__ import annotations
+
+import pytest
+
+from hourglass._temporal import version
+from hourglass.errors import UsageError
+
+
+@pytest.mark.parametrize("installed", ["1.35", "1.35.0", "1.35.7"])
+def test_known_releases(installed: str) -> None:
+    """The minor release that we know is taken, whatever its patch."""
+    assert version.refusal(installed, anyway=False) is None
+
+
+@pytest.mark.parametrize("installed", ["1.34.9", "1.36.0", "1.350.0", "2.0", "1.3"])
+def test_other_releases(installed: str) -> None:
+    """Any other is refused by name, with what to install; the switch lets it pass."""
+    reason = version.refusal(installed, anyway=False)
+    assert reason is not None
+    assert installed in reason
+    assert 'pip install "temporalio>=1.35,<1.36"' in reason
+    assert version.ANYWAY in reason
+    assert version.refusal(installed, anyway=True) is None
+
+
+def test_none_installed() -> None:
+    """Without temporalio the error says what to install, and the switch does not help."""
+    assert "not installed" in (version.refusal(None, anyway=True) or "")
+
+
+def test_the_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard looks at what is installed and at its switch each time it is asked."""
+    version.check()
+    monkeypatch.setattr(version, "installed", lambda: "9.9")
+    monkeypatch.delenv(version.ANYWAY, raising=False)
+    with pytest.raises(UsageError, match=r"9\.9"):
+        version.check()
+    monkeypatch.setenv(version.ANYWAY, "0")
+    with pytest.raises(UsageError, match=r"9\.9"):
+        version.check()
+    monkeypatch.setenv(version.ANYWAY, "1")
+    version.check()

@@ -1,0 +1,166 @@
+"""Wrong uses of the API: both checkers must report each line that ends in `# E`, and no other. Never run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hourglass import AsyncClient, Client, History, Replayer, RetryPolicy, Worker, activity, workflow
+
+
+@dataclass
+class Order:
+    id: str
+    cents: int
+
+
+@activity.defn
+def charge(order_id: str, cents: int = 0) -> str:
+    return order_id
+
+
+@activity.defn
+async def fetch(url: str) -> bytes:
+    return b""
+
+
+class Payments:
+    @activity.defn
+    def refund(self, order_id: str) -> bool:
+        return True
+
+
+decisions = workflow.Channel("decision", bool)
+
+
+@workflow.defn
+def checkout(order: Order, express: bool = False) -> str:
+    return ""
+
+
+@workflow.defn
+class Cart:
+    @workflow.run
+    def run(self, owner: str, limit: int = 10) -> int:
+        return 1
+
+    @workflow.signal
+    def add(self, item: str) -> None: ...
+
+    @workflow.query
+    def count(self, item: str) -> int:
+        return 1
+
+    @workflow.update
+    def take(self, item: str) -> bool:
+        self.add(3)  # E
+        return True
+
+    @take.validator  # E
+    def check_take(self, item: int) -> None: ...
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+def wrong_activities() -> None:
+    charge(3)  # E
+    charge()  # E
+    charge("o-1", 3, 4)  # E
+    charge("o-1", pence=3)  # E
+    charge("o-1").upper(1)  # E
+    charge.start(3)  # E
+    charge.local(3)  # E
+    charge.start_local(3)  # E
+    charge.options(start_to_clos_timeout=3)  # E
+    charge.options(start_to_close_timeout="3s")  # E
+    charge.options(retry_policy=3)  # E
+    fetch(3)  # E
+    number: int = fetch("https://example.com")  # E
+    Payments.refund(3)  # E
+    Payments().refund(3)  # E
+    Payments.refund.start()  # E
+    workflow.execute_activity(charge, 3)  # E
+    workflow.execute_activity(charge)  # E
+    workflow.execute_activity(charge, "o-1", start_to_clos_timeout=3)  # E
+    workflow.execute_activity(Payments.refund, 3)  # E
+    workflow.start_activity(charge, "o-1", 3, 4)  # E
+    workflow.execute_local_activity(charge, 3)  # E
+    workflow.start_local_activity(charge, 3)  # E
+
+
+def wrong_definitions() -> None:
+    activity.defn(timeout=3)  # E
+    activity.defn(executor="fibre")  # E
+    workflow.defn(nam="x")  # E
+    workflow.defn(failure_exceptions=["ValueError"])  # E
+    workflow.signal(nam="x")  # E
+    workflow.Channel(3, bool)  # E
+
+
+def wrong_workflow_calls() -> None:
+    workflow.sleep("3s")  # E
+    workflow.spawn(double, "3")  # E
+    workflow.spawn(double)  # E
+    workflow.spawn(3)  # E
+    text: str = workflow.spawn(double, 3).result()  # E
+    workflow.map(double, ["3"])  # E
+    workflow.map(charge, [3])  # E
+    workflow.map(double, [3], limit="2")  # E
+    workflow.gather(3)  # E
+    first: tuple[str, str] = workflow.gather(workflow.spawn(double, 3), charge.start("o-1"))  # E
+    workflow.wait([charge.start("o-1")], return_when="SOMETIME")  # E
+    workflow.wait_condition(True)  # E
+    answer: str = decisions.receive()  # E
+    decisions.receive(timeout="3s")  # E
+    workflow.info().workflow_idd  # E
+    Cart.run.fnn  # E
+
+
+def wrong_client(client: Client, order: Order) -> None:
+    client.start_workflow(checkout, "order")  # E
+    client.start_workflow(checkout)  # E
+    client.start_workflow(checkout, order, True, 3)  # E
+    client.start_workflow(checkout, order, idd="order-1")  # E
+    client.start_workflow(checkout, order, id=3)  # E
+    client.start_workflow(checkout, order, run_timeout="3s")  # E
+    client.execute_workflow(checkout, "order")  # E
+    number: int = client.execute_workflow(checkout, order)  # E
+    client.start_workflow(Cart.run, 3)  # E
+    client.start_workflow(Cart.run)  # E
+    client.execute_workflow(Cart.run, "ann", "3")  # E
+    handle = client.start_workflow(checkout, order)
+    result: int = handle.result()  # E
+    handle.result("3s")  # E
+    handle.signal(Cart.add, 3)  # E
+    handle.signal(Cart.add)  # E
+    handle.signal(decisions, "yes")  # E
+    handle.signal(decisions)  # E
+    handle.signal(3)  # E
+    handle.query(Cart.count, 3)  # E
+    handle.query(Cart.count)  # E
+    answer: str = handle.query(Cart.count, "book")  # E
+    handle.cancle()  # E
+    client.count_workflows(3)  # E
+    Client.connect("local:", tls="yes")  # E
+
+
+async def wrong_async_client(client: AsyncClient, order: Order) -> None:
+    await client.start_workflow(checkout, "order")  # E
+    number: int = await client.execute_workflow(checkout, order)  # E
+    handle = await client.start_workflow(Cart.run, "ann")
+    await handle.signal(Cart.add, 3)  # E
+    await handle.query(Cart.count)  # E
+
+
+def wrong_options(client: Client) -> None:
+    RetryPolicy(3)  # E
+    RetryPolicy(maximum_attempts="3")  # E
+    RetryPolicy(max_attempts=3)  # E
+    Worker("local:")  # E
+    Worker(client, workflow=[checkout])  # E
+    Worker(client, verify="sometimes")  # E
+    Worker(client, watch="loud")  # E
+    Worker(client, max_cached_workflows="10")  # E
+    Replayer(workflow=[checkout])  # E
+    History.from_file(3)  # E

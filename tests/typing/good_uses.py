@@ -1,0 +1,296 @@
+"""Right uses of the API, with the types that both checkers must find. Read by the checkers, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, assert_type
+
+from hourglass import (
+    AsyncClient,
+    Client,
+    History,
+    Replayer,
+    RetryPolicy,
+    Worker,
+    WorkflowHandle,
+    activity,
+    workflow,
+)
+from hourglass.client import AsyncWorkflowHandle, WorkflowDescription, WorkflowExecution
+from hourglass.errors import ApplicationError
+
+
+@dataclass
+class Order:
+    id: str
+    cents: int
+
+
+# --- activities -------------------------------------------------------------------------------------------
+
+
+@activity.defn
+def charge(order_id: str, cents: int = 0) -> str:
+    return order_id
+
+
+@activity.defn(start_to_close_timeout=30, retry_policy=RetryPolicy(maximum_attempts=5), name="ship-it")
+def ship(item: str) -> int:
+    activity.heartbeat(1)
+    assert_type(activity.heartbeat_details(int), int | None)
+    assert_type(activity.info().attempt, int)
+    return 1
+
+
+@activity.defn
+async def fetch(url: str) -> bytes:
+    return b""
+
+
+@activity.defn(heartbeat_timeout=timedelta(seconds=5))
+async def fetch_slowly(url: str) -> bytes:
+    return b""
+
+
+class Payments:
+    def __init__(self, database: str) -> None:
+        self.database = database
+
+    @activity.defn
+    def refund(self, order_id: str, cents: int = 0) -> bool:
+        return True
+
+    @activity.defn(start_to_close_timeout=timedelta(seconds=3))
+    async def audit(self, order_id: str) -> float:
+        return 0.5
+
+
+def use_activities() -> None:
+    assert_type(charge("o-1", 500), str)
+    assert_type(charge("o-1"), str)
+    assert_type(charge(order_id="o-1", cents=500), str)
+    assert_type(ship("book"), int)
+    assert_type(fetch("https://example.com"), bytes)
+    assert_type(fetch_slowly("https://example.com"), bytes)
+    assert_type(charge.start("o-1", cents=3), workflow.Task[str])
+    assert_type(charge.start("o-1").result(), str)
+    assert_type(fetch.start("https://example.com").result(), bytes)
+    assert_type(charge.local("o-1"), str)
+    assert_type(charge.start_local("o-1", 3), workflow.Task[str])
+    assert_type(charge.options(start_to_close_timeout=3, summary="later")("o-1"), str)
+    assert_type(charge.options(retry_policy=RetryPolicy()).start("o-1"), workflow.Task[str])
+    assert_type(Payments.refund("o-1", 5), bool)
+    assert_type(Payments("db").refund("o-1"), bool)
+    assert_type(Payments.refund.start("o-1"), workflow.Task[bool])
+    assert_type(Payments.refund.options(task_queue="money")("o-1"), bool)
+    assert_type(Payments.audit("o-1"), float)
+    assert_type(charge.name, str)
+
+
+def use_activities_with_options() -> None:
+    assert_type(workflow.execute_activity(charge, "o-1", 3), str)
+    assert_type(workflow.execute_activity(charge, "o-1", start_to_close_timeout=3), str)
+    assert_type(workflow.execute_activity(fetch, "https://example.com", task_queue="io"), bytes)
+    assert_type(workflow.execute_activity(Payments.refund, "o-1", 2), bool)
+    assert_type(workflow.start_activity(ship, "book", summary="now"), workflow.Task[int])
+    assert_type(workflow.execute_local_activity(ship, "book"), int)
+    assert_type(workflow.start_local_activity(ship, "book"), workflow.Task[int])
+    assert_type(workflow.execute_activity("charge", "o-1", 3, result_type=str, task_queue="go"), Any)
+
+
+# --- workflows --------------------------------------------------------------------------------------------
+
+decisions = workflow.Channel("decision", bool)
+orders: workflow.Channel[Order] = workflow.Channel("order", Order)
+
+
+@workflow.defn
+def checkout(order: Order, express: bool = False) -> str:
+    return charge(order.id, order.cents)
+
+
+@workflow.defn(name="nothing", failure_exceptions=[ValueError])
+def nothing() -> None:
+    raise ApplicationError("no", 1, type="No", non_retryable=True)
+
+
+@workflow.defn
+class Cart:
+    @workflow.init
+    def __init__(self, owner: str, limit: int = 10) -> None:
+        self.items: list[str] = []
+
+    @workflow.run
+    def run(self, owner: str, limit: int = 10) -> list[str]:
+        workflow.wait_condition(lambda: self.items, timeout=timedelta(days=1))
+        return self.items
+
+    @workflow.signal
+    def add(self, item: str, count: int = 1) -> None:
+        self.items.append(item)
+
+    @workflow.signal(name="clear-it")
+    def clear(self) -> None:
+        self.add("x")
+        assert_type(self.count("x"), int)
+
+    @workflow.query
+    def count(self, item: str) -> int:
+        return self.items.count(item)
+
+    @workflow.query(name="everything", description="all items")
+    def all(self) -> list[str]:
+        return self.items
+
+    @workflow.update
+    def take(self, item: str) -> bool:
+        return True
+
+    @take.validator
+    def check_take(self, item: str) -> None: ...
+
+
+@workflow.defn(name="basket")
+class Basket:
+    @workflow.run
+    def run(self) -> int:
+        return 1
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+@workflow.defn
+def many(names: list[str]) -> int:
+    tasks = [ship.start(name) for name in names]
+    assert_type(workflow.gather(*tasks), list[int])
+    assert_type(workflow.gather(ship.start("a"), charge.start("b")), tuple[int, str])
+    assert_type(workflow.gather(ship.start("a"), charge.start("b"), fetch.start("c")), tuple[int, str, bytes])
+    assert_type(workflow.gather(*tasks, return_exceptions=True), list[int | BaseException])
+    task = workflow.spawn(double, 3)
+    assert_type(task, workflow.Task[int])
+    assert_type(task.result(), int)
+    assert_type(task.done(), bool)
+    assert_type(workflow.spawn(charge, "o-1", cents=3).result(), str)
+    assert_type(workflow.map(double, [1, 2]), list[int])
+    assert_type(workflow.map(ship, names, limit=10), list[int])
+    done, waiting = workflow.wait(tasks, timeout=5, return_when="FIRST_COMPLETED")
+    assert_type(done, list[workflow.Task[int]])
+    assert_type(waiting, list[workflow.Task[int]])
+    for each in workflow.as_completed(tasks):
+        assert_type(each.result(), int)
+    return sum(task.result() for task in tasks)
+
+
+@workflow.defn
+def messages() -> None:
+    @workflow.signal
+    def note(text: str) -> None: ...
+
+    @workflow.query
+    def progress() -> float:
+        return 0.5
+
+    note("local call")
+    assert_type(decisions.receive(timeout=timedelta(days=3)), bool)
+    assert_type(decisions.receive_nowait(), bool)
+    assert_type(orders.drain(), list[Order])
+    workflow.continue_as_new()
+
+
+@workflow.defn
+def facts() -> None:
+    assert_type(workflow.now(), datetime)
+    assert_type(workflow.time(), float)
+    assert_type(workflow.info().workflow_id, str)
+    assert_type(workflow.patched("v2"), bool)
+    workflow.sleep(3)
+    workflow.sleep(timedelta(days=30), summary="a month")
+    queue: workflow.Queue[str] = workflow.Queue(3)
+    queue.put("x")
+    assert_type(queue.get(), str)
+    with workflow.Lock(), workflow.Semaphore(3), workflow.timeout(5), workflow.shield():
+        ...
+    with workflow.scope() as scope:
+        scope.cancel()
+
+
+# --- clients ----------------------------------------------------------------------------------------------
+
+
+def use_client(client: Client, order: Order) -> None:
+    handle = client.start_workflow(checkout, order, id="order-1")
+    assert_type(handle, WorkflowHandle[str])
+    assert_type(handle.result(), str)
+    assert_type(handle.result(timeout=timedelta(seconds=5)), str)
+    assert_type(handle.id, str)
+    assert_type(handle.run_id, str | None)
+    assert_type(client.execute_workflow(checkout, order, True, task_queue="q"), str)
+    client.execute_workflow(nothing, execution_timeout=60, retry_policy=RetryPolicy(maximum_attempts=1))
+    assert_type(client.start_workflow("checkout", order, 3, id="x", result_type=str), WorkflowHandle[Any])
+    assert_type(client.get_workflow_handle("order-1", workflow=checkout), WorkflowHandle[str])
+    assert_type(client.get_workflow_handle("order-1", result_type=int), WorkflowHandle[int])
+    assert_type(client.get_workflow_handle("order-1"), WorkflowHandle[Any])
+    assert_type(client.list_workflows("WorkflowType = 'checkout'"), Iterator[WorkflowExecution])
+    assert_type(client.count_workflows(), int)
+    assert_type(handle.describe(), WorkflowDescription)
+    handle.cancel("enough")
+    handle.terminate("now", 1, 2)
+
+
+def use_class(client: Client) -> None:
+    cart = client.start_workflow(Cart.run, "ann", id="cart-1")
+    assert_type(cart, WorkflowHandle[list[str]])
+    assert_type(client.execute_workflow(Cart.run, "ann", 3), list[str])
+    assert_type(client.execute_workflow(Basket.run, id="b"), int)
+    cart.signal(Cart.add, "book")
+    cart.signal(Cart.add, "book", 2)
+    cart.signal(Cart.clear)
+    cart.signal("add", "book", 3)
+    cart.signal(decisions, True)
+    cart.signal(orders, Order("o-1", 5))
+    assert_type(cart.query(Cart.count, "book"), int)
+    assert_type(cart.query(Cart.all), list[str])
+    assert_type(cart.query("count", "book", result_type=int), Any)
+
+
+async def use_async_client(client: AsyncClient, order: Order) -> None:
+    handle = await client.start_workflow(checkout, order, id="order-1")
+    assert_type(handle, AsyncWorkflowHandle[str])
+    assert_type(await handle.result(), str)
+    assert_type(await client.execute_workflow(Cart.run, "ann"), list[str])
+    assert_type(client.list_workflows(), AsyncIterator[WorkflowExecution])
+    await handle.signal(Cart.add, "book")
+    await handle.signal(decisions, False)
+    assert_type(await handle.query(Cart.count, "book"), int)
+
+
+def use_worker() -> None:
+    with (
+        Client.connect("local:") as client,
+        Worker(
+            client,
+            workflows=[checkout, Cart, nothing],
+            activities=[charge, fetch, Payments("db").refund, Payments("db")],
+            modules=["app"],
+            verify="always",
+            watch="error",
+            graceful_shutdown_timeout=timedelta(seconds=3),
+        ) as worker,
+    ):
+        assert_type(worker, Worker)
+        assert_type(worker.task_queue, str)
+    Worker(client, "q", workflows=[checkout], verify=0.1, max_cached_workflows=10).run()
+
+
+def use_replay() -> None:
+    Replayer(workflows=[checkout, Cart]).replay(History.from_file("order-1.json"))
+
+
+def use_the_functions_themselves(order: Order) -> None:
+    assert_type(checkout.fn(order), str)
+    tools: dict[str, Callable[..., str]] = {"charge": charge}
+    tools["charge"]("o-1")
