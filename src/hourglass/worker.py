@@ -3,8 +3,9 @@
     with Client.connect("local:") as client, Worker(client, workflows=[checkout], activities=[charge]):
         ...
 
-or, as a program of its own, `Worker(client, modules=["app"]).run()`, which ends on Ctrl-C or SIGTERM. The parts that do the
-work are in `_runtime`; this is their face, and the only one that threads and event loops of the user's meet.
+or, as a program of its own, `Worker(client, modules=["app"]).run()`, which ends on Ctrl-C or SIGTERM. The
+parts that do the work are in `_runtime`; this is their face, and the only one that threads and event loops of
+the user's meet.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ State = Literal["new", "running", "stopping", "stopped", "broken"]
 _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 5.0
 
-# Which task queues each connection serves in this process: engines refuse a second handle, with a message nobody understands.
+# Which task queues each connection serves in this process: engines refuse a second handle, with a message
+# nobody understands.
 _serving: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 _serving_lock = threading.Lock()
 
@@ -61,7 +63,9 @@ class WorkerStatistics:
 
 
 class Worker:
-    """Runs workflows and activities of one task queue, until it is shut down. It can be started again after that."""
+    """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
+    that.
+    """
 
     def __init__(
         self,
@@ -140,7 +144,9 @@ class Worker:
     # --- blocking ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM. Raises if the worker breaks."""
+        """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM. Raises if the
+        worker breaks.
+        """
         self.start()
         with _StopSignals(self._over):
             try:
@@ -162,7 +168,9 @@ class Worker:
         return self
 
     def shutdown(self) -> None:
-        """Take no new work, finish what is in flight within the graceful timeout, and end. Does nothing when not running."""
+        """Take no new work, finish what is in flight within the graceful timeout, and end. Does nothing when
+        not running.
+        """
         parts = self._stopping()
         if parts is not None:
             try:
@@ -257,7 +265,9 @@ class Worker:
 
     def _stopped(self, ended: bool) -> None:
         if not ended:
-            logger.error("a lane of the worker on %r hangs in workflow code and is left behind", self.task_queue)
+            logger.error(
+                "a lane of the worker on %r hangs in workflow code and is left behind", self.task_queue
+            )
         self._state = "stopped"
         self._parts = None
         worker_stopped()
@@ -330,4 +340,5 @@ def _checked_watch(watch: Any, verify: Any) -> Action | None:
         return "warn" if verify == "always" else None
     if watch not in ("off", "warn", "error"):
         raise UsageError(f"watch must be 'off', 'warn' or 'error', not {watch!r}")
-    return None if watch == "off" else watch  # type: ignore[no-any-return]
+    chosen: Action | None = None if watch == "off" else watch
+    return chosen

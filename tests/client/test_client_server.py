@@ -255,6 +255,21 @@ def test_describe(client: Any, do: Do) -> None:
     assert not seen.parked
 
 
+def test_history(client: Any, do: Do) -> None:
+    """A history is fetched whole, over several pages, and Temporal's own reader accepts it."""
+    handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
+    for number in range(300):
+        do(handle.signal("put", str(number)))
+    do(handle.signal("put", "go"))
+    do(handle.result(timeout=60))
+    history = do(handle.history())
+    assert (history.workflow_id, history.run_id, history.workflow_type) == (handle.id, handle.run_id, "Peer")
+    signals = [e for e in history.events if e["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED"]
+    assert len(signals) == 301
+    theirs = temporalio.client.WorkflowHistory.from_json(handle.id, history.to_json())
+    assert len(theirs.events) == len(history.events)
+
+
 def test_list_and_count(face: Any, client: Any, do: Do) -> None:
     """Runs are found by a filter, over several pages, and counted. (A dev server lists a moment late.)"""
     mark = fresh()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +23,22 @@ NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
 # Programs of the corpus whose twins need what the first release does not have; see `later` in `programs`.
 LATER: frozenset[str] = frozenset({"ChildAndSignal"})
 
+# What does not replay yet, and why; strict, so that an entry that became true fails the suite until it is removed.
+NOT_YET = {"ReactsAfterClose": "our closed runs are silent (I7), theirs still answer within the closing task"}
+
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
     """One replayer for the whole corpus, as one would use it."""
     with Replayer(workflows=list(TWINS.values())) as replayer:
         yield replayer
+
+
+def _cases() -> Iterator[Any]:
+    for name in NAMES:
+        reason = NOT_YET.get(name)
+        marks = [pytest.mark.xfail(strict=True, raises=NondeterminismError, reason=reason)] if reason else []
+        yield pytest.param(name, marks=marks)
 
 
 def _history(name: str) -> History:
@@ -37,7 +49,7 @@ def _later(name: str) -> bool:
     return name in LATER and not hasattr(workflow, "start_child_workflow")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", list(_cases()))
 def test_replays(replayer: Replayer, name: str) -> None:
     """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
     if _later(name):
@@ -51,6 +63,28 @@ def test_the_corpus_is_whole() -> None:
     assert recorded == set(TWINS)
     assert {f"Interpreted-{seed:02}" for seed in SEEDS} == {n for n in NAMES if n.startswith("Interpreted-")}
     assert len(NAMES) >= 70
+
+
+# Two things in one task, in both orders: what the task was given, as recorded.
+BATCHES = {
+    "CancelThenResult": ["WORKFLOW_EXECUTION_CANCEL_REQUESTED", "ACTIVITY_TASK_COMPLETED"],
+    "ResultThenCancel": ["ACTIVITY_TASK_COMPLETED", "WORKFLOW_EXECUTION_CANCEL_REQUESTED"],
+    "CancelThenTimer": ["WORKFLOW_EXECUTION_CANCEL_REQUESTED", "TIMER_FIRED"],
+    "TimerThenCancel": ["TIMER_FIRED", "WORKFLOW_EXECUTION_CANCEL_REQUESTED"],
+    "ActivityAgainstTimer": ["ACTIVITY_TASK_COMPLETED", "TIMER_FIRED"],
+    "TimerAgainstActivity": ["TIMER_FIRED", "ACTIVITY_TASK_COMPLETED"],
+    "ConditionAgainstTimer": ["WORKFLOW_EXECUTION_SIGNALED", "TIMER_FIRED"],
+    "TimerAgainstCondition": ["TIMER_FIRED", "WORKFLOW_EXECUTION_SIGNALED"],
+}
+
+
+@pytest.mark.parametrize("name", list(BATCHES))
+def test_recordings_hold_the_batch_they_are_for(name: str) -> None:
+    """A program about two things in one task was recorded with both in one task, in its order."""
+    document = json.loads((HISTORIES / f"{name}.json").read_text(encoding="utf-8"))
+    kinds = [event["eventType"].removeprefix("EVENT_TYPE_") for event in document["events"]]
+    tasks = " ".join(kind for kind in kinds if kind in {*BATCHES[name], "WORKFLOW_TASK_COMPLETED"})
+    assert " ".join(BATCHES[name]) in tasks
 
 
 def test_another_order_is_noticed() -> None:
@@ -74,7 +108,10 @@ def test_another_argument_is_noticed() -> None:
         act("echo", "something else")
         raise ApplicationError("broken", "detail", 7, type="Broken", non_retryable=True)
 
-    with Replayer(workflows=[other_argument]) as replayer, pytest.raises(NondeterminismError, match="argument"):
+    with (
+        Replayer(workflows=[other_argument]) as replayer,
+        pytest.raises(NondeterminismError, match="argument"),
+    ):
         replayer.replay(_history("RunFails"))
 
 

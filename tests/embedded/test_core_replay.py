@@ -70,7 +70,9 @@ async def drive_steps(world: World) -> None:
     task = await world.activity()
     await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
     await world.activation()
-    await world.complete(run_id, c.SetPatchMarker("new-way"), c.ScheduleActivity(seq=2, activity_id="2", **act))
+    await world.complete(
+        run_id, c.SetPatchMarker("new-way"), c.ScheduleActivity(seq=2, activity_id="2", **act)
+    )
     task = await world.activity()
     failure = app_failure("no", non_retryable=True)
     await world.handle.complete_activity(ActivityFailed(task.token, failure))
@@ -88,11 +90,15 @@ async def drive_steps(world: World) -> None:
     await world.complete(run_id)
     while (activation := await world.activation()).is_replaying:
         await _again(world, activation)
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="poke", request_id="1", arguments=(text("p"),)))
+    await world.call(
+        SignalWorkflow(workflow_id="w", signal_name="poke", request_id="1", arguments=(text("p"),))
+    )
     await world.complete(run_id, c.CancelTimer(2))
     await world.activation()
     await world.complete(run_id)
-    await world.call(SignalWorkflow(workflow_id="w", signal_name="poke", request_id="2", arguments=(text("p"),)))
+    await world.call(
+        SignalWorkflow(workflow_id="w", signal_name="poke", request_id="2", arguments=(text("p"),))
+    )
     await world.activation()
     value = random.Random(seed_of(run_id)).random()
     await world.complete(
@@ -269,7 +275,9 @@ def test_our_seed_is_cores() -> None:
         events = [json.loads(each) for each in await world.history()]
         history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
         DRAWN.clear()
-        await Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(history)
+        await Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(
+            history
+        )
         assert DRAWN == [random.Random(seed_of(record.run.run_id)).random()]
         await world.close()
 

@@ -18,10 +18,18 @@ import temporalio.worker._workflow_instance as instance
 import temporalio.workflow
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 
+from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._engine.events import Activation, AnyEvent
 from hourglass._temporal.failures import put_failure
-from hourglass._temporal.payloads import put_nanos, put_payload, put_payloads, put_seconds, seconds_from
+from hourglass._temporal.payloads import (
+    payload_from,
+    put_nanos,
+    put_payload,
+    put_payloads,
+    put_seconds,
+    seconds_from,
+)
 from hourglass.converter import default_converter
 
 from .driver import decode
@@ -112,7 +120,7 @@ def _details(workflow: Any, seed: int) -> instance.WorkflowInstanceDetails:
         defn=definition,
         info=info,
         randomness_seed=seed,
-        extern_functions={},
+        extern_functions={"__temporal_assert_local_activity_valid": lambda _: None},
         disable_eager_activity_execution=False,
         worker_level_failure_exception_types=[],
         patch_activation_callback=None,
@@ -223,6 +231,8 @@ def _brief(command: Any) -> Brief:
             return NAMES[kind], body.seq, _values(body.arguments), getattr(body, "attempt", 0)
         case "start_child_workflow_execution":
             return NAMES[kind], body.seq, body.workflow_id
+        case "cancel_child_workflow_execution":
+            return NAMES[kind], body.child_workflow_seq
         case "complete_workflow_execution":
             return NAMES[kind], _values([body.result])
         case "set_patch_marker":
@@ -232,8 +242,6 @@ def _brief(command: Any) -> Brief:
 
 
 def _values(messages: Any) -> list[Any]:
-    from hourglass._temporal.payloads import payload_from
-
     return [default_converter.decode(payload_from(message)) for message in messages]
 
 
@@ -243,8 +251,6 @@ def brief_of_ours(commands: Any) -> list[Brief]:
 
 
 def _ours(command: Any) -> Brief:
-    from hourglass._engine import commands as cmd
-
     match command:
         case cmd.StartTimer():
             return "timer", command.seq, command.duration_ns / 1e9
@@ -261,7 +267,7 @@ def _ours(command: Any) -> Brief:
         case cmd.StartChildWorkflow():
             return "child", command.seq, command.workflow_id
         case cmd.CancelChildWorkflow():
-            return "cancel child", None
+            return "cancel child", command.seq
         case cmd.SignalExternalWorkflow():
             return "signal", command.seq
         case cmd.CancelSignalExternal():

@@ -48,8 +48,17 @@ def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -
     return ActivityTask(token=token, activity_type=activity_type, arguments=payloads(*args), **given)
 
 
+async def settled(holds: Callable[[], object]) -> None:
+    """Let other tasks and threads go on until something holds that no event of the handle tells."""
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - what is waited for happens in another thread
+            await asyncio.sleep(0)
+
+
 class ScriptedHandle:
-    """Gives out what a test puts in, keeps what the worker sends, and shuts down like an engine: when all is answered."""
+    """Gives out what a test puts in, keeps what the worker sends, and shuts down like an engine: when all is
+    answered.
+    """
 
     def __init__(self) -> None:
         self.activations: asyncio.Queue[Activation | None] = asyncio.Queue()

@@ -78,7 +78,9 @@ def test_defaults_of_a_definition():
 
 
 def test_a_call_in_a_workflow_is_durable():
-    """A call inside a workflow schedules the activity with its encoded arguments and the options of its definition."""
+    """A call inside a workflow schedules the activity with its encoded arguments and the options of its
+    definition.
+    """
 
     def body() -> None:
         fetch("http://x")
@@ -104,7 +106,8 @@ def test_start_begins_several_at_once():
     """`.start` does not wait."""
 
     def body() -> None:
-        [double.start(n) for n in range(3)][0].result()
+        tasks = [double.start(n) for n in range(3)]
+        tasks[0].result()
 
     assert [c.arguments for c in commands(body)] == [payloads(0), payloads(1), payloads(2)]
 
@@ -138,7 +141,9 @@ def test_options_change_one_call_and_not_the_activity():
 
 
 def test_an_explicit_promise_of_30_seconds_is_told_apart():
-    """A heartbeat timeout of exactly the automatic length is scheduled distinct from it; None means none at all."""
+    """A heartbeat timeout of exactly the automatic length is scheduled distinct from it; None means none at
+    all.
+    """
     explicit = activity_definition(double.options(heartbeat_timeout=30))
     none = activity_definition(double.options(heartbeat_timeout=None))
     assert explicit is not None
@@ -170,7 +175,7 @@ def test_methods_outside_a_workflow():
     assert Payments("p").refund("1") == "p1"
     assert Payments("p").refund.fn("1") == "p1"
     assert Payments.fee(50) == 5
-    with pytest.raises(UsageError, match="is a method.*instance"):
+    with pytest.raises(UsageError, match=r"is a method.*instance"):
         Payments.refund("1")
 
 
@@ -251,7 +256,9 @@ def test_what_cannot_be_an_activity():
 
 
 def test_plain_calls_beside_a_worker_warn_at_their_place():
-    """In a process with a worker, a plain call from some thread warns and names the caller's line; `.fn` is silent."""
+    """In a process with a worker, a plain call from some thread warns and names the caller's line; `.fn` is
+    silent.
+    """
     worker_started()
     try:
         with warnings.catch_warnings(record=True) as caught:

@@ -8,7 +8,7 @@ from hourglass import activity
 from hourglass._engine.commands import CompleteRun, ScheduleActivity, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import ActivityCompleted, QueryReceived
-from hourglass._runtime.cache import CacheLimits
+from hourglass._runtime.cache import CacheLimits, LostJournals
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import default_converter
@@ -122,7 +122,9 @@ def test_an_unknown_workflow_type_fails_the_task_not_the_run(caplog):
 
 
 def test_a_bug_parks_the_run_aloud_and_once(caplog):
-    """The log names workflow, run, error, file and line with the traceback; retries are silent; statistics list it."""
+    """The log names workflow, run, error, file and line with the traceback; retries are silent; statistics
+    list it.
+    """
     lane = evaluations()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
@@ -171,7 +173,9 @@ def test_what_dies_inside_is_still_answered(caplog):
 
 
 def test_fibers_go_first_and_come_back():
-    """Beyond the limit the least recently used run loses its fibers, not its state, and goes on from its journal."""
+    """Beyond the limit the least recently used run loses its fibers, not its state, and goes on from its
+    journal.
+    """
     lane = evaluations(limits=CacheLimits(live=1))
     lane.evaluate(start("a", "two_steps", "a"))
     lane.evaluate(start("b", "two_steps", "b"))
@@ -212,7 +216,9 @@ def test_queries_leave_the_counts_alone():
 
 
 def test_verification_finds_what_re_execution_finds(caplog):
-    """A workflow that asks for something else the second time fails its task as nondeterministic, with the report."""
+    """A workflow that asks for something else the second time fails its task as nondeterministic, with the
+    report.
+    """
     completion = evaluations(verify="always").evaluate(start("r", "fickle")).completion
     assert isinstance(completion, TaskFailed)
     assert completion.cause is TaskFailureCause.NON_DETERMINISTIC_ERROR
@@ -248,3 +254,37 @@ def test_close_unwinds_everything():
     lane.close()
     assert unwound == ["a", "b", "c"]
     assert lane.counts.cached == 0
+
+
+@workflow
+def talks() -> None:
+    from hourglass import workflow as wf
+
+    wf.logger.warning("before")
+    step(1)
+    wf.logger.warning("after")
+    raise KeyError("a bug")
+
+
+def test_a_run_that_comes_back_does_not_say_everything_again(caplog):
+    """A task that is retried executes the same steps here once more: their log messages were written the first time."""
+    lane = Evaluations(Resolver(workflows=[talks]).workflow, RunSettings(task_queue="q"))
+    with caplog.at_level(logging.WARNING, logger="hourglass.workflow"):
+        for _ in range(3):
+            lane.evaluate(start("r", "talks"))
+            assert isinstance(lane.evaluate(on("r", resolved(1))).completion, TaskFailed)
+            lane.evaluate(evict("r"))
+    said = [record.getMessage() for record in caplog.records if record.name == "hourglass.workflow"]
+    assert len(said) == 2
+
+
+def test_lost_journals_are_few():
+    """They are bounded in number and in bytes, the newest stay, and each is given once."""
+    lost = LostJournals(most=2, most_bytes=100)
+    for name, size in (("a", 10), ("b", 10), ("c", 10)):
+        lost.keep(name, [on(name)], size)
+    assert lost.take("a") == []
+    assert lost.take("c") == [on("c")]
+    assert lost.take("c") == []
+    lost.keep("huge", [on("huge")], 1000)
+    assert lost.take("huge") == lost.take("b") == []

@@ -17,7 +17,7 @@ from hourglass._runtime.resolver import Resolver
 from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter
 from hourglass.errors import ApplicationError, Cancelled, UsageError
 
-from .scripted import attempt, payloads
+from .scripted import attempt, payloads, settled
 
 leftover: ContextVar[str] = ContextVar("leftover", default="clean")
 
@@ -87,7 +87,14 @@ def unencodable() -> object:
 @activity.defn
 def who() -> list[object]:
     facts = activity.info()
-    return [facts.activity_id, facts.activity_type, facts.attempt, facts.workflow_id, facts.is_local, activity.in_activity()]
+    return [
+        facts.activity_id,
+        facts.activity_type,
+        facts.attempt,
+        facts.workflow_id,
+        facts.is_local,
+        activity.in_activity(),
+    ]
 
 
 @activity.defn
@@ -163,13 +170,16 @@ async def sleeps_in_thread() -> None:
     try:
         await asyncio.shield(asyncio.ensure_future(job))
     finally:
-        while not place.seen:
-            await asyncio.sleep(0)
+        await settled(lambda: place.seen)
 
 
 @activity.defn
 def resumes() -> list[object]:
-    return [activity.heartbeat_details(int), activity.heartbeat_details(), list(activity.info().heartbeat_details)]
+    return [
+        activity.heartbeat_details(int),
+        activity.heartbeat_details(),
+        list(activity.info().heartbeat_details),
+    ]
 
 
 @activity.defn(heartbeat_timeout=None)
@@ -278,7 +288,11 @@ def test_exits_fail_the_attempt_and_the_worker_lives(activity_type, kind):
 
     async def script(executor, _):
         first = await executor.execute(attempt(activity_type, kind))
-        return first, await executor.execute(attempt("shout", "on")), await executor.execute(attempt("add", 1))
+        return (
+            first,
+            await executor.execute(attempt("shout", "on")),
+            await executor.execute(attempt("add", 1)),
+        )
 
     first, second, third = with_executor(script)
     assert failure(first)[0] in ("SystemExit", "KeyboardInterrupt")
@@ -375,7 +389,9 @@ def test_wait_cancelled_tells_and_takes_the_request():
     ],
 )
 def test_coroutines_are_cancelled_by_their_loop(reason, kind):
-    """An async activity gets asyncio's cancellation; only where the server waits for it the end is a cancellation."""
+    """An async activity gets asyncio's cancellation; only where the server waits for it the end is a
+    cancellation.
+    """
 
     async def script(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("sleeps_async")))
@@ -449,8 +465,7 @@ def test_details_of_an_earlier_attempt():
 async def _beaten(executor: ActivityExecutor, beats: list, task) -> list:
     running = asyncio.ensure_future(executor.execute(task))
     await begun()
-    while len(beats) < 2:
-        await asyncio.sleep(0)
+    await settled(lambda: len(beats) >= 2)
     place.go.set()
     await running
     return list(beats)
@@ -509,8 +524,8 @@ def test_info_shows_no_token_and_no_details():
     """Secrets and payloads stay out of reprs."""
     from hourglass._runtime.executors import info_of
 
-    shown = repr(info_of(attempt("add", token=b"secret", heartbeat_details=payloads("private")), default_converter))
+    shown = repr(
+        info_of(attempt("add", token=b"secret", heartbeat_details=payloads("private")), default_converter)
+    )
     assert "secret" not in shown
     assert "private" not in shown
-
-

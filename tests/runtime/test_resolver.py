@@ -153,7 +153,9 @@ def test_two_things_of_one_name():
     @activity.defn(name="charge")
     def other() -> None: ...
 
-    with pytest.raises(DefinitionError, match=r"(?s)'charge'.*charge .*test_resolver.py.*other .*test_resolver.py"):
+    with pytest.raises(
+        DefinitionError, match=r"(?s)'charge'.*charge .*test_resolver.py.*other .*test_resolver.py"
+    ):
         Resolver(activities=[charge, other])
     Resolver(activities=[charge, charge], workflows=[checkout, checkout])
     payments = Payments()
@@ -194,7 +196,9 @@ def test_modules_are_searched_when_a_name_is_missing(app):
 
 def test_methods_in_modules_say_that_they_need_an_instance(app):
     """A class with activities is found, but nobody can make its object."""
-    with pytest.raises(UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: give the worker an instance"):
+    with pytest.raises(
+        UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: give the worker an instance"
+    ):
         Resolver(modules=["app"]).activity("serve")
 
 
@@ -212,7 +216,9 @@ def test_two_things_of_one_name_in_modules(app, tmp_path):
 
 
 def test_dotted_names_resolve_structurally(app):
-    """A path under a root leads to decorated objects, in modules and in classes, importing only what is on the way."""
+    """A path under a root leads to decorated objects, in modules and in classes, importing only what is on
+    the way.
+    """
     resolver = Resolver(modules=["app"])
     assert resolver.activity("app.orders.work.deep").fn() == "deep"
     assert "app.broken" not in sys.modules
@@ -255,7 +261,9 @@ def test_what_was_imported_from_elsewhere_is_not_taken_up(app):
     ],
 )
 def test_names_from_the_wire_stay_under_the_roots(app, name):
-    """No import outside the roots, no private segment, no undecorated object: unknown, and nothing else happens."""
+    """No import outside the roots, no private segment, no undecorated object: unknown, and nothing else
+    happens.
+    """
     resolver = Resolver(modules=["app"])
     with pytest.raises(UnknownTypeError):
         resolver.activity(name)

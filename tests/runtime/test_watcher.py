@@ -26,8 +26,8 @@ import pytest
 from hourglass import activity, workflow
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
-from hourglass._engine.events import TimerFired
 from hourglass._engine.evaluator import Run
+from hourglass._engine.events import TimerFired
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import DeterminismError
@@ -204,7 +204,9 @@ def test_warnings_are_logged_once_per_place(caplog):
 
 
 def test_nothing_is_watched_outside():
-    """Before and after an activation the thread has no profile function, and code that is no workflow's is not seen."""
+    """Before and after an activation the thread has no profile function, and code that is no workflow's is
+    not seen.
+    """
     watcher = Watcher("error")
     before = sys.getprofile()
     watcher.enter(None)  # type: ignore[arg-type]

@@ -103,7 +103,9 @@ FAILURES: tuple[tuple[Failure, dict[str, Any]], ...] = (
     ),
     (
         Failure(
-            "child", ChildWorkflowFailure("ns", "w", "r", "Child", 5, 6, RetryState.NON_RETRYABLE_FAILURE), BOOM
+            "child",
+            ChildWorkflowFailure("ns", "w", "r", "Child", 5, 6, RetryState.NON_RETRYABLE_FAILURE),
+            BOOM,
         ),
         {
             "message": "child",

@@ -158,14 +158,24 @@ async def working(
         await loops.stop()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
+def run(
+    test: Callable[[], Awaitable[None]],
+    loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> None:
     """Run a test's coroutine; one that is stuck fails."""
 
     async def limited() -> None:
         async with asyncio.timeout(LIMIT):
             await test()
 
-    asyncio.run(limited())
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(limited())
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Ask again and again until something on the server or in Core has become true; `run` sets the limit."""
+    while not await true():  # noqa: ASYNC110 - there is nobody to tell us
+        await asyncio.sleep(0.01)
 
 
 async def outcome(connection: TemporalConnection, workflow_id: str, run_id: str = "") -> sv.Outcome:

@@ -92,7 +92,7 @@ def test_a_silent_peer(silent: str) -> None:
     """A peer that never answers is given up after the deadline, which Core's own does not do."""
 
     async def test() -> None:
-        with pytest.raises(ConnectionFailedError, match="no answer within 0.3 s"):
+        with pytest.raises(ConnectionFailedError, match=r"no answer within 0\.3 s"):
             await connect(silent, timeout=0.3)
 
     live.run(test)
@@ -112,7 +112,8 @@ def test_a_cancelled_connect(silent: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["", "localhost", "http://localhost:7233", ":7233", "localhost:", "localhost:x", "h:70000", "::1:7"]
+    "target",
+    ["", "localhost", "http://localhost:7233", ":7233", "localhost:", "localhost:x", "h:70000", "::1:7"],
 )
 def test_a_target_that_makes_no_sense(target: str) -> None:
     """A target that is no host and port is refused before anything is sent."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import temporalio.bridge
-import temporalio.bridge.temporal_sdk_bridge as bridge
+import temporalio.bridge.temporal_sdk_bridge as bridge  # type: ignore[import-not-found]
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._temporal import configs, core
@@ -71,7 +71,9 @@ def _fields(source: str, struct: str) -> set[str]:
 def test_the_settings_have_the_attributes_that_core_reads() -> None:
     """Each of our plain objects has exactly the attributes of the Rust struct that is read from it."""
     sources = Path(temporalio.bridge.__path__[0]) / "src"
-    client, worker, runtime = ((sources / f"{name}.rs").read_text() for name in ("client", "worker", "runtime"))
+    client, worker, runtime = (
+        (sources / f"{name}.rs").read_text() for name in ("client", "worker", "runtime")
+    )
     live: Any = configs.worker_settings("ns", HandleConfig(task_queue="q"), "me")
     replay: Any = configs.replay_settings("ns", "q")
     connection: Any = configs.client_settings(

@@ -140,7 +140,7 @@ def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
         worker = FakeWorker()
         it = handle(worker)
         for poll in (it.poll_activation, it.poll_activity):
-            asker = asyncio.create_task(poll())  # type: ignore[var-annotated]
+            asker = asyncio.create_task(poll())
             await settle()
             worker.polls[-1].set_exception(error)
             with pytest.raises(expected):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from hourglass._bridge import service as sv
 from hourglass._bridge.handle import (
@@ -31,8 +33,9 @@ from . import live
 pytestmark = pytest.mark.server
 
 
-def test_a_workflow_with_an_activity(server: DevServer) -> None:
-    """A workflow task, an activity and their completions go through the handle, and the result comes out."""
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any]) -> None:
+    """A workflow task, an activity and their completions go through the handle, on asyncio's loop and on uvloop."""
 
     async def test() -> None:
         queue = live.unique("q")
@@ -45,7 +48,7 @@ def test_a_workflow_with_an_activity(server: DevServer) -> None:
             assert first.timestamp_ns > 0
             assert not first.is_replaying
 
-    live.run(test)
+    live.run(test, loop)
 
 
 def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
@@ -123,11 +126,13 @@ def test_an_eviction_on_request(server: DevServer) -> None:
             live.working(connection, queue, evaluate) as loops,
         ):
             started = await connection.call(live.start(queue, queue))
-            while not loops.events(ev.RunStarted):
-                await asyncio.sleep(0.01)
-            while not loops.events(ev.RunEvicted):
-                loops.handle.request_eviction(started.run_id)
-                await asyncio.sleep(0.01)
+
+            async def evicted() -> bool:
+                if loops.events(ev.RunStarted):
+                    loops.handle.request_eviction(started.run_id)
+                return bool(loops.events(ev.RunEvicted))
+
+            await live.until(evicted)
             await connection.call(
                 sv.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
             )
@@ -237,13 +242,19 @@ def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: 
             ends: dict[str, tuple[dict[str, Any], str]] = {
                 "result": ({"result": live.value(2)}, "ActivityCompleted"),
                 "failure": ({"failure": Failure("no", ApplicationFailure("No"))}, "ActivityFailed"),
-                "cancelled": ({"cancelled": True, "cancelled_details": (live.value(3),)}, "ActivityCancelled"),
+                "cancelled": (
+                    {"cancelled": True, "cancelled_details": (live.value(3),)},
+                    "ActivityCancelled",
+                ),
             }
             how, expected = ends[end]
             if end == "cancelled":
                 await connection.call(sv.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
-                while not (await connection.call(beat)).cancel_requested:
-                    await asyncio.sleep(0.01)
+
+                async def asked_to_stop() -> bool:
+                    return (await connection.call(beat)).cancel_requested
+
+                await live.until(asked_to_stop)
             await connection.call(sv.CompleteActivity(**how, **where))
             assert await live.outcome(connection, queue) == sv.RunCompleted((live.value(expected),))
             with pytest.raises(ServiceError, match="does not wait any more") as caught:
@@ -259,7 +270,10 @@ def test_shutdown(server: DevServer) -> None:
     async def test() -> None:
         async with live.connected(server.target) as connection:
             handle = await connection.open_handle(HandleConfig(task_queue=live.unique("q")))
-            polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
+            polls = [
+                asyncio.create_task(handle.poll_activation()),
+                asyncio.create_task(handle.poll_activity()),
+            ]
             await asyncio.wait(polls, timeout=0.05)
             handle.initiate_shutdown()
             handle.initiate_shutdown()
@@ -286,8 +300,14 @@ def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> 
 
     async def test() -> None:
         async with live.connected(server.target) as connection:
-            handle = await connection.open_handle(HandleConfig(task_queue=live.unique("q"), **{off: False}))
-            polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
+            config = HandleConfig(
+                task_queue=live.unique("q"), workflows=off != "workflows", activities=off != "activities"
+            )
+            handle = await connection.open_handle(config)
+            polls = [
+                asyncio.create_task(handle.poll_activation()),
+                asyncio.create_task(handle.poll_activity()),
+            ]
             done, _ = await asyncio.wait(polls, timeout=0.2)
             assert not done
             handle.initiate_shutdown()

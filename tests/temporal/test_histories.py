@@ -37,6 +37,11 @@ SCHEDULED = {
     "eventType": "EVENT_TYPE_WORKFLOW_TASK_SCHEDULED",
     "workflowTaskScheduledEventAttributes": {"taskQueue": {"name": "q"}, "attempt": 1},
 }
+TASK_STARTED = {
+    "eventId": "2",
+    "eventType": "EVENT_TYPE_WORKFLOW_TASK_STARTED",
+    "workflowTaskStartedEventAttributes": {"scheduledEventId": "1"},
+}
 FAILED = {
     "eventId": "3",
     "eventType": "EVENT_TYPE_ACTIVITY_TASK_FAILED",
@@ -111,18 +116,36 @@ def test_fields_of_newer_servers_are_passed_over() -> None:
         ('{"events": 1}', "list of events"),
         ('{"events": []}', "no events"),
         ('{"events": [1]}', "event 1 is no JSON object"),
-        (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "event 1 cannot be read"),
+        (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "begins with the event that starts"),
+        (text(STARTED, {**SCHEDULED, "eventType": "NeverHeard"}), "event 2"),
+        (text(STARTED, TASK_STARTED, FAILED), "event 3 cannot follow the start of a workflow task"),
         (text({**STARTED, "eventId": "x"}), "event 1 cannot be read"),
         (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be read"),
         (text({**STARTED, "eventId": "2"}), "carries the number 2"),
         (text(STARTED, FAILED), "event 2 of this history carries the number 3"),
         (text({**SCHEDULED, "eventId": "1"}), "begins with the event that starts"),
         (text(STARTED, {**STARTED, "eventId": "2"}), "starts the workflow a second time"),
-        (text({"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}), "no attributes"),
+        (
+            text({"eventId": "1", "eventType": "EVENT_TYPE_WORKFLOW_EXECUTION_STARTED"}),
+            "names no workflow type",
+        ),
+        (text(STARTED, {"eventId": "2", "eventType": "EVENT_TYPE_TIMER_FIRED"}), "event 2 .* no attributes"),
         (text({**STARTED, "eventType": "EVENT_TYPE_TIMER_FIRED"}), "begins with the event that starts"),
         (text({**STARTED, "workflowExecutionStartedEventAttributes": {}}), "names no workflow type"),
         (
             text({**STARTED, "workflowExecutionStartedEventAttributes": {"workflowType": {"name": "S"}}}),
+            "names no task queue",
+        ),
+        (
+            text(
+                {
+                    **STARTED,
+                    "workflowExecutionStartedEventAttributes": {
+                        "workflowType": {"name": "S"},
+                        "taskQueue": {"name": "q"},
+                    },
+                }
+            ),
             "names no run",
         ),
     ],

@@ -22,7 +22,10 @@ Evaluate = Callable[[ev.Activation], tuple[cmd.Command, ...]]
 _QUEUE = {"name": "q", "kind": "TASK_QUEUE_KIND_NORMAL"}
 _TASK = {"scheduledEventId": "2", "startedEventId": "3"}
 TIMER_HISTORY = [
-    ("WORKFLOW_EXECUTION_STARTED", {"workflowType": {"name": "Sample"}, "originalExecutionRunId": "run-1"}),
+    (
+        "WORKFLOW_EXECUTION_STARTED",
+        {"workflowType": {"name": "Sample"}, "taskQueue": _QUEUE, "originalExecutionRunId": "run-1"},
+    ),
     ("WORKFLOW_TASK_SCHEDULED", {"taskQueue": _QUEUE, "attempt": 1}),
     ("WORKFLOW_TASK_STARTED", {"scheduledEventId": "2"}),
     ("WORKFLOW_TASK_COMPLETED", _TASK),
@@ -124,6 +127,8 @@ def test_a_malformed_history_never_reaches_core() -> None:
             await handle.push("w", events()[1:])
         with pytest.raises(HistoryError):
             await handle.push("w", b"\xff")
+        with pytest.raises(HistoryError, match="nothing to replay"):
+            await handle.push("w", events()[:1])
         await handle.push("w", events())
         await replayed(handle, sleeper)
         await close(handle)

@@ -269,12 +269,17 @@ def test_list_and_count(server: DevServer) -> None:
             for each in ids:
                 await connection.call(live.start("nobody", each, workflow_type=kind))
             query = f'WorkflowType = "{kind}"'
-            while (await connection.call(sv.CountWorkflows(query=query))).count < 3:
-                await asyncio.sleep(0.02)
+
+            async def all_visible() -> bool:
+                return (await connection.call(sv.CountWorkflows(query=query))).count == 3
+
+            await live.until(all_visible)
             found: list[sv.WorkflowSummary] = []
             token = b""
             for _ in range(5):
-                page = await connection.call(sv.ListWorkflows(query=query, page_size=2, next_page_token=token))
+                page = await connection.call(
+                    sv.ListWorkflows(query=query, page_size=2, next_page_token=token)
+                )
                 assert len(page.workflows) <= 2
                 found += page.workflows
                 token = page.next_page_token

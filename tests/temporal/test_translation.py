@@ -122,7 +122,10 @@ def test_an_empty_success_is_a_success() -> None:
     message = WorkflowActivationCompletion.FromString(completion_to_proto(cmd.Succeeded("r"), OWN))
     assert (message.run_id, message.WhichOneof("status")) == ("r", "successful")
     flagged = completion_to_proto(cmd.Succeeded("r", used_flags=(1000, 1001)), OWN)
-    assert list(WorkflowActivationCompletion.FromString(flagged).successful.used_internal_flags) == [1000, 1001]
+    assert list(WorkflowActivationCompletion.FromString(flagged).successful.used_internal_flags) == [
+        1000,
+        1001,
+    ]
 
 
 def test_a_failed_task() -> None:
@@ -196,7 +199,9 @@ def test_an_activity_task() -> None:
             "is_local": True,
         },
     }
-    assert activity_item_from_proto(ex.fill(TaskMessage(), fields).SerializeToString(), "q") == hd.ActivityTask(
+    assert activity_item_from_proto(
+        ex.fill(TaskMessage(), fields).SerializeToString(), "q"
+    ) == hd.ActivityTask(
         token=b"t",
         activity_id="7",
         activity_type="charge",
@@ -223,7 +228,15 @@ def test_an_activity_task() -> None:
 
 @pytest.mark.parametrize(
     ("number", "name"),
-    [(0, "NOT_FOUND"), (1, "CANCELLED"), (2, "TIMED_OUT"), (3, "WORKER_SHUTDOWN"), (4, "PAUSED"), (5, "RESET"), (9, "9")],
+    [
+        (0, "NOT_FOUND"),
+        (1, "CANCELLED"),
+        (2, "TIMED_OUT"),
+        (3, "WORKER_SHUTDOWN"),
+        (4, "PAUSED"),
+        (5, "RESET"),
+        (9, "9"),
+    ],
 )
 def test_an_activity_cancel(number: int, name: str) -> None:
     """A cancellation carries Core's name for its reason, and its number where it is newer than us."""

@@ -79,7 +79,6 @@ class Draft:
         task = Task(
             number=number,
             scheduled_event_id=scheduled,
-            scheduled_ns=self.now_ns,
             available_ns=available_ns,
             attempt=attempt,
             transient=transient,

@@ -53,7 +53,6 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     scheduled_event_id: int
-    scheduled_ns: int
     available_ns: int
     attempt: int = 1
     transient: bool = False

@@ -73,7 +73,7 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
     return tuple(
         h.HistoryEvent(number, time_ns, attributes)
         for number, time_ns, attributes in (
-            (task.scheduled_event_id, task.scheduled_ns, _scheduled(run, task)),
+            (task.scheduled_event_id, task.started_ns, _scheduled(run, task)),
             (
                 task.started_event_id,
                 task.started_ns,

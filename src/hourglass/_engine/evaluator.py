@@ -56,6 +56,7 @@ class Run:
         "live",
         "notices",
         "record",
+        "seen",
         "settings",
         "state",
     )
@@ -72,6 +73,9 @@ class Run:
         self.notices: list[str] = []
         self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
         self.activations = 0
+        self.seen: list[
+            Activation
+        ] = []  # the journal of the same run as it was executed here before, if it was
 
     @property
     def closed(self) -> bool:
@@ -107,12 +111,12 @@ class Run:
         if self.state.result is not None:
             return Succeeded(run_id)  # I7: the closed are silent
         live = self.live or self.rebuild()
+        live.quiet = self._was_executed_before(activation)
         flags = len(live.flags)
         commands = feed(live, activation)
         used = tuple(sorted(live.flags)) if len(live.flags) > flags else ()
         self.activations += 1
-        self.notices += live.notices
-        live.notices.clear()
+        self._take_notices(live)
         completion = Succeeded(run_id, commands, used)
         if not _is_rejection_only(live, activation):
             journal.append(activation)
@@ -121,15 +125,40 @@ class Run:
                 self.record.append((commands, list(live.sites or ())))
         return completion
 
+    def _answer(self, events: tuple[AnyEvent, ...]) -> tuple[Command, ...]:
+        """Answer queries; where determinism is checked, on a copy, so that a handler that meddles changes nothing."""
+        if not self.settings.verify:
+            live = self.live or self.rebuild()
+            return tuple([live.handlers.query(event) for event in events if isinstance(event, QueryReceived)])
+        copy = begin(self.definition, self.state.forget_derived(), self.settings)
+        try:
+            _feed_again(copy, self.state.journal)
+            return tuple([copy.handlers.query(event) for event in events if isinstance(event, QueryReceived)])
+        finally:
+            copy.drop()
+
+    def _was_executed_before(self, activation: Activation) -> bool:
+        """Whether this process has executed just this step before, in a run whose completion the engine lost."""
+        position = len(self.state.journal)
+        return position < len(self.seen) and self.seen[position].events == activation.events
+
+    def _take_notices(self, live: LiveRun) -> None:
+        if self.state.result is not None:
+            live.notices += [
+                f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
+                for task in live.failed_tasks
+                if not task.looked_at
+            ]
+        live.failed_tasks = [task for task in live.failed_tasks if not task.looked_at]
+        if live.notices:
+            self.notices += live.notices
+            live.notices = []
+
     def rebuild(self) -> LiveRun:
         """Bring the fibers back by executing the journal again."""
         self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
-        live.quiet = True
-        for activation in self.state.journal:
-            feed(live, activation)
-        live.quiet = False
-        live.notices.clear()
+        _feed_again(live, self.state.journal)
         return live
 
     def drop(self) -> None:
@@ -160,6 +189,15 @@ def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -
     live = LiveRun(definition, state, settings)
     live.handlers = Handlers(live, run_top_level)
     return live
+
+
+def _feed_again(live: LiveRun, journal: list[Activation]) -> None:
+    """Bring a run to where it was, quietly: all of this was said and logged before."""
+    live.quiet = True
+    for activation in journal:
+        feed(live, activation)
+    live.quiet = False
+    live.notices.clear()
 
 
 def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:

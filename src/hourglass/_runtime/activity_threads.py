@@ -1,10 +1,11 @@
 """Where activities execute: threads for `def`, one event loop in its own thread for `async def`.
 
-These threads run user code and nothing else of ours; they are daemons, for an activity that never returns must not keep the
-process alive. They know nothing of activities: a job is a function, or a coroutine function.
+These threads run user code and nothing else of ours; they are daemons, for an activity that never returns
+must not keep the process alive. They know nothing of activities: a job is a function, or a coroutine
+function.
 
-Invariants: what a job lets out is logged and ends nothing; the loop goes on even after a task raised `SystemExit`, which
-asyncio lets through.
+Invariants: what a job lets out is logged and ends nothing; the loop goes on even after a task raised
+`SystemExit`, which asyncio lets through.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class LoopThread:
         self._lock = threading.Lock()
         self._stopping = False
 
-    def submit(self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]) -> None:
+    def submit(
+        self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
+    ) -> None:
         """Run a coroutine on the loop; `started` is told the task, in the loop's thread, before it begins."""
         loop = self._ensure()
 
@@ -107,7 +110,9 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._run, args=(self._loop,), name=self._name, daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name=self._name, daemon=True
+                )
                 self._thread.start()
             return self._loop
 
@@ -117,7 +122,9 @@ class LoopThread:
             try:
                 loop.run_forever()
             except BaseException as error:
-                logger.error("a task of an activity raised %s; the activity loop goes on", type(error).__name__)
+                logger.error(
+                    "a task of an activity raised %s; the activity loop goes on", type(error).__name__
+                )
         try:
             self._cancel_rest(loop)
         finally:

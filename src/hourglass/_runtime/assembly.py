@@ -1,6 +1,7 @@
 """Puts the parts of a worker together on the control loop: handle, lanes, executor, and the queue worker over them.
 
-The one place that knows them all. A supervision tree will build the same parts; none of them knows another's maker.
+The one place that knows them all. A supervision tree will build the same parts; none of them knows another's
+maker.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ async def assemble(plan: Plan, connection: Connection) -> Parts:
     )
     lanes = Lanes([_lane(plan, number, connection.namespace) for number in range(1, plan.lanes + 1)])
     worker = QueueWorker(
-        handle, lanes, executor, name=f"worker on {config.task_queue!r}", graceful_timeout=plan.graceful_timeout
+        handle,
+        lanes,
+        executor,
+        name=f"worker on {config.task_queue!r}",
+        graceful_timeout=plan.graceful_timeout,
     )
     worker.start()
     return Parts(worker, lanes)
@@ -77,7 +82,8 @@ def _lane(plan: Plan, number: int, namespace: str) -> Lane:
         converter=plan.converter,
         failure_exceptions=plan.failure_exceptions,
     )
-    # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
+    # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a
+    # moment.
     states = config.max_cached_workflows + config.max_concurrent_workflow_tasks
     evaluations = Evaluations(
         plan.resolver.workflow,

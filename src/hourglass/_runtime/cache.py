@@ -1,8 +1,8 @@
 """The runs of one lane, by (task queue, run id), least recently used first. Mirrors the engine's sticky cache.
 
-Bounded in three ways, the cheap loss first: live fibers beyond a limit are dropped (the journal brings them back), states
-beyond a limit are given back to the engine by asking for their eviction, and so is a run whose journal has grown too long to
-be kept. It decides; the lane that owns it drops fibers, on its own thread.
+Bounded in three ways, the cheap loss first: live fibers beyond a limit are dropped (the journal brings them
+back), states beyond a limit are given back to the engine by asking for their eviction, and so is a run whose
+journal has grown too long to be kept. It decides; the lane that owns it drops fibers, on its own thread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class RunCache:
         return excess
 
     def to_evict(self, entry: Entry) -> list[Key]:
-        """The runs whose eviction must be asked for now, each named once: too long a journal, or too many states."""
+        """The runs whose eviction must be asked for now, each named once: too long a journal, or too many
+        states.
+        """
         limits = self._limits
         keys = []
         if entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes:
@@ -118,6 +120,32 @@ class RunCache:
         self._entries.clear()
         self._live.clear()
         return entries
+
+
+class LostJournals:
+    """The journals of runs that were lost a moment ago, for a while and a few MiB: should the engine send one of
+    them again, its log messages have been written already.
+    """
+
+    def __init__(self, *, most: int = 100, most_bytes: int = 8 * 1024 * 1024) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[str, tuple[list[Activation], int]] = OrderedDict()
+
+    def keep(self, run_id: str, journal: list[Activation], size: int) -> None:
+        """Keep a journal; the oldest ones go."""
+        self.take(run_id)
+        self._kept[run_id] = (journal, size)
+        self._bytes += size
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= self._kept.popitem(last=False)[1][1]
+
+    def take(self, run_id: str) -> list[Activation]:
+        """The journal of a run that comes back, empty if it is not kept."""
+        journal, size = self._kept.pop(run_id, ([], 0))
+        self._bytes -= size
+        return journal
 
 
 def weight(activation: Activation) -> int:

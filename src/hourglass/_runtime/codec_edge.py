@@ -1,7 +1,8 @@
 """A codec around a handle: what arrives is opened before the worker sees it, what leaves is sealed before the engine does.
 
-A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. What it cannot open
-or seal still gets its answer (I3): the task or the attempt fails, with a text that says nothing of the contents.
+A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. What
+it cannot open or seal still gets its answer (I3): the task or the attempt fails, with a text that says
+nothing of the contents.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class CodecHandle:
         elif token in self._beats:
             self._beats[token] = details
         else:
+            self._beats[token] = None
             task = asyncio.get_running_loop().create_task(self._beat(token, details))
             self._beating.add(task)
             task.add_done_callback(self._beating.discard)
@@ -106,9 +108,8 @@ class CodecHandle:
         following: Payloads | None = details
         try:
             while following is not None:
-                self._beats[token] = None
                 self._inner.heartbeat(token, await self._seal(following))
-                following = self._beats[token]
+                following, self._beats[token] = self._beats[token], None
         except Exception as error:
             logger.warning("a heartbeat could not be sent: %s", error)
         finally:

@@ -4,9 +4,10 @@
 
 Invariants:
 
-- An activation is answered, whatever happens (I3): what dies in here is answered as a failed task, and its run forgotten.
-- A run that is not known and has no start event fails the task, so that the engine sends the whole history (I4); a start
-  event replaces what is kept.
+- An activation is answered, whatever happens (I3): what dies in here is answered as a failed task, and its
+  run forgotten.
+- A run that is not known and has no start event fails the task, so that the engine sends the whole history
+  (I4); a start event replaces what is kept.
 - After a failed task nothing of the run is kept: the engine will send it from its history.
 """
 
@@ -27,7 +28,7 @@ from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
-from hourglass._runtime.cache import CacheLimits, Entry, RunCache
+from hourglass._runtime.cache import CacheLimits, Entry, LostJournals, RunCache
 from hourglass._runtime.places import where_raised
 from hourglass._runtime.watcher import Watcher
 from hourglass.converter import ApplicationFailure, Failure
@@ -78,9 +79,10 @@ class Evaluations:
         self._resolve = resolve
         self._settings = settings
         self._verified_settings = msgspec.structs.replace(settings, verify=True)
-        self._verify = verify
+        self._verify: Verify = verify
         self._watcher = watcher
         self._cache = RunCache(limits or CacheLimits())
+        self._lost = LostJournals()
         self._parked: OrderedDict[str, str] = OrderedDict()
 
     def evaluate(self, activation: Activation) -> Verdict:
@@ -92,7 +94,7 @@ class Evaluations:
             verdict = self._died(activation, error)
         if isinstance(verdict.completion, TaskFailed):
             self.counts.failed_tasks += 1
-            self._forget(activation.run_id)
+            self._forget(activation.run_id, activation)
         self.counts.cached, self.counts.live = len(self._cache), self._cache.live
         return verdict
 
@@ -142,6 +144,7 @@ class Evaluations:
             workflow_id=started.workflow_id,
             verified=verified,
         )
+        entry.run.seen = self._lost.take(run_id)
         self._cache.put(entry)
         return entry
 
@@ -200,7 +203,9 @@ class Evaluations:
                 logger.error("run %s cannot go on: %s", activation.run_id, error)
         else:
             logger.error("the evaluation of run %s died", activation.run_id, exc_info=error)
-        return Verdict(_task_failed(activation.run_id, type(error).__name__, str(error) or type(error).__name__))
+        return Verdict(
+            _task_failed(activation.run_id, type(error).__name__, str(error) or type(error).__name__)
+        )
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
         """Say it aloud, once per run and error: nobody may hang on a parked run unawares."""
@@ -236,10 +241,13 @@ class Evaluations:
             self.counts.parked = _reasons(self._parked)
             logger.info("run %s goes on", activation.run_id)
 
-    def _forget(self, run_id: str) -> None:
+    def _forget(self, run_id: str, failed: Activation | None = None) -> None:
+        """Lose a run; what it did, the activation that failed included, is remembered for a while."""
         entry = self._cache.remove((self._settings.task_queue, run_id))
         if entry is not None:
             _drop(entry)
+            journal = entry.run.state.journal
+            self._lost.keep(run_id, [*journal, failed] if failed is not None else journal, entry.journal_bytes)
 
 
 def _reasons(parked: Mapping[str, str]) -> dict[str, str]:

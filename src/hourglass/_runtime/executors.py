@@ -1,15 +1,17 @@
 """Runs one attempt of an activity: an `ActivityTask` in, an `ActivityResult` out, whatever the activity does.
 
-The executor lives on the control loop; the activity does not. It is found, its arguments are decoded, it is called and its
-result is encoded in a thread of the pool or on the activity loop, because all of that may run user code.
+The executor lives on the control loop; the activity does not. It is found, its arguments are decoded, it is
+called and its result is encoded in a thread of the pool or on the activity loop, because all of that may run
+user code.
 
 Invariants:
 
-- `execute` always returns, and returns once: an attempt that is given up at shutdown has its result there and then, and
-  what it says later is dropped.
-- Attempts are keyed by task token. When a later attempt of the same activity arrives, the former one has been given up by
-  the server and is cancelled here.
-- Where the author left heartbeats to us, they repeat the last details: one without details would wipe them on the server.
+- `execute` always returns, and returns once: an attempt that is given up at shutdown has its result there and
+  then, and what it says later is dropped.
+- Attempts are keyed by task token. When a later attempt of the same activity arrives, the former one has been
+  given up by the server and is cancelled here.
+- Where the author left heartbeats to us, they repeat the last details: one without details would wipe them on
+  the server.
 """
 
 from __future__ import annotations
@@ -150,11 +152,15 @@ class ActivityExecutor:
             self.cancel(token, reason)
 
     def abandon_all(self, reason: str) -> int:
-        """End every attempt here and now as failed; returns how many there were. Their threads are left behind."""
+        """End every attempt here and now as failed; returns how many there were. Their threads are left
+        behind.
+        """
         attempts = list(self._attempts.values())
         for attempt in attempts:
             logger.warning(
-                "activity %s (%s) did not stop and is left behind", attempt.task.activity_type, attempt.task.activity_id
+                "activity %s (%s) did not stop and is left behind",
+                attempt.task.activity_type,
+                attempt.task.activity_id,
             )
             attempt.finish(outcomes.abandoned(attempt.task, reason))
         return len(attempts)
@@ -199,7 +205,8 @@ class ActivityExecutor:
             attempt.finish_threadsafe(outcomes.refused(task, error))
             return
         try:
-            # A context of its own: what the activity sets in context variables must not meet the next one in this thread.
+            # A context of its own: what the activity sets in context variables must not meet the next one in
+            # this thread.
             value = contextvars.Context().run(_call, attempt.context, definition.fn, arguments)
         except BaseException as error:
             attempt.finish_threadsafe(self._ended_by(attempt, error))
@@ -239,7 +246,9 @@ def _call(context: ActivityContext, fn: Callable[..., Any], arguments: list[Any]
 
 def _beats_by_itself(task: ActivityTask, definition: ActivityDefinition | None) -> bool:
     """Whether we beat for it: the author promised no progress, here or in the call."""
-    return task.heartbeat_timeout in (0.0, LIVENESS_TIMEOUT) and (definition is None or definition.beats_by_itself)
+    return task.heartbeat_timeout in (0.0, LIVENESS_TIMEOUT) and (
+        definition is None or definition.beats_by_itself
+    )
 
 
 def info_of(task: ActivityTask, converter: Converter) -> Info:

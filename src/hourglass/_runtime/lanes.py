@@ -1,10 +1,10 @@
 """Lanes: the threads that run workflow code. Activations go in by a queue, verdicts come back to the control loop.
 
-A run is bound to the lane on which it started, because its fibers cannot leave the thread that made them. A lane does no
-I/O of ours and holds no lock while workflow code runs; if it hangs, the control loop goes on.
+A run is bound to the lane on which it started, because its fibers cannot leave the thread that made them. A
+lane does no I/O of ours and holds no lock while workflow code runs; if it hangs, the control loop goes on.
 
-Invariants: each activation given to a lane is answered once, in order, on the control loop (I3); verdicts that come together
-wake the control loop once.
+Invariants: each activation given to a lane is answered once, in order, on the control loop (I3); verdicts
+that come together wake the control loop once.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one worker: gives each new run to the lane that has the fewest. Belongs to the control loop."""
+    """The lanes of one worker: gives each new run to the lane that has the fewest. Belongs to the control
+    loop.
+    """
 
     def __init__(self, lanes: list[Lane]) -> None:
         self._lanes = lanes
@@ -117,7 +119,8 @@ class Lanes:
 
     def join(self, timeout: float) -> bool:
         """Wait for the threads' end; False if one hangs. Not on the control loop."""
-        return all([lane.join(timeout) for lane in self._lanes])
+        ended = [lane.join(timeout) for lane in self._lanes]
+        return all(ended)
 
     def counts(self) -> list[Counts]:
         """What each lane has done so far."""

@@ -30,8 +30,8 @@ def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool 
 def refused(task: ActivityTask, error: BaseException) -> ActivityFailed:
     """An attempt that could not begin, or whose result cannot be told.
 
-    Repeating it would change nothing, unless the activity is not known here: another worker may know it, or this one after
-    its next deploy.
+    Repeating it would change nothing, unless the activity is not known here: another worker may know it, or
+    this one after its next deploy.
     """
     hopeless = isinstance(error, (ArgumentError, PayloadError))
     return failed(task, type(error).__name__, _text(error), non_retryable=hopeless)
@@ -56,7 +56,8 @@ def ended_by(
         case Exception():
             return ActivityFailed(task.token, _as_failure(error, converter))
         case _:
-            # SystemExit, KeyboardInterrupt, a cancellation that nobody asked for: of the activity's own making.
+            # SystemExit, KeyboardInterrupt, a cancellation that nobody asked for: of the activity's own
+            # making.
             return failed(task, type(error).__name__, _text(error))
 
 

@@ -1,4 +1,6 @@
-"""Whose code a file is: ours, the standard library's, an installed package's, or the author's. Decided by its path."""
+"""Whose code a file is: ours, the standard library's, an installed package's, or the author's. Decided by its
+path.
+"""
 
 from __future__ import annotations
 

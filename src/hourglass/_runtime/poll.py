@@ -1,6 +1,7 @@
 """A poll loop: takes one item after another from a handle and hands each on, until the handle says that it is over.
 
-Between receiving an item and handing it on there is no await, so none is lost. A loop is never cancelled: it ends by `Shutdown`.
+Between receiving an item and handing it on there is no await, so none is lost. A loop is never cancelled: it
+ends by `Shutdown`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _LONGEST_PAUSE = 10.0
 
 
 class PollLoop(Generic[T]):
-    """Polls until `Shutdown`. An error that is not final makes it pause; `HandleBroken` ends it with that error."""
+    """Polls until `Shutdown`. An error that is not final makes it pause; `HandleBroken` ends it with that
+    error.
+    """
 
     def __init__(self, name: str, poll: Callable[[], Awaitable[T]], hand_on: Callable[[T], None]) -> None:
         self.name = name

@@ -4,11 +4,11 @@ Everything here runs on the control loop and is ours; user code runs in lanes an
 
 Invariants:
 
-- Each activation is answered once: an answer counts only while its activation is open (fenced by a token), and what is open
-  at the end of a shutdown is answered as failed.
+- Each activation is answered once: an answer counts only while its activation is open (fenced by a token),
+  and what is open at the end of a shutdown is answered as failed.
 - Answers of one run are sent in order, those of different runs at the same time. Sends are never cancelled.
-- From a run's terminal command to its eviction the ends of its local activities are held back: the engine would record them
-  behind the end of the run, and refuse the task.
+- From a run's terminal command to its eviction the ends of its local activities are held back: the engine
+  would record them behind the end of the run, and refuse the task.
 - Shutdown: initiate first, poll until `Shutdown`, end or fail everything that is open, then finalise.
 """
 
@@ -75,9 +75,13 @@ class QueueWorker:
             self._loops.append(task)
 
     async def stop(self) -> None:
-        """Shut down: see the invariants. May be called more than once, and be cancelled; the shutdown goes on."""
+        """Shut down: see the invariants. May be called more than once, and be cancelled; the shutdown goes
+        on.
+        """
         if self._drain is None:
-            self._drain = asyncio.get_running_loop().create_task(self._shut_down(), name=f"{self.name} shutdown")
+            self._drain = asyncio.get_running_loop().create_task(
+                self._shut_down(), name=f"{self.name} shutdown"
+            )
         await asyncio.shield(self._drain)
 
     async def ended(self) -> None:
@@ -192,7 +196,9 @@ class QueueWorker:
             try:
                 await asyncio.wait_for(_finalized(self._handle), FINALIZE_LIMIT)
             except TimeoutError:
-                logger.error("%s: the handle did not close within %g s and is left behind", self.name, FINALIZE_LIMIT)
+                logger.error(
+                    "%s: the handle did not close within %g s and is left behind", self.name, FINALIZE_LIMIT
+                )
         else:
             logger.error("%s: the engine did not let go of its polls; the handle is left behind", self.name)
         self._lanes.stop()
@@ -224,7 +230,9 @@ class QueueWorker:
         return False
 
     def _workflow_work(self) -> set[asyncio.Future[None]]:
-        return {each for each in (self._loops[0], *self._tails.values(), *self._open.values()) if not each.done()}
+        return {
+            each for each in (self._loops[0], *self._tails.values(), *self._open.values()) if not each.done()
+        }
 
     def _activity_work(self) -> set[asyncio.Future[None]]:
         return {each for each in (self._loops[1], *self._activities) if not each.done()}
@@ -256,5 +264,7 @@ async def _logged(call: Coroutine[Any, Any, None], what: str, which: str) -> Non
 
 
 def _given_up(run_id: str) -> TaskFailed:
-    failure = Failure(message="the worker shut down before it answered", info=ApplicationFailure(type="WorkerShutdown"))
+    failure = Failure(
+        message="the worker shut down before it answered", info=ApplicationFailure(type="WorkerShutdown")
+    )
     return TaskFailed(run_id, failure)

@@ -1,10 +1,10 @@
 """From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted path.
 
-A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was given, never
-passes a private segment, and never yields anything that is not decorated.
+A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was
+given, never passes a private segment, and never yields anything that is not decorated.
 
-Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs user code, so
-the control loop must ask `known_activity` only.
+Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs
+user code, so the control loop must ask `known_activity` only.
 """
 
 from __future__ import annotations
@@ -45,14 +45,18 @@ class _Table(Generic[D]):
     conflicts: dict[str, str] = field(default_factory=dict)
 
     def find(self, obj: object) -> D | None:
-        """The definition an object carries. Proxies of web frameworks raise whatever they like when they are asked."""
+        """The definition an object carries. Proxies of web frameworks raise whatever they like when they are
+        asked.
+        """
         try:
             return self.of(obj)
         except Exception:
             return None
 
     def add_late(self, obj: object) -> None:
-        """Take up what a search has found. Nobody is there to be told of a conflict: it waits for the name to be asked."""
+        """Take up what a search has found. Nobody is there to be told of a conflict: it waits for the name to
+        be asked.
+        """
         definition = self.find(obj)
         if definition is not None:
             try:
@@ -172,7 +176,9 @@ class Resolver:
     # --- modules -----------------------------------------------------------------------------------------------------
 
     def _scan(self, module: ModuleType) -> None:
-        """Take up what is decorated in a module. What it merely imported from outside the roots is not its own."""
+        """Take up what is decorated in a module. What it merely imported from outside the roots is not its
+        own.
+        """
         for obj in list(vars(module).values()):
             if not self._is_ours(_home(obj)):
                 continue
@@ -199,7 +205,9 @@ class Resolver:
                     self._scan(module)
 
     def _by_path(self, name: str) -> object | None:
-        """Follow a dotted name down from a root: packages, modules, classes, and at the end something decorated."""
+        """Follow a dotted name down from a root: packages, modules, classes, and at the end something
+        decorated.
+        """
         segments = name.split(".")
         if not all(each.isidentifier() and not each.startswith("_") for each in segments):
             return None
@@ -219,7 +227,9 @@ class Resolver:
                 following = vars(found).get(segment)
             else:
                 return None
-            if not self._is_ours(following.__name__ if isinstance(following, ModuleType) else _home(following)):
+            if not self._is_ours(
+                following.__name__ if isinstance(following, ModuleType) else _home(following)
+            ):
                 return None
             found = following
         return found
@@ -243,7 +253,9 @@ class Resolver:
         parts.append(f"it knows {', '.join(known[:_LISTED]) + more if known else f'no {kinds} at all'}")
         if table.kind == "activity" and name in self._instances_wanted:
             owner = self._instances_wanted[name]
-            parts.append(f"it is a method of {owner}: give the worker an instance, activities=[{owner.rpartition('.')[2]}(…)]")
+            parts.append(
+                f"it is a method of {owner}: give the worker an instance, activities=[{owner.rpartition('.')[2]}(…)]"
+            )
         else:
             parts.append(f"give it to the worker: {kinds}=[…], or modules=[…] with the package that holds it")
         if self._unimportable:
@@ -307,7 +319,9 @@ def _submodules(package: ModuleType) -> Iterator[str]:
         if each.name.rpartition(".")[2].startswith("__"):
             continue  # __main__ would run the program
         yield each.name
-        inner = sys.modules.get(each.name) if each.ispkg else None  # imported by the one who asked for the name
+        inner = (
+            sys.modules.get(each.name) if each.ispkg else None
+        )  # imported by the one who asked for the name
         if inner is not None:
             yield from _submodules(inner)
 

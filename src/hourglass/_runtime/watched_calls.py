@@ -1,11 +1,14 @@
 """What workflow code must not call: clocks, randomness, sleeping, threads, locks, files, sockets and processes. A table.
 
-Only functions of C are named. Whatever the standard library writes in Python comes down to one of them (`uuid.uuid4` reads
-`os.urandom`, `random.randint` the hidden generator, `subprocess.run` forks), and the report names the author's line.
+Only functions of C are named. Whatever the standard library writes in Python comes down to one of them
+(`uuid.uuid4` reads `os.urandom`, `random.randint` the hidden generator, `subprocess.run` forks), and the
+report names the author's line.
 """
 
 from __future__ import annotations
 
+import _random
+import _socket
 import _thread
 import builtins
 import io
@@ -16,9 +19,6 @@ import uuid
 from datetime import date
 from types import FrameType
 from typing import Any
-
-import _random
-import _socket
 
 CLOCK, RANDOM, SLEEP, IO, THREAD, LOCK = (
     "reads a clock",
@@ -66,7 +66,8 @@ def _method_kind(name: str, owner: Any) -> str | None:
     if name in _CLOCK_METHODS:
         return CLOCK if isinstance(owner, type) and issubclass(owner, date) else None
     if name in _RANDOM_METHODS and isinstance(owner, _random.Random):
-        # The module's own generator only: workflow.random() and generators with a seed of the author's are deterministic.
+        # The module's own generator only: workflow.random() and generators with a seed of the author's are
+        # deterministic.
         return RANDOM if owner is _HIDDEN_GENERATOR else None
     return IO if isinstance(owner, _socket.socket) else None
 
@@ -100,12 +101,17 @@ _FUNCTIONS: dict[Any, str] = {
         ),
         IO,
     ),
-    **dict.fromkeys(_named(_socket, "getaddrinfo gethostbyname gethostbyname_ex gethostbyaddr getnameinfo gethostname"), IO),
+    **dict.fromkeys(
+        _named(_socket, "getaddrinfo gethostbyname gethostbyname_ex gethostbyaddr getnameinfo gethostname"),
+        IO,
+    ),
     **dict.fromkeys(_named(_thread, "start_new_thread start_joinable_thread"), THREAD),
 }
 
 _LOCK_METHODS = frozenset({"acquire", "__enter__", "__exit__"})
 _CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 _RANDOM_METHODS = frozenset({"random", "getrandbits", "seed", "setstate", "getstate"})
-_SOCKET_METHODS = frozenset({"connect", "connect_ex", "bind", "listen", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom"})
+_SOCKET_METHODS = frozenset(
+    {"connect", "connect_ex", "bind", "listen", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom"}
+)
 _METHODS = _LOCK_METHODS | _CLOCK_METHODS | _RANDOM_METHODS | _SOCKET_METHODS

@@ -1,11 +1,12 @@
 """The call watcher: while workflow code runs on this lane it sees each call of C, and reports those that are not deterministic.
 
-`sys.setprofile` on Python 3.11, `sys.monitoring` from 3.12 on; for tests and development, because each call costs. An audit
-hook would be too blind: it has no event for clocks, randomness or locks.
+`sys.setprofile` on Python 3.11, `sys.monitoring` from 3.12 on; for tests and development, because each call
+costs. An audit hook would be too blind: it has no event for clocks, randomness or locks.
 
-A report names the author's line: the innermost frame that is neither ours nor the standard library's nor an installed
-package's, or the innermost that is not ours where there is none. What Hourglass itself does, logging, warnings, imports,
-time zone data and whatever stands inside `with workflow.unsafe():` does not count.
+A report names the author's line: the innermost frame that is neither ours nor the standard library's nor an
+installed package's, or the innermost that is not ours where there is none. What Hourglass itself does,
+logging, warnings, imports, time zone data and whatever stands inside `with workflow.unsafe():` does not
+count.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Sighting:
 
 
 class Watcher:
-    """Watches one lane's thread between `enter` and `exit`. With "warn" each place is logged once, with "error" reported."""
+    """Watches one lane's thread between `enter` and `exit`. With "warn" each place is logged once, with
+    "error" reported.
+    """
 
     def __init__(self, action: Action) -> None:
         self._action = action
@@ -76,7 +79,9 @@ class Watcher:
     def enter(self, run: Run) -> None:
         """Watch this thread from now on."""
         self._seen.clear()
-        self._stop = _start_profile(self._called) if sys.version_info < (3, 12) else _start_monitoring(self._called)
+        self._stop = (
+            _start_profile(self._called) if sys.version_info < (3, 12) else _start_monitoring(self._called)
+        )
 
     def exit(self) -> DeterminismError | None:
         """Watch no more; with "error", what was seen."""
@@ -136,17 +141,22 @@ def _author(frame: FrameType) -> FrameType | None:
 
 
 def _name(function: Any, frame: FrameType, author: FrameType) -> str:
-    """What the author called: the outermost function between their line and the clock, or the C function itself."""
-    inner: CodeType | None = None
+    """What the author called: the outermost function between their line and the clock, or the C function
+    itself.
+    """
+    inner: FrameType | None = None
     each: FrameType | None = frame
     while each is not None and each is not author:
-        inner, module = each.f_code, each.f_globals.get("__name__", "")
-        each = each.f_back
+        inner, each = each, each.f_back
     if inner is not None:
-        return f"{module}.{inner.co_qualname}()"
+        return f"{inner.f_globals.get('__name__', '')}.{inner.f_code.co_qualname}()"
     owner = getattr(function, "__self__", None)
     prefix = getattr(owner, "__name__", None) or type(owner).__name__
-    return f"{prefix}.{function.__name__}()".replace("posix.", "os.").replace("builtins.", "").replace("_io.", "")
+    return (
+        f"{prefix}.{function.__name__}()".replace("posix.", "os.")
+        .replace("builtins.", "")
+        .replace("_io.", "")
+    )
 
 
 # --- ways to see calls -----------------------------------------------------------------------------------------------
@@ -168,7 +178,9 @@ _watching = threading.local()
 
 
 def _start_monitoring(called: Callable[[Any, FrameType | None], None]) -> Callable[[], None]:
-    """Monitoring is the whole interpreter's: it is switched on while any lane watches, and asks each thread who watches."""
+    """Monitoring is the whole interpreter's: it is switched on while any lane watches, and asks each thread
+    who watches.
+    """
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     _watching.called = called
     with _monitor_lock:
@@ -199,7 +211,9 @@ def _on_call(code: CodeType, offset: int, function: Any, first: object) -> None:
 
 
 def _bound(function: Any, first: object) -> Any:
-    """Monitoring names the function of a method call and its first argument apart; the table wants them together."""
+    """Monitoring names the function of a method call and its first argument apart; the table wants them
+    together.
+    """
     if type(function).__name__ == "method_descriptor":
         try:
             return function.__get__(first)

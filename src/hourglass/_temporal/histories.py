@@ -48,8 +48,12 @@ def event_to_json(event: HistoryEvent) -> bytes:
 
 
 def check_history(history: bytes) -> None:
-    """Raise `HistoryError` where an encoded History message cannot be one of a run."""
-    _check(_parse(history))
+    """Raise `HistoryError` where an encoded History message cannot be replayed."""
+    parsed = _parse(history)
+    _check(parsed)
+    if len(parsed.events) == 1:
+        # Core would wait for ever for the task that is not there.
+        raise HistoryError("nothing to replay: the workflow of this history has not been given a task yet")
 
 
 def _parse(history: bytes) -> History:
@@ -124,22 +128,31 @@ def _check(history: History) -> None:
     events = history.events
     if not events:
         raise HistoryError("this history has no events")
+    _check_start(events[0])
     for at, event in enumerate(events, 1):
         if event.event_id != at:
             raise HistoryError(f"event {at} of this history carries the number {event.event_id}")
+        if at > 1 and event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            raise HistoryError(f"event {at} starts the workflow a second time")
         _check_attributes(event)
-    started = events[0].workflow_execution_started_event_attributes
-    if not started.workflow_type.name:
-        raise HistoryError("the first event of this history names no workflow type")
-    if not started.original_execution_run_id:
-        raise HistoryError("the first event of this history names no run (originalExecutionRunId)")
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED and at < len(events):
+            _check_task_end(events[at])
+
+
+def _check_start(event: HistoryEvent) -> None:
+    if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+        raise HistoryError("a history begins with the event that starts its workflow")
+    started = event.workflow_execution_started_event_attributes
+    for what, there in (
+        ("workflow type (workflowType)", bool(started.workflow_type.name)),
+        ("task queue (taskQueue)", started.HasField("task_queue")),
+        ("run (originalExecutionRunId)", bool(started.original_execution_run_id)),
+    ):
+        if not there:
+            raise HistoryError(f"the first event of this history names no {what}")
 
 
 def _check_attributes(event: HistoryEvent) -> None:
-    if event.event_id == 1 and event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-        raise HistoryError("a history begins with the event that starts its workflow")
-    if event.event_id > 1 and event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-        raise HistoryError(f"event {event.event_id} starts the workflow a second time")
     try:
         name = EventType.Name(event.event_type)
     except ValueError:
@@ -148,3 +161,18 @@ def _check_attributes(event: HistoryEvent) -> None:
     expected = name.removeprefix("EVENT_TYPE_").lower() + "_event_attributes"
     if attributes != expected:
         raise HistoryError(f"event {event.event_id} ({name}) carries {attributes or 'no attributes'}")
+
+
+def _check_task_end(event: HistoryEvent) -> None:
+    # Core's replay worker panics on anything else, and then never answers.
+    if event.event_type not in _TASK_ENDS:
+        raise HistoryError(f"event {event.event_id} cannot follow the start of a workflow task")
+
+
+_TASK_ENDS = (
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+)

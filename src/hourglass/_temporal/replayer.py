@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from hourglass._bridge.handle import HandleBroken, HandleConfig
+from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation
 from hourglass._temporal import core
+from hourglass._temporal.activations import activation_from_proto
+from hourglass._temporal.completions import completion_to_proto
 from hourglass._temporal.configs import replay_settings
 from hourglass._temporal.handle import CoreHandle
 from hourglass._temporal.histories import check_history, history_from_events
@@ -26,15 +30,27 @@ class ReplayHandle(CoreHandle):
 
     async def push(self, workflow_id: str, history: bytes | Iterable[bytes]) -> None:
         """Replay a history: an encoded History message, or its events in JSON. Raises `HistoryError`."""
-        if isinstance(history, bytes):
-            check_history(history)
-            encoded = history
-        else:
-            encoded = history_from_events(history)
+        encoded = history if isinstance(history, bytes) else history_from_events(history)
+        check_history(encoded)
         try:
             await asyncio.shield(core.push_history(self._pusher, workflow_id, encoded))
         except RuntimeError as error:
             raise HandleBroken(f"Core takes no more histories: {error}") from None
+
+    # A session drives this handle alone, from one task that is cancelled only to be left behind. So Core's futures
+    # are awaited as they are: the tasks and shields of `CoreHandle` would cost as much as Core itself.
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        try:
+            data = await core.poll_activation(self._worker)
+        except core.PollShutdown:
+            raise Shutdown("the replay worker is shut down") from None
+        return activation_from_proto(data)
+
+    async def complete_activation(self, completion: Completion) -> None:
+        """Answer an activation. Core refuses nothing here that our own translation has made."""
+        await core.complete_activation(self._worker, completion_to_proto(completion, self._own))
 
     def initiate_shutdown(self) -> None:
         """Take no more histories."""

@@ -3,10 +3,10 @@
     @activity.defn(start_to_close_timeout=30)
     def charge(order_id: str, cents: int) -> str: ...
 
-Called inside a workflow, `charge("o-1", 500)` runs durably: with timeouts, retries and its result on record. Called
-anywhere else it is a plain call. `.start` begins it without waiting, `.local` runs it on the workflow's own worker,
-`.options(…)` changes how one call is made, `.fn` is the function itself. A method can be an activity too: hand an
-instance to the worker, and call `Payments.refund("o-1")` in the workflow.
+Called inside a workflow, `charge("o-1", 500)` runs durably: with timeouts, retries and its result on record.
+Called anywhere else it is a plain call. `.start` begins it without waiting, `.local` runs it on the
+workflow's own worker, `.options(…)` changes how one call is made, `.fn` is the function itself. A method can
+be an activity too: hand an instance to the worker, and call `Payments.refund("o-1")` in the workflow.
 
 Activities run at least once. An attempt whose end nobody heard of is made again, so make them idempotent.
 """

@@ -1,12 +1,12 @@
 """What can be called inside a running activity, and the context that a worker sets around one.
 
-The context travels in a context variable: into the activity's thread, its asyncio tasks and `asyncio.to_thread`. It knows
-no engine: heartbeats leave through the function it was given.
+The context travels in a context variable: into the activity's thread, its asyncio tasks and
+`asyncio.to_thread`. It knows no engine: heartbeats leave through the function it was given.
 
 Invariants:
 
-- Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; `wait_cancelled` tells it and thereby
-  delivers it. Coroutines are cancelled by their loop instead, and `heartbeat` never raises there.
+- Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; `wait_cancelled` tells it and
+  thereby delivers it. Coroutines are cancelled by their loop instead, and `heartbeat` never raises there.
 - Details are encoded in the activity's own thread, so that a bad value fails where it was given.
 """
 
@@ -65,7 +65,9 @@ class DeferredCompletion(BaseException):
 
 
 class ActivityContext:
-    """One running attempt, seen from inside. Made by whoever runs it; its methods may be called in any thread."""
+    """One running attempt, seen from inside. Made by whoever runs it; its methods may be called in any
+    thread.
+    """
 
     def __init__(self, info: Info, send: Callable[[Payloads], object]) -> None:
         self.info = info
@@ -154,8 +156,8 @@ def cancelled() -> bool:
 def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
     """Block this thread until the activity is asked to stop: True then, False if the time passes first.
 
-    A True takes the request: you know now, and `heartbeat` will not raise any more. In `async def` activities catch
-    `asyncio.CancelledError` instead.
+    A True takes the request: you know now, and `heartbeat` will not raise any more. In `async def` activities
+    catch `asyncio.CancelledError` instead.
     """
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     context = _require("wait_cancelled()")
@@ -170,8 +172,8 @@ def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
 def complete_async() -> NoReturn:
     """Leave the activity without ending it: somebody else completes it, by `info().task_token` or by its ids.
 
-    Nobody beats for it after that, so it needs `@activity.defn(heartbeat_timeout=None)`, or a timeout of your own and
-    heartbeats from whoever completes it.
+    Nobody beats for it after that, so it needs `@activity.defn(heartbeat_timeout=None)`, or a timeout of your
+    own and heartbeats from whoever completes it.
     """
     context = _require("complete_async()")
     facts = context.info
@@ -203,7 +205,8 @@ class _ActivityLogger(logging.LoggerAdapter[logging.Logger]):
         }
         kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
         place = f"{facts.activity_type} {facts.activity_id}, attempt {facts.attempt}, workflow {facts.workflow_id}"
-        # The message may still be formatted with arguments, or not: a per cent sign would mean something in one case only.
+        # The message may still be formatted with arguments, or not: a per cent sign would mean something in
+        # one case only.
         return f"{msg} ({place.replace('%', '_')})", kwargs
 
 

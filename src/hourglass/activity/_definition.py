@@ -1,7 +1,8 @@
 """`@activity.defn`: a function or method that a workflow can call durably, and that stays a function elsewhere.
 
-Who calls decides, at the moment of the call: a fiber of a run gets a durable call by name, everybody else a plain one.
-A method is known to be one when its class is made (`__set_name__`); until then nothing is fixed about its signature.
+Who calls decides, at the moment of the call: a fiber of a run gets a durable call by name, everybody else a
+plain one. A method is known to be one when its class is made (`__set_name__`); until then nothing is fixed
+about its signature.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
+from hourglass._engine.fibers import Task
 from hourglass._engine.operations import start_activity
 from hourglass._engine.options import ActivitySettings
-from hourglass._engine.fibers import Task
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.activity._plain import check_plain_call
@@ -33,7 +34,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ActivityDefinition:
-    """What a worker needs to run an activity: its type name, the function to call, and how its arguments travel."""
+    """What a worker needs to run an activity: its type name, the function to call, and how its arguments
+    travel.
+    """
 
     name: str
     fn: Callable[..., Any]
@@ -89,7 +92,7 @@ class Activity(Generic[P, R]):
         """The function itself (bound, if this was reached through an instance): calling it is never durable."""
         if self._instance is None:
             return self._function
-        return cast("Callable[..., Any]", self._function.__get__(self._instance))  # type: ignore[attr-defined]
+        return MethodType(self._function, self._instance)
 
     @property
     def __hourglass_activity__(self) -> ActivityDefinition:
@@ -106,7 +109,7 @@ class Activity(Generic[P, R]):
         """Inside a workflow: run it durably and wait for its result. Elsewhere: call the function."""
         run = current_run()
         if run is not None:
-            return cast(R, self._start(run, args, kwargs, local=False).result())
+            return self._start(run, args, kwargs, local=False).result()
         return cast(R, self._call_plainly(args, kwargs))
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
@@ -115,7 +118,7 @@ class Activity(Generic[P, R]):
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it on this workflow's own worker, within the workflow task: for short work. In workflows only."""
-        return cast(R, self._start(self._run("local"), args, kwargs, local=True).result())
+        return self._start(self._run("local"), args, kwargs, local=True).result()
 
     def start_local(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
         """Begin it on this workflow's own worker without waiting. In workflows only."""
@@ -201,14 +204,17 @@ def defn(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
 def defn(fn: Callable[P, R], /) -> Activity[P, R]: ...
 @overload
 def defn(
-    *, name: str | None = None, executor: Literal["thread", "process"] = "thread", **options: Unpack[ActivityOptions]
+    *,
+    name: str | None = None,
+    executor: Literal["thread", "process"] = "thread",
+    **options: Unpack[ActivityOptions],
 ) -> _Decorator: ...
 def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread", **options: Any) -> Any:
     """Make a function or method an activity.
 
     `name` is its type on the wire (default: the function's name). Options are defaults for every call; see
-    `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes. `executor` says where a `def`
-    activity runs; `async def` ones run on the worker's activity loop.
+    `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes. `executor` says where
+    a `def` activity runs; `async def` ones run on the worker's activity loop.
     """
     if fn is None:
         return functools.partial(_define, name=name, executor=executor, options=options)
@@ -218,7 +224,9 @@ def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread"
 def _define(fn: Any, /, *, name: str | None, executor: str, options: dict[str, Any]) -> Activity[..., Any]:
     _check_function(fn)
     if executor not in ("thread", "process"):
-        raise DefinitionError(f"activity {fn.__qualname__}: executor must be 'thread' or 'process', not {executor!r}")
+        raise DefinitionError(
+            f"activity {fn.__qualname__}: executor must be 'thread' or 'process', not {executor!r}"
+        )
     if executor == "process":
         raise DefinitionError(
             f"activity {fn.__qualname__}: executor='process' comes later; use 'thread', and a process pool of your own "
@@ -238,7 +246,9 @@ def _check_function(fn: Any) -> None:
             f"put @activity.defn below @{type(fn).__name__} on {fn.__func__.__qualname__}, next to the function"
         )
     if not isinstance(fn, FunctionType):
-        raise DefinitionError(f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}")
+        raise DefinitionError(
+            f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}"
+        )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"activity {fn.__qualname__} is a generator: an activity returns its result")
 

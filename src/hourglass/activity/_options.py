@@ -1,10 +1,11 @@
 """An activity's options: what an author may write, checked where it is written, as `ActivitySettings`.
 
-Heartbeats are of two kinds. An author who gives no `heartbeat_timeout` gets automatic ones: the timeout is exactly
-`LIVENESS_TIMEOUT`, and the worker that runs the attempt beats by itself as long as its process lives. A timeout that the
-author gives is a promise of progress: only calls of `activity.heartbeat` count. The worker tells the two apart by the value
-alone, so a promise of exactly that length is scheduled a millisecond longer. None asks for no heartbeats at all: for
-activities that are completed from outside, or run by a worker of another SDK.
+Heartbeats are of two kinds. An author who gives no `heartbeat_timeout` gets automatic ones: the timeout is
+exactly `LIVENESS_TIMEOUT`, and the worker that runs the attempt beats by itself as long as its process lives.
+A timeout that the author gives is a promise of progress: only calls of `activity.heartbeat` count. The worker
+tells the two apart by the value alone, so a promise of exactly that length is scheduled a millisecond longer.
+None asks for no heartbeats at all: for activities that are completed from outside, or run by a worker of
+another SDK.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class ActivityOptions(TypedDict, total=False):
 
 
 DEFAULTS = ActivitySettings(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT)
-"""What an author's own activity is scheduled with: ten minutes an attempt, Temporal's retries, automatic heartbeats."""
+"""What an author's own activity is scheduled with: ten minutes an attempt, Temporal's retries, automatic
+heartbeats.
+"""
 
 FOREIGN_DEFAULTS = ActivitySettings(start_to_close_timeout=600.0)
 """The same for an activity known by name only: nobody may be there to send automatic heartbeats."""

@@ -1,7 +1,8 @@
 """Plain calls in a process that runs a worker: allowed, but a thread pool inside a workflow would charge cards for real.
 
-Workers say here that they live; the number is process-wide because a thread cannot tell whose workflow it belongs to. The
-threads that run workflow code say so too: what is called there outside any workflow is a finaliser's doing.
+Workers say here that they live; the number is process-wide because a thread cannot tell whose workflow it
+belongs to. The threads that run workflow code say so too: what is called there outside any workflow is a
+finaliser's doing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def runs_workflows() -> None:
 
 
 def check_plain_call(name: str, stacklevel: int) -> None:
-    """Warn, once per place, if a worker lives here; refuse in a thread of workflows. `stacklevel` as in `warnings.warn`."""
+    """Warn, once per place, if a worker lives here; refuse in a thread of workflows. `stacklevel` as in
+    `warnings.warn`.
+    """
     if getattr(_thread, "runs_workflows", False):
         raise UsageError(
             f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
@@ -21,6 +21,9 @@ from hourglass.client._session import Session, open_link
 from hourglass.client._values import WorkflowDescription, WorkflowExecution
 from hourglass.converter import Codec, Converter, default_converter
 from hourglass.workflow import Channel
+
+if TYPE_CHECKING:  # stands above us: loaded only where a history is asked for
+    from hourglass.replay import History
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -207,9 +210,10 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         """Look at the workflow: its status, times, memo and what it waits for."""
         return await self._session.arun(_operations.describe(self._session, self._reference, rpc_timeout))
 
-    async def history(self) -> Any:
-        """Its history, as `hourglass.replay.History`."""
-        return await self._session.arun(_operations.history(self._reference))
+    async def history(self) -> History:
+        """Its history. Payloads stay as they travel: a codec is not applied."""
+        history: History = await self._session.arun(_operations.history(self._reference))
+        return history
 
 
 class AsyncActivityHandle(ActivityHandleFacts):

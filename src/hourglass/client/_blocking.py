@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
@@ -17,6 +17,9 @@ from hourglass.client._session import Session, open_link
 from hourglass.client._values import WorkflowDescription, WorkflowExecution
 from hourglass.converter import Codec, Converter, default_converter
 from hourglass.workflow import Channel
+
+if TYPE_CHECKING:  # stands above us: loaded only where a history is asked for
+    from hourglass.replay import History
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -191,9 +194,10 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         """Look at the workflow: its status, times, memo and what it waits for."""
         return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
 
-    def history(self) -> Any:
-        """Its history, as `hourglass.replay.History`."""
-        return self._session.run(_operations.history(self._reference))
+    def history(self) -> History:
+        """Its history. Payloads stay as they travel: a codec is not applied."""
+        history: History = self._session.run(_operations.history(self._reference))
+        return history
 
 
 class ActivityHandle(ActivityHandleFacts):

@@ -43,6 +43,8 @@ def type_name(hint: Any) -> str:
         return "None"
     if isinstance(hint, type) and not typing.get_args(hint):
         return hint.__name__
+    if is_union(hint):
+        return " | ".join(type_name(member) for member in typing.get_args(hint))
     return str(hint).replace("typing.", "")
 
 

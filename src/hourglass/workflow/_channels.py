@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from hourglass._engine.context import LiveRun
 from hourglass._engine.definition import check_name
@@ -22,7 +22,13 @@ class Channel(Generic[T]):
     outside. On the wire a message is a signal of this name with one argument.
     """
 
-    def __init__(self, name: str, type: type[T] | Any = Any) -> None:
+    @overload
+    def __init__(self: Channel[Any], name: str) -> None: ...
+    @overload
+    def __init__(self, name: str, type: type[T]) -> None: ...
+    @overload
+    def __init__(self, name: str, type: object) -> None: ...
+    def __init__(self, name: str, type: object = Any) -> None:
         self.name = check_name(name, "a channel")
         self.type: Any = type
 

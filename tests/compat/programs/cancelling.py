@@ -353,3 +353,16 @@ class CancelOtherWaiter:
             await act("echo", "main")
         await asyncio.gather(watcher, handle)
         return seen
+
+
+@program()
+class ReactsAfterClose:
+    """The run closes while a task that it cancelled still reacts: in a later activation of the same task."""
+
+    @workflow.run
+    async def run(self) -> str:
+        task = asyncio.create_task(asyncio.wait_for(start("gated", "never"), 60))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        task.cancel()
+        return "done"

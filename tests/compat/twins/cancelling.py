@@ -8,7 +8,7 @@ from hourglass import workflow
 from hourglass.errors import ActivityError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType
 
-from ._corpus import act, start, twin
+from ._corpus import act, start, twin, wait_for
 
 
 @twin("CancelDuringActivity")
@@ -276,3 +276,13 @@ def cancel_other_waiter() -> list[str]:
         act("echo", "main")
     workflow.gather(watcher, handle)
     return seen
+
+
+@twin("ReactsAfterClose")
+def reacts_after_close() -> str:
+    handle = start("gated", "never")
+    task = workflow.spawn(wait_for, handle, 60)
+    for _ in range(3):
+        workflow.sleep(0)
+    task.cancel()
+    return "done"

@@ -1,0 +1,158 @@
+"""The small parts of the embedded engine: clocks, tables, and the JSON form of every kind of event."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import get_args
+
+import msgspec
+import pytest
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
+
+from hourglass._bridge.service import REQUESTS
+from hourglass._embedded import RealClock, VirtualClock
+from hourglass._embedded import history as h
+from hourglass._embedded.failure_json import failure_json
+from hourglass._embedded.history_json import TASK_FAILURE_CAUSES, duration_json, event_json, time_json
+from hourglass._embedded.requests import HANDLERS
+from hourglass._engine.events import RetryRule
+from hourglass.converter import Failure, FailureInfo, Payload
+from hourglass.errors import RetryState
+
+from .memory_world import run_async, text
+
+
+def test_virtual_time_moves_only_when_told() -> None:
+    """Callbacks run at their own time, in order; a cancelled one never; one may ask for another."""
+    clock = VirtualClock(0)
+    log: list[tuple[int, str]] = []
+
+    def note(what: str) -> None:
+        log.append((clock.now_ns(), what))
+
+    clock.call_at(2, lambda: note("second"))
+    clock.call_at(1, lambda: clock.call_at(1, lambda: note("nested")) and note("first"))
+    clock.call_at(1, lambda: note("never"))()
+    clock.call_at(2, lambda: note("third"))
+    assert clock.next_due_ns() == 1
+    clock.advance(3e-9)
+    assert log == [(1, "first"), (1, "nested"), (2, "second"), (2, "third")]
+    assert (clock.now_ns(), clock.advance_to_next()) == (3, False)
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.advance(-1)
+
+
+def test_a_callback_that_is_overdue_does_not_turn_time_back() -> None:
+    """What was due before now runs now."""
+    clock = VirtualClock(10)
+    seen: list[int] = []
+    clock.call_at(5, lambda: seen.append(clock.now_ns()))
+    assert clock.advance_to_next()
+    assert seen == [10]
+
+
+def test_the_real_clock_calls_back_on_its_loop() -> None:
+    """A callback that is due runs on the running loop; one that was cancelled does not."""
+
+    async def body() -> None:
+        clock = RealClock()
+        done = asyncio.get_running_loop().create_future()
+        clock.call_at(clock.now_ns(), lambda: pytest.fail("cancelled"))()
+        clock.call_at(clock.now_ns() + 1000, lambda: done.set_result(clock.now_ns()))
+        assert await done <= clock.now_ns()
+
+    run_async(body)
+
+
+def test_the_real_clock_sleeps_in_pieces() -> None:
+    """A callback far ahead wakes now and then to look at the wall clock, and runs only when its time has come."""
+
+    async def body() -> None:
+        clock = RealClock()
+        clock.longest_nap = 0.0
+        offsets = iter([0, 0, 5, 10**12])
+        start = clock.now_ns()
+        clock.now_ns = lambda: start + next(offsets)  # type: ignore[method-assign]
+        done = asyncio.get_running_loop().create_future()
+        clock.call_at(start + 10**12, lambda: done.set_result(None))
+        await done
+        assert next(offsets, "used up") == "used up"
+
+    run_async(body)
+
+
+def test_every_request_has_a_handler() -> None:
+    """The table of handlers and the list of requests are the same."""
+    assert set(HANDLERS) == set(REQUESTS)
+
+
+def _example(kind: type[h.Attributes]) -> h.Attributes:
+    """An event of this kind with every field set."""
+    values: dict[type | object, object] = {
+        str: "x",
+        int: 7,
+        float: 1.5,
+        bool: True,
+        RetryRule: RetryRule(maximum_interval=9.0, maximum_attempts=3, non_retryable_error_types=("E",)),
+        RetryState: RetryState.TIMEOUT,
+        h.Initiator: h.Initiator.RETRY,
+        Failure: Failure("m", source="s", stack_trace="t"),
+        Payload: text("p"),
+    }
+    made: dict[str, object] = {}
+    for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
+        hint = kind.__annotations__.get(field.name)
+        if field.name == "cause":
+            made[field.name] = 14
+            continue
+        made[field.name] = next(
+            (
+                value
+                for key, value in values.items()
+                if getattr(key, "__name__", "") == str(hint).split(" |")[0]
+            ),
+            None,
+        ) or {"Payloads": (text("p"),), "Fields": {"k": text("p")}, "h.Fields": {"k": text("p")}}.get(
+            str(hint), (1, 1001)
+        )
+    return msgspec.convert(msgspec.to_builtins(kind(**made)), kind)
+
+
+@pytest.mark.parametrize("kind", h.KINDS, ids=lambda kind: kind.__name__)
+def test_temporal_reads_every_kind_of_event(kind: type[h.Attributes]) -> None:
+    """Protobuf's strict JSON reader takes every field of every kind, under Temporal's own names."""
+    from google.protobuf.json_format import MessageToDict, Parse
+
+    document = event_json(h.HistoryEvent(3, 1_700_000_000_123_456_789, _example(kind)))
+    proto = Parse(document, ProtoEvent())
+    assert proto.event_id == 3
+    attributes = proto.WhichOneof("attributes")
+    assert attributes == EventType.Name(proto.event_type)[len("EVENT_TYPE_") :].lower() + "_event_attributes"
+    key = kind.__name__[0].lower() + kind.__name__[1:] + "EventAttributes"
+    assert set(MessageToDict(proto)[key]) == set(json.loads(document)[key])
+
+
+def test_every_kind_of_failure_is_read() -> None:
+    """Each failure info has the JSON name that Temporal knows."""
+    from google.protobuf.json_format import Parse
+    from temporalio.api.failure.v1 import Failure as ProtoFailure
+
+    for info in get_args(FailureInfo):
+        document = failure_json(Failure("m", info(), cause=Failure("c"), encoded_attributes=text("e")))
+        proto = Parse(json.dumps(document), ProtoFailure())
+        assert proto.WhichOneof("failure_info") is not None
+        assert (proto.message, proto.cause.message) == ("m", "c")
+
+
+def test_the_names_of_causes_are_temporals() -> None:
+    """Numbers and names of task failures agree with Temporal's."""
+    for number, name in TASK_FAILURE_CAUSES.items():
+        assert WorkflowTaskFailedCause.Value(f"WORKFLOW_TASK_FAILED_CAUSE_{name}") == number
+
+
+def test_times_and_durations() -> None:
+    """Nanoseconds survive."""
+    assert time_json(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
+    assert [duration_json(each) for each in (0.0, 0.5, 30.0, 100.25)] == ["0s", "0.5s", "30s", "100.25s"]

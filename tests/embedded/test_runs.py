@@ -1,0 +1,624 @@
+"""Runs on the in-memory engine as a worker and a client see them: order, signals, queries, ends, evictions, ids."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hourglass._bridge import service as s
+from hourglass._bridge.handle import HandleConfig, Shutdown
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.converter import Failure
+from hourglass.errors import (
+    ConnectionFailedError,
+    QueryFailedError,
+    ServiceError,
+    ServiceTimeoutError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
+)
+
+from .memory_world import World, app_failure, run_async, settle, text
+
+DAY = 86_400
+
+
+def signal(name: str = "s", request_id: str = "") -> s.SignalWorkflow:
+    return s.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
+
+
+def test_the_first_activation_begins_with_the_start() -> None:
+    """RunStarted comes first, with the facts of the run; time and length are those of the task's start."""
+
+    async def body() -> None:
+        world = await World.new()
+        world.clock.advance(5)
+        started = await world.start(
+            arguments=(text("a"),), memo={"m": text("1")}, signal_name="s", execution_timeout=60.0
+        )
+        activation = await world.activation()
+        first, second = activation.events
+        assert isinstance(first, e.RunStarted)
+        assert (first.workflow_id, first.workflow_type, first.arguments) == ("w", "W", (text("a"),))
+        assert (first.attempt, first.memo, first.execution_timeout) == (1, {"m": text("1")}, 60.0)
+        assert first.first_execution_run_id == started.run_id
+        assert second == e.SignalReceived("s")
+        assert (activation.timestamp_ns, activation.history_length) == (world.clock.now_ns(), 4)
+        assert (activation.is_replaying, activation.flags) == (False, ())
+        await world.close()
+
+    run_async(body)
+
+
+def test_thirty_days_pass_in_no_time() -> None:
+    """A timer of thirty days fires when the virtual clock is told to go on, and not before."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartTimer(1, 30 * DAY * 10**9))
+        world.clock.advance(30 * DAY - 1)
+        assert world.connection.engine.is_idle
+        world.clock.advance_to_next()
+        activation = await world.activation()
+        assert activation.events == (e.TimerFired(1),)
+        assert activation.timestamp_ns - world.seen[0].timestamp_ns == 30 * DAY * 10**9
+        await world.complete(run_id, c.CompleteRun(text("done")))
+        assert await world.outcome() == s.RunCompleted((text("done"),))
+        await world.close()
+
+    run_async(body)
+
+
+def test_signals_come_before_other_events_and_flags_come_back() -> None:
+    """Within an activation signals precede what happened before them; recorded flags are offered later."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartTimer(1, 10**9), flags=(1001,))
+        world.clock.advance(1)
+        await world.call(signal("late", "r1"))
+        await world.call(signal("late", "r1"))  # the same request again
+        activation = await world.activation()
+        assert activation.events == (e.SignalReceived("late"), e.TimerFired(1))
+        assert activation.flags == (1001,)
+        await world.close()
+
+    run_async(body)
+
+
+def test_what_happens_during_a_task_leads_to_another() -> None:
+    """A signal that arrives while a task is out is written after the task's commands and wants a new task."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.call(signal())
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        assert world.kinds()[3:] == [
+            "WorkflowTaskCompleted",
+            "TimerStarted",
+            "WorkflowExecutionSignaled",
+            "WorkflowTaskScheduled",
+        ]
+        assert (await world.activation()).events == (e.SignalReceived("s"),)
+        await world.close()
+
+    run_async(body)
+
+
+def test_closing_while_something_arrived_is_refused() -> None:
+    """UnhandledCommand: the run is evicted and done again, now with what had arrived."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.call(signal())
+        await world.complete(run_id, c.StartTimer(1, 10**9), c.CompleteRun(text("early")))
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        assert evicted.reason == "UNHANDLED_COMMAND"
+        await world.complete(run_id)
+        again = await world.activation()
+        assert [type(event) for event in again.events] == [e.RunStarted, e.SignalReceived]
+        assert not again.is_replaying
+        assert "TimerStarted" not in world.kinds()
+        await world.complete(run_id, c.CompleteRun(text("late")))
+        assert await world.outcome() == s.RunCompleted((text("late"),))
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_timer_that_fired_unheard_can_still_be_cancelled() -> None:
+    """A timer that fires while the worker cancels it has never fired: history shows the cancellation alone."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        await world.call(signal())
+        await world.activation()
+        world.clock.advance(1)
+        await world.complete(run_id, c.CancelTimer(1))
+        assert world.kinds()[-1] == "TimerCanceled"
+        assert "TimerFired" not in world.kinds()
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_failed_task_is_redone_from_history_with_back_off() -> None:
+    """The run is evicted and replayed at once; from the second failure on the task waits, and leaves no events."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        world.clock.advance(1)
+        for wait in (0.0, 10.0, 20.0):
+            world.clock.advance(wait)
+            activation = await world.activation()
+            if activation.is_replaying:
+                assert isinstance(activation.events[0], e.RunStarted)
+                await world.complete(run_id, c.StartTimer(1, 10**9))
+                activation = await world.activation()
+            assert (activation.events, activation.is_replaying) == ((e.TimerFired(1),), False)
+            await world.fail(run_id)
+            (evicted,) = (await world.activation()).events
+            assert isinstance(evicted, e.RunEvicted)
+            assert evicted.reason == "LANG_FAIL"
+            await world.complete(run_id)
+        assert world.kinds().count("WorkflowTaskFailed") == 1
+        description = await world.call(s.DescribeWorkflow(workflow_id="w"))
+        assert description.task_attempt == 4
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_task_that_is_not_answered_in_time_is_offered_again() -> None:
+    """After the task timeout the late answer is refused with TASK_NOT_FOUND and the task is done again."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        world.clock.advance(10)
+        assert world.kinds()[-1] == "WorkflowTaskTimedOut"
+        await world.complete(run_id, c.CompleteRun(text("late")))
+        (evicted,) = (await world.activation()).events
+        assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine did not take the task's completion")
+        await world.complete(run_id)
+        assert isinstance((await world.activation()).events[0], e.RunStarted)
+        await world.complete(run_id, c.CompleteRun(text("now")))
+        assert await world.outcome() == s.RunCompleted((text("now"),))
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_changed_workflow_is_found_out_on_replay() -> None:
+    """Commands that do not fit the history fail the task as nondeterministic and say what was expected."""
+
+    async def body() -> None:
+        world = await World.new(max_cached_workflows=0)
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        await world.activation()  # evicted, for nothing is cached
+        await world.complete(run_id)
+        world.clock.advance(1)
+        await world.activation()
+        await world.complete(run_id, c.ScheduleActivity(seq=1, activity_id="1", activity_type="other"))
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        assert evicted.reason == "NONDETERMINISM"
+        assert "TimerStarted 1" in evicted.message
+        assert "'other'" in evicted.message
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_command_that_is_not_supported_yet_fails_the_task_and_says_so() -> None:
+    """Children, external signals and local activities are refused by name, not ignored."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartChildWorkflow(seq=1, workflow_id="c", workflow_type="C"))
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        assert "StartChildWorkflow is not supported" in evicted.message
+        assert world.kinds()[-1] == "WorkflowTaskFailed"
+        await world.close()
+
+    run_async(body)
+
+
+# --- queries ----------------------------------------------------------------------------------------------
+
+
+def test_queries_come_alone_and_after_the_rest() -> None:
+    """A query waits for the task that was wanted before it, comes alone, replaying, and leaves no trace."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        asked = asyncio.create_task(world.call(s.QueryWorkflow(workflow_id="w", query_name="state")))
+        await settle()
+        assert isinstance((await world.activation()).events[0], e.RunStarted)
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        before = world.kinds()
+        activation = await world.activation()
+        (query,) = activation.events
+        assert isinstance(query, e.QueryReceived)
+        assert (query.name, activation.is_replaying) == ("state", True)
+        await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
+        assert await asked == s.QueryAnswer((text("fine"),))
+        assert world.kinds() == before
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_closed_run_is_replayed_for_a_query() -> None:
+    """Whoever asks a closed run gets an answer: the run is replayed, its terminal command matched, then asked."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        commands = (c.CompleteRun(text("r")), c.SetPatchMarker("p"), c.CompleteRun(text("second")))
+        await world.activation()
+        await world.complete(run_id, *commands)
+        await world.activation()
+        await world.complete(run_id)
+        asked = asyncio.create_task(world.call(s.QueryWorkflow(workflow_id="w", query_name="state")))
+        await settle()
+        replayed = await world.activation()
+        assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
+        assert replayed.is_replaying
+        await world.complete(run_id, *commands)
+        (query,) = (await world.activation()).events
+        assert isinstance(query, e.QueryReceived)
+        await world.complete(run_id, c.AnswerQuery(query.id, failure=Failure("no such query")))
+        with pytest.raises(QueryFailedError, match="no such query"):
+            await asked
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_query_without_a_worker_is_refused_and_one_without_an_answer_times_out() -> None:
+    """Nobody hangs on a question: no poller is an error at once, no answer one after the call's time limit."""
+
+    async def body() -> None:
+        world = await World.new()
+        await world.start(task_queue="elsewhere")
+        with pytest.raises(ServiceError, match="no poller"):
+            await world.call(s.QueryWorkflow(workflow_id="w", query_name="q"))
+        await world.start("v")
+        with pytest.raises(ServiceTimeoutError):
+            await world.call(s.QueryWorkflow(workflow_id="v", query_name="q", rpc_timeout=0.0))
+        await world.close()
+
+    run_async(body)
+
+
+# --- ends -------------------------------------------------------------------------------------------------
+
+
+def test_cancel_terminate_and_what_comes_after() -> None:
+    """Cancellation is an event for the run; termination ends it unasked; a closed run takes neither signal nor end."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id)
+        for _ in range(2):
+            await world.call(s.CancelWorkflow(workflow_id="w", request_id="", reason="stop"))
+        assert (await world.activation()).events == (e.CancelRequested("stop"),)
+        await world.complete(run_id, c.CancelRun())
+        assert await world.outcome() == s.RunCanceled()
+        other = (await world.start("v")).run_id
+        await world.call(s.TerminateWorkflow(workflow_id="v", run_id=other, reason="why"))
+        assert await world.outcome("v") == s.RunTerminated("why")
+        await world.call(s.CancelWorkflow(workflow_id="v", request_id=""))
+        for request in (
+            signal(),
+            s.TerminateWorkflow(workflow_id="v"),
+            s.DescribeWorkflow(workflow_id="nobody"),
+            s.TerminateWorkflow(workflow_id="v", first_execution_run_id="another"),
+        ):
+            with pytest.raises(WorkflowNotFoundError):
+                await world.call(request)  # type: ignore[arg-type]
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_cached_run_that_is_terminated_is_evicted() -> None:
+    """The worker is told to forget a run that was ended from outside."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id)
+        await world.call(s.TerminateWorkflow(workflow_id="w"))
+        (evicted,) = (await world.activation()).events
+        assert evicted == e.RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
+        await world.complete(run_id)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_run_times_out() -> None:
+    """The run timeout ends a run, also one that nobody works on."""
+
+    async def body() -> None:
+        world = await World.new()
+        await world.start(run_timeout=60.0)
+        world.clock.advance(59)
+        assert isinstance(await world.outcome(), s.StillOpen)
+        world.clock.advance(1)
+        assert await world.outcome() == s.RunTimedOut()
+        await world.close()
+
+    run_async(body)
+
+
+def test_continue_as_new_and_retries_make_a_chain() -> None:
+    """Continue-as-new begins the next run at once, a failed attempt after its back-off; both know whence they come."""
+
+    async def body() -> None:
+        world = await World.new()
+        first = (
+            await world.start(retry_policy=e.RetryRule(maximum_attempts=2), memo={"m": text("1")})
+        ).run_id
+        await world.activation()
+        await world.complete(first, c.ContinueAsNew(arguments=(text("next"),)))
+        outcome = await world.outcome(run_id=first)
+        assert isinstance(outcome, s.RunContinued)
+        await world.activation()
+        await world.complete(first)
+        (second,) = (await world.activation()).events
+        assert isinstance(second, e.RunStarted)
+        assert (second.arguments, second.continued_run_id) == ((text("next"),), first)
+        assert (second.first_execution_run_id, second.memo) == (first, {"m": text("1")})
+        await world.complete(outcome.new_run_id, c.FailRun(app_failure("no")))
+        failed = await world.outcome(run_id=outcome.new_run_id)
+        assert isinstance(failed, s.RunFailed)
+        assert failed.new_run_id
+        await world.activation()
+        await world.complete(outcome.new_run_id)
+        assert world.handle._next_activation() is None
+        world.clock.advance(1)
+        (third,) = (await world.activation()).events
+        assert isinstance(third, e.RunStarted)
+        assert (third.attempt, third.last_failure) == (2, app_failure("no"))
+        await world.complete(failed.new_run_id, c.FailRun(app_failure("no")))
+        assert await world.outcome() == s.RunFailed(app_failure("no"))
+        await world.close()
+
+    run_async(body)
+
+
+def test_waiting_for_the_close_wakes_at_the_close() -> None:
+    """A waiter gets the outcome when the run closes, and StillOpen when its patience ends first."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        assert await world.outcome() == s.StillOpen(run_id)
+        waiting = asyncio.create_task(world.call(s.WaitForClose(workflow_id="w")))
+        await world.activation()
+        assert not waiting.done()
+        await world.complete(run_id, c.CompleteRun(text("r")))
+        assert await waiting == s.RunCompleted((text("r"),))
+        await world.close()
+
+    run_async(body)
+
+
+def test_history_pages_can_wait_for_news() -> None:
+    """`wait_new` gives what is there, then waits for more, and ends with the run."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        page = await world.call(s.GetHistory(workflow_id="w", wait_new=True))
+        assert (len(page.events), page.next_page_token) == (2, b"2")
+        more = s.GetHistory(workflow_id="w", wait_new=True, next_page_token=page.next_page_token)
+        waiting = asyncio.create_task(world.call(more))
+        await settle()
+        assert not waiting.done()
+        await world.activation()
+        assert len((await waiting).events) == 1
+        await world.complete(run_id, c.CompleteRun(text("r")))
+        last = await world.call(s.GetHistory(workflow_id="w", wait_new=True, next_page_token=b"3"))
+        assert (len(last.events), last.next_page_token) == (2, b"")
+        await world.close()
+
+    run_async(body)
+
+
+# --- ids --------------------------------------------------------------------------------------------------
+
+
+def test_the_id_of_an_open_run_is_taken() -> None:
+    """By default a second start fails; policies use or replace the open run; the same request id is the same start."""
+
+    async def body() -> None:
+        world = await World.new()
+        first = (await world.start(request_id="r")).run_id
+        assert (await world.start(request_id="r")).run_id == first
+        with pytest.raises(WorkflowAlreadyStartedError) as taken:
+            await world.start(request_id="other")
+        assert taken.value.run_id == first
+        used = await world.start(id_conflict_policy=s.IdConflictPolicy.USE_EXISTING)
+        assert used == s.Started(first, started=False)
+        assert (await world.start(signal_name="hello")).run_id == first
+        assert world.kinds().count("WorkflowExecutionSignaled") == 1
+        replaced = await world.start(id_conflict_policy=s.IdConflictPolicy.TERMINATE_EXISTING)
+        assert replaced.run_id != first
+        assert isinstance(await world.outcome(run_id=first), s.RunTerminated)
+        await world.close()
+
+    run_async(body)
+
+
+def test_the_id_of_a_closed_run_is_free_unless_a_policy_says_no() -> None:
+    """REJECT_DUPLICATE never reuses an id; ALLOW_DUPLICATE_FAILED_ONLY does after a bad end alone."""
+
+    async def body() -> None:
+        world = await World.new()
+        await world.start()
+        await world.call(s.TerminateWorkflow(workflow_id="w"))
+        with pytest.raises(WorkflowAlreadyStartedError):
+            await world.start(id_reuse_policy=c.IdReusePolicy.REJECT_DUPLICATE)
+        failed_only = c.IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+        run_id = (await world.start(id_reuse_policy=failed_only)).run_id
+        await world.activation()
+        await world.complete(run_id, c.CompleteRun(text("r")))
+        with pytest.raises(WorkflowAlreadyStartedError):
+            await world.start(id_reuse_policy=failed_only)
+        await world.start()
+        await world.close()
+
+    run_async(body)
+
+
+def test_listing_filters_by_equality_and_refuses_the_rest() -> None:
+    """Equality on a few fields joined by AND is understood; anything else is an error that says so."""
+
+    async def body() -> None:
+        world = await World.new()
+        for number in range(3):
+            await world.start(f"w{number}", workflow_type="A" if number else "B")
+        await world.call(s.TerminateWorkflow(workflow_id="w2"))
+
+        async def ids(query: str) -> list[str]:
+            page = await world.call(s.ListWorkflows(query=query))
+            return [each.workflow_id for each in page.workflows]
+
+        assert await ids("") == ["w2", "w1", "w0"]
+        assert await ids("WorkflowType = 'A' AND ExecutionStatus='Running'") == ["w1"]
+        assert await ids('WorkflowId = "w0"') == ["w0"]
+        assert await world.call(s.CountWorkflows(query="WorkflowType = 'A'")) == s.Count(2)
+        page = await world.call(s.ListWorkflows(page_size=2))
+        rest = await world.call(s.ListWorkflows(page_size=2, next_page_token=page.next_page_token))
+        assert (len(page.workflows), len(rest.workflows), rest.next_page_token) == (2, 1, b"")
+        for bad in (
+            "WorkflowType > 'A'",
+            "Colour = 'red'",
+            "WorkflowType = 'A' OR x",
+            "WorkflowId = 'a' AND",
+        ):
+            with pytest.raises(ServiceError, match="not understood"):
+                await ids(bad)
+        await world.close()
+
+    run_async(body)
+
+
+# --- handles ----------------------------------------------------------------------------------------------
+
+
+def test_a_full_cache_evicts_the_least_recently_used() -> None:
+    """With room for one, a second run evicts the first, which is replayed when it is needed again."""
+
+    async def body() -> None:
+        world = await World.new(max_cached_workflows=1)
+        first = (await world.start("a")).run_id
+        await world.activation()
+        await world.complete(first, c.StartTimer(1, 10**9))
+        second = (await world.start("b")).run_id
+        evicted = await world.activation()
+        assert (evicted.run_id, type(evicted.events[0])) == (first, e.RunEvicted)
+        await world.complete(first)
+        assert (await world.activation()).run_id == second
+        await world.complete(second)
+        world.clock.advance(1)
+        await world.activation()
+        await world.complete(second)
+        replayed = await world.activation()
+        assert (replayed.run_id, replayed.is_replaying) == (first, True)
+        await world.close()
+
+    run_async(body)
+
+
+def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
+    """A cached run stays with its handle; when that one shuts down, the other gets it, from the beginning."""
+
+    async def body() -> None:
+        world = await World.new()
+        other = await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id)
+        await world.call(signal())
+        assert other._next_activation() is None
+        world.handle.initiate_shutdown()
+        with pytest.raises(Shutdown):
+            await world.handle.poll_activation()
+        with pytest.raises(Shutdown):
+            await world.handle.poll_activity()
+        inherited = await other.poll_activation()
+        assert (inherited.run_id, inherited.is_replaying) == (run_id, True)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_shutdown_waits_for_what_is_out() -> None:
+    """After `initiate_shutdown` the poll goes on until the activation that is out has come back."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        world.handle.initiate_shutdown()
+        poll = asyncio.create_task(world.handle.poll_activation())
+        await settle()
+        assert not poll.done()
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        with pytest.raises(Shutdown):
+            await poll
+        await world.close()
+        with pytest.raises(ConnectionFailedError):
+            await world.start()
+
+    run_async(body)
+
+
+def test_a_cancelled_poll_loses_nothing() -> None:
+    """A poll that is cancelled while it waits takes no activation with it."""
+
+    async def body() -> None:
+        world = await World.new()
+        poll = asyncio.create_task(world.handle.poll_activation())
+        await settle()
+        poll.cancel()
+        await world.start()
+        await settle()
+        assert isinstance((await world.activation()).events[0], e.RunStarted)
+        await world.close()
+
+    run_async(body)

@@ -1,0 +1,249 @@
+"""Programs as data, interpreted by a `temporalio` workflow; `interpreted_plain` is its twin, operation by operation.
+
+One difference is bridged here. Who is cancelled while it waits for an activity sees `ActivityError` in `temporalio` and
+`Cancelled` in Hourglass: `_wait` turns the former into the latter, by counting the requests that were delivered to a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError, is_cancelled_exception
+from temporalio.workflow import ActivityCancellationType, ChildWorkflowCancellationType
+
+KINDS = {
+    "try": ActivityCancellationType.TRY_CANCEL,
+    "wait": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    "abandon": ActivityCancellationType.ABANDON,
+}
+MINUTE = timedelta(minutes=1)
+
+
+class _Failed(Exception):
+    """What `raise` raises."""
+
+
+@workflow.defn(name="Interpreted", sandboxed=False, failure_exception_types=[_Failed])
+class InterpretedAsync:
+    """Executes the program that is its argument."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.steps = 0
+        self.open: list[asyncio.Task[Any]] = []
+        self.delivered: dict[Any, int] = {}
+        self.program: dict[str, Any] = {}
+        self.lock = asyncio.Lock()
+        self.semaphore = asyncio.Semaphore(2)
+        self.event = asyncio.Event()
+
+    @workflow.run
+    async def run(self, program: dict[str, Any]) -> list[Any]:
+        """The body."""
+        self.program = program
+        await self._block(program["main"], 0)
+        return [self.number, self.steps, str(workflow.uuid4())]
+
+    @workflow.signal(unfinished_policy=workflow.HandlerUnfinishedPolicy.ABANDON)
+    async def poke(self, which: int) -> None:
+        """A handler that does things."""
+        self.number += 1
+        if self.program:
+            await self._block(self.program["handlers"][which], 0)
+
+    async def _block(self, block: list[list[Any]], me: int) -> None:
+        for name, *arguments in block:
+            self.steps += 1
+            if self.steps <= self.program["limit"]:
+                await getattr(self, "_do_" + name)(me, *arguments)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    async def _wait(self, awaitable: Awaitable[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        waits = not (isinstance(awaitable, asyncio.Future) and awaitable.done())
+        try:
+            await awaitable
+        except (FailureError, asyncio.CancelledError, _Failed) as error:
+            if is_cancelled_exception(error) and self._take_cancellation(task):
+                raise asyncio.CancelledError from error
+            self.number += 1
+        finally:
+            if waits:
+                self.delivered[task] = task.cancelling()
+
+    def _take_cancellation(self, task: asyncio.Task[Any]) -> bool:
+        return task.cancelling() > self.delivered.get(task, 0)
+
+    async def _mine(self, awaitable: Awaitable[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await awaitable
+        finally:
+            self.delivered[task] = task.cancelling()
+
+    def _start(self, kind: str, note: str = "", local: bool = False) -> Any:
+        start = workflow.start_local_activity if local else workflow.start_activity
+        handle = start(
+            "work",
+            args=[note, self.number],
+            start_to_close_timeout=MINUTE,
+            cancellation_type=KINDS[kind],
+        )
+        self.open.append(handle)
+        return handle
+
+    def _spawn(self, block: list[list[Any]]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._block(block, len(self.open) + 1))
+        self.open.append(task)
+        return task
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    async def _do_act(self, me: int, kind: str) -> None:
+        await self._wait(self._start(kind, "act"))
+
+    async def _do_local(self, me: int, kind: str) -> None:
+        await self._wait(self._start(kind, "local", local=True))
+
+    async def _do_start(self, me: int, kind: str) -> None:
+        self._start(kind, "start")
+
+    async def _do_join(self, me: int, which: int) -> None:
+        # Only what was begun after oneself: a circle of tasks would wait for ever.
+        later = [task for task in self.open[me:] if not task.done()]
+        if later:
+            await self._wait(later[which % len(later)])
+
+    async def _do_sleep(self, me: int, pause: int) -> None:
+        await self._mine(asyncio.sleep(pause))
+
+    async def _do_turn(self, me: int) -> None:
+        await self._mine(asyncio.sleep(0))
+
+    async def _do_spawn(self, me: int, block: list[Any]) -> None:
+        self._spawn(block)
+
+    async def _do_gather(self, me: int, blocks: list[Any], keep: bool) -> None:
+        tasks = [self._spawn(block) for block in blocks]
+        await self._wait(asyncio.gather(*tasks, return_exceptions=keep))
+
+    async def _do_first(self, me: int, blocks: list[Any], when: str, limit: int) -> None:
+        tasks = [self._spawn(block) for block in blocks]
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            done, _ = await workflow.wait(tasks, timeout=limit or None, return_when=when)
+        finally:
+            self.delivered[task] = task.cancelling()
+        self.number += len(done)
+
+    async def _do_completed(self, me: int, kinds: list[str]) -> None:
+        handles = [self._start(kind, "one of") for kind in kinds]
+        for number, future in enumerate(workflow.as_completed(handles)):
+            await self._wait(future)
+            self._start("try", f"follow {number}")
+
+    async def _do_limit(self, me: int, limit: int, block: list[Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            async with asyncio.timeout(limit):
+                await self._block(block, me)
+        except TimeoutError:
+            self.number += 1
+            self.delivered[task] = task.cancelling()
+
+    async def _do_add(self, me: int, number: int) -> None:
+        self.number += number
+
+    async def _do_until(self, me: int, number: int, limit: int) -> None:
+        wanted = self.number + number
+        try:
+            await self._mine(workflow.wait_condition(lambda: self.number >= wanted, timeout=limit or None))
+        except asyncio.TimeoutError:
+            self.number += 1
+
+    async def _do_cancel(self, me: int, which: int) -> None:
+        tasks = [task for task in self.open if not task.done()]
+        if tasks:
+            tasks[which % len(tasks)].cancel()
+
+    async def _do_try(self, me: int, block: list[Any], cleanup: list[Any]) -> None:
+        try:
+            await self._block(block, me)
+        except asyncio.CancelledError:
+            self._start("try", "stopped")
+            await self._block(cleanup, me)
+        finally:
+            self.number += 1
+            self._start("try", "finally")
+
+    async def _do_lock(self, me: int, block: list[Any]) -> None:
+        waits = self.lock.locked()
+        await (self._mine(self.lock.acquire()) if waits else self.lock.acquire())
+        try:
+            await self._block(block, me)
+        finally:
+            self.lock.release()
+
+    async def _do_semaphore(self, me: int, block: list[Any]) -> None:
+        waits = self.semaphore.locked()
+        await (self._mine(self.semaphore.acquire()) if waits else self.semaphore.acquire())
+        try:
+            await self._block(block, me)
+        finally:
+            self.semaphore.release()
+
+    async def _do_flag(self, me: int, up: bool) -> None:
+        self.event.set() if up else self.event.clear()
+
+    async def _do_await_flag(self, me: int) -> None:
+        if not self.event.is_set():
+            await self._mine(self.event.wait())
+
+    async def _do_draw(self, me: int) -> None:
+        self.number += workflow.random().randint(0, 2)
+
+    async def _do_raise(self, me: int) -> None:
+        raise _Failed
+
+    async def _do_patch(self, me: int, which: int, block: list[Any]) -> None:
+        if workflow.patched(f"patch {which}"):
+            await self._block(block, me)
+
+    async def _do_child(self, me: int, kind: str) -> None:
+        kinds = ChildWorkflowCancellationType
+        handle = await self._deliver(
+            workflow.start_child_workflow(
+                "child",
+                id=f"child of {self.steps}",
+                cancellation_type=kinds.TRY_CANCEL if kind == "try" else kinds.WAIT_CANCELLATION_COMPLETED,
+            )
+        )
+        if handle is not None:
+            await self._wait(handle)
+
+    async def _do_signal(self, me: int) -> None:
+        await self._deliver(workflow.get_external_workflow_handle("other").signal("hello"))
+
+    async def _do_cancel_other(self, me: int) -> None:
+        await self._deliver(workflow.get_external_workflow_handle("other").cancel())
+
+    async def _deliver(self, awaitable: Awaitable[Any]) -> Any:
+        # Nobody else can cancel these: `CancelledError` means the one who waits, also where its count was set back.
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            return await awaitable
+        except FailureError:
+            self.number += 1
+            return None
+        finally:
+            self.delivered[task] = task.cancelling()
