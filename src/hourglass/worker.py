@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +22,11 @@ from weakref import WeakKeyDictionary
 from hourglass._bridge.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, seconds
-from hourglass._runtime.assembly import Parts, Plan, assemble
+from hourglass._runtime.assembly import Parts, assemble
 from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.plan import Plan, check_config, checked_verify, checked_watch
 from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
@@ -114,15 +115,15 @@ class Worker:
             max_activities_per_second=max_activities_per_second,
             graceful_shutdown=graceful,
         )
-        _check(config, lanes)
+        check_config(config, lanes)
         self._plan = Plan(
             config=config,
             resolver=resolver,
             converter=client.converter,
             codec=client.codec,
             failure_exceptions=check_exceptions(failure_exceptions),
-            verify=_checked_verify(verify),
-            watch=_checked_watch(watch, verify),
+            verify=checked_verify(verify),
+            watch=checked_watch(watch, verify),
             lanes=lanes,
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
             graceful_timeout=graceful,
@@ -130,6 +131,7 @@ class Worker:
         self._state: State = "new"
         self._parts: Parts | None = None
         self._forget_exit: Callable[[], None] | None = None
+        self._life = threading.RLock()
         self._over = threading.Event()
         self._failure: BaseException | None = None
 
@@ -148,7 +150,7 @@ class Worker:
         worker breaks.
         """
         self.start()
-        with _StopSignals(self._over):
+        with StopSignals(self._over):
             try:
                 while not self._over.wait(1.0):  # bounded, so that signals are handled on every platform
                     pass
@@ -171,12 +173,15 @@ class Worker:
         """Take no new work, finish what is in flight within the graceful timeout, and end. Does nothing when
         not running.
         """
-        parts = self._stopping()
-        if parts is not None:
-            try:
-                self._portal.call(parts.worker.stop())
-            finally:
-                self._stopped(parts.lanes.join(_JOIN_LIMIT))
+        with (
+            self._life
+        ):  # a second caller waits for the first; a signal handler that calls it again returns at once
+            parts = self._stopping()
+            if parts is not None:
+                try:
+                    self._portal.call(parts.worker.stop())
+                finally:
+                    self._stopped(parts.lanes.join(_JOIN_LIMIT))
 
     def __enter__(self) -> Worker:
         return self.start()
@@ -287,58 +292,3 @@ class Worker:
     def _unreserve(self) -> None:
         with _serving_lock:
             _serving.setdefault(self._client.connection, set()).discard(self.task_queue)
-
-
-class _StopSignals:
-    """While a worker runs on the main thread: SIGINT and SIGTERM end it politely, a second one as usual."""
-
-    def __init__(self, over: threading.Event) -> None:
-        self._over = over
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._stop)
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _stop(self, number: int, _: object) -> None:
-        logger.info("%s: shutting down", signal.Signals(number).name)
-        self._restore()
-        self._over.set()
-
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-
-def _check(config: HandleConfig, lanes: int) -> None:
-    if not isinstance(config.task_queue, str):
-        raise UsageError(f"the task queue must be a string, not {type(config.task_queue).__name__}")
-    if lanes < 1:
-        raise UsageError(f"lanes must be at least 1, not {lanes}")
-    try:
-        config.check()
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def _checked_verify(verify: Any) -> Verify:
-    if verify in ("off", "always"):
-        chosen: Verify = verify
-        return chosen
-    if isinstance(verify, (int, float)) and not isinstance(verify, bool) and 0 <= verify <= 1:
-        return float(verify)
-    raise UsageError(f"verify must be 'off', 'always' or a fraction of runs between 0 and 1, not {verify!r}")
-
-
-def _checked_watch(watch: Any, verify: Any) -> Action | None:
-    if watch is None:
-        return "warn" if verify == "always" else None
-    if watch not in ("off", "warn", "error"):
-        raise UsageError(f"watch must be 'off', 'warn' or 'error', not {watch!r}")
-    chosen: Action | None = None if watch == "off" else watch
-    return chosen

@@ -6,7 +6,7 @@ import ast
 
 from . import source
 
-TEXT = '''
+TEXT = """
 from __future__ import annotations
 import a.b
 from ._near import x
@@ -19,7 +19,7 @@ def f():
     import_module("c.d")
     importlib.import_module("e")
     import_module(name)
-'''
+"""
 
 
 def _module(name: str, file: str) -> source.Module:

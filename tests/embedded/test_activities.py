@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from .memory_world import World, app_failure, run_async, settle, text
 
 from hourglass._bridge.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
 from hourglass._bridge.service import (
@@ -17,6 +16,8 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, TimeoutFailure
 from hourglass.errors import RetryState, ServiceError, TimeoutType
+
+from .memory_world import World, app_failure, run_async, settle, text
 
 
 def schedule(seq: int = 1, **more: object) -> c.ScheduleActivity:

@@ -278,7 +278,7 @@ def test_our_seed_is_cores() -> None:
         await Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(
             history
         )
-        assert DRAWN == [random.Random(seed_of(record.run.run_id)).random()]
+        assert [random.Random(seed_of(record.run.run_id)).random()] == DRAWN
         await world.close()
 
     run_async(body)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
-from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, WaitForClose, StillOpen
+from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
 from hourglass._embedded.handle import MemoryHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.tls import TLSConfig
 from hourglass._temporal.configs import check_target, client_settings
-from hourglass._temporal.connection import _refused, connect
-from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, TargetError
+from hourglass._temporal.connection import TemporalConnection, _refused, connect
+from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
 from hourglass.testing._dev_server import DevServer, free_port
 
 from . import live
@@ -46,6 +47,20 @@ def test_a_wrong_namespace(server: DevServer) -> None:
     async def test() -> None:
         with pytest.raises(NamespaceNotFoundError, match="temporal operator namespace create -n nowhere"):
             await connect(server.target, namespace="nowhere")
+
+    live.run(test)
+
+
+@pytest.mark.server
+def test_a_handle_that_cannot_be_opened(server: DevServer) -> None:
+    """A handle that fails its check is an error that names the queue, and is freed in the background."""
+
+    async def test() -> None:
+        async with live.connected(server.target) as connection:
+            astray = TemporalConnection(connection._client, server.target, "nowhere", "me")
+            with pytest.raises(ServiceError, match=r"task queue 'lost'.*nowhere"):
+                await astray.open_handle(HandleConfig(task_queue="lost"))
+            await asyncio.gather(*astray._disposals)
 
     live.run(test)
 

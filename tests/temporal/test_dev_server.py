@@ -45,7 +45,7 @@ def test_a_server_for_a_block(tmp_path: Path) -> None:
 
         live.run(test)
         assert "mine" in repr(server)
-    assert server.pid is None
+    assert "stopped" in repr(server)
     assert not listens(server.target)
     server.stop()
     server.kill()

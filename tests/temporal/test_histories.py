@@ -42,10 +42,28 @@ TASK_STARTED = {
     "eventType": "EVENT_TYPE_WORKFLOW_TASK_STARTED",
     "workflowTaskStartedEventAttributes": {"scheduledEventId": "1"},
 }
+ASKED = (
+    {
+        "eventId": "3",
+        "eventType": "EVENT_TYPE_WORKFLOW_TASK_STARTED",
+        "workflowTaskStartedEventAttributes": {"scheduledEventId": "2"},
+    },
+    {
+        "eventId": "4",
+        "eventType": "EVENT_TYPE_WORKFLOW_TASK_COMPLETED",
+        "workflowTaskCompletedEventAttributes": {"scheduledEventId": "2", "startedEventId": "3"},
+    },
+    {
+        "eventId": "5",
+        "eventType": "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED",
+        "activityTaskScheduledEventAttributes": {"activityId": "1", "workflowTaskCompletedEventId": "4"},
+    },
+)
 FAILED = {
-    "eventId": "3",
+    "eventId": "6",
     "eventType": "EVENT_TYPE_ACTIVITY_TASK_FAILED",
     "activityTaskFailedEventAttributes": {
+        "scheduledEventId": "5",
         "retryState": "RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED",
         "failure": {
             "message": "outer",
@@ -71,21 +89,21 @@ def old_spelling(modern: str) -> str:
 
 def test_both_spellings() -> None:
     """Enums are read as they are written today and as they were, in events, queues and nested failures."""
-    modern = text(STARTED, SCHEDULED, FAILED)
+    modern = text(STARTED, SCHEDULED, *ASKED, FAILED)
     old = old_spelling(modern)
     assert "WorkflowExecutionStarted" in old
     assert "Heartbeat" in old
     read = History.FromString(history_from_json(old))
     assert read == History.FromString(history_from_json(modern))
     assert read.events[0].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
-    failed = read.events[2].activity_task_failed_event_attributes
+    failed = read.events[5].activity_task_failed_event_attributes
     assert failed.retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
     assert failed.failure.cause.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
 
 
 def test_the_same_as_temporalio() -> None:
     """We read and write what temporalio's own reader and writer do, in both spellings."""
-    for source in (text(STARTED, SCHEDULED, FAILED), old_spelling(text(STARTED, SCHEDULED, FAILED))):
+    for source in (text(STARTED, SCHEDULED, *ASKED, FAILED), old_spelling(text(STARTED, SCHEDULED, *ASKED, FAILED))):
         theirs = WorkflowHistory.from_json("w", source)
         ours = history_from_json(source)
         assert ours == History(events=theirs.events).SerializeToString()
@@ -94,7 +112,7 @@ def test_the_same_as_temporalio() -> None:
 
 def test_events_one_by_one() -> None:
     """Events written one by one are read together as the same history."""
-    whole = history_from_json(text(STARTED, SCHEDULED, FAILED))
+    whole = history_from_json(text(STARTED, SCHEDULED, *ASKED, FAILED))
     pieces = [event_to_json(event) for event in History.FromString(whole).events]
     assert history_from_events(pieces) == whole
     check_history(whole)

@@ -237,6 +237,7 @@ def use_client(client: Client, order: Order) -> None:
     assert_type(client.list_workflows("WorkflowType = 'checkout'"), Iterator[WorkflowExecution])
     assert_type(client.count_workflows(), int)
     assert_type(handle.describe(), WorkflowDescription)
+    assert_type(handle.history(), History)
     handle.cancel("enough")
     handle.terminate("now", 1, 2)
 
@@ -266,6 +267,7 @@ async def use_async_client(client: AsyncClient, order: Order) -> None:
     await handle.signal(Cart.add, "book")
     await handle.signal(decisions, False)
     assert_type(await handle.query(Cart.count, "book"), int)
+    assert_type(await handle.history(), History)
 
 
 def use_worker() -> None:

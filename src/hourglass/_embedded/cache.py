@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from hourglass._embedded import history as h
-from hourglass._embedded.cursor import Cursor, UnsupportedCommand
+from hourglass._embedded.cursor import BadCommand, Cursor
 from hourglass._embedded.engine import MemoryEngine, Record
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
@@ -161,8 +161,8 @@ class Cache:
         cached.used_flags.update(completion.used_flags)
         try:
             cached.cursor.accept(completion.commands)
-        except UnsupportedCommand as error:
-            failure = Failure(str(error), ApplicationFailure("UnsupportedCommand"))
+        except BadCommand as error:
+            failure = Failure(str(error), ApplicationFailure("BadCommand"))
             self._fail(cached, h.FEATURE_DISABLED, failure, "FATAL")
             return
         self._advance(cached)

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 
 from hourglass._embedded import history as h
 from hourglass._embedded.matching import Matcher
-from hourglass._embedded.outcomes import Outcomes, UnsupportedCommand
+from hourglass._embedded.outcomes import BadCommand, Outcomes
 from hourglass._embedded.seed import seed_of
 from hourglass._embedded.task_transitions import Sent
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 
-__all__ = ["Cursor", "UnsupportedCommand"]
+__all__ = ["BadCommand", "Cursor"]
 
 _BROKEN_OFF = (
     h.WorkflowTaskFailed,
@@ -75,7 +75,7 @@ class Cursor:
         return self._make(queries, is_replaying=True)
 
     def accept(self, commands: Sequence[c.Command]) -> None:
-        """Take the worker's commands for the last activation. Raises `UnsupportedCommand`."""
+        """Take the worker's commands for the last activation. Raises `BadCommand`."""
         for command in commands:
             self._jobs += self._outcomes.issue(command)
 

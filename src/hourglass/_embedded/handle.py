@@ -68,6 +68,11 @@ class MemoryHandle:
         """Whether it takes workflow tasks now."""
         return self._config.workflows and not self._closing
 
+    @property
+    def has_out(self) -> bool:
+        """Whether its worker has something in hand."""
+        return bool(self._cache.outstanding or self._out)
+
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
         return self._cache.is_busy(run_id)

@@ -32,6 +32,11 @@ class Taker(Protocol):
         """Whether it takes workflow tasks now."""
         ...
 
+    @property
+    def has_out(self) -> bool:
+        """Whether its worker has something in hand."""
+        ...
+
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
         ...
@@ -80,9 +85,11 @@ class Offers:
         return iter(self._attempts[task_queue])
 
     def any_for_takers(self) -> bool:
-        """Whether something waits on a queue that somebody serves."""
+        """Whether something waits on a queue that somebody serves, or is in a worker's hands."""
         return any(
-            self._tasks[queue] or self._attempts[queue] for queue, takers in self._takers.items() if takers
+            self._tasks[queue] or self._attempts[queue] or any(taker.has_out for taker in takers)
+            for queue, takers in self._takers.items()
+            if takers
         )
 
     def offer(self, run: Run, now_ns: int) -> None:

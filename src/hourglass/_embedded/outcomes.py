@@ -29,8 +29,8 @@ _SUPPORTED: tuple[type[c.Command], ...] = (
 )
 
 
-class UnsupportedCommand(HourglassError):
-    """A command that this engine cannot carry out yet."""
+class BadCommand(HourglassError):
+    """A command that cannot be carried out: unknown to this engine, or its number is taken."""
 
 
 @dataclass
@@ -56,15 +56,15 @@ class Outcomes:
     def issue(self, command: c.Command) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
         if not isinstance(command, _SUPPORTED):
-            raise UnsupportedCommand(
+            raise BadCommand(
                 f"{type(command).__name__} is not supported by the in-memory engine yet; "
                 "run this workflow on a Temporal server"
             )
         match command:
             case c.StartTimer():
-                self._timers[command.seq] = _Wanted(command)
+                _enter(self._timers, command)
             case c.ScheduleActivity():
-                self._activities[command.seq] = _Wanted(command)
+                _enter(self._activities, command)
             case c.CancelTimer():
                 return self._cancel_timer(command)
             case c.RequestCancelActivity():
@@ -170,6 +170,12 @@ class Outcomes:
                 return self._activities[command.seq].event_id
             case _:
                 return 0
+
+
+def _enter(table: dict[int, _Wanted], command: c.ScheduleActivity | c.StartTimer) -> None:
+    if command.seq in table:
+        raise BadCommand(f"{type(command).__name__} {command.seq}: this number is in use already")
+    table[command.seq] = _Wanted(command)
 
 
 def _schedule(wanted: _Wanted) -> c.ScheduleActivity:

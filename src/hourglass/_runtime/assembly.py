@@ -9,34 +9,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from hourglass._bridge.handle import Handle, HandleConfig
+from hourglass._bridge.handle import Handle
 from hourglass._bridge.service import Connection
 from hourglass._engine.context import RunSettings
 from hourglass._runtime.cache import CacheLimits
 from hourglass._runtime.codec_edge import CodecHandle
-from hourglass._runtime.evaluation import Counts, Evaluations, Verify
+from hourglass._runtime.evaluation import Counts, Evaluations
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.lanes import Lane, Lanes
+from hourglass._runtime.plan import Plan
 from hourglass._runtime.queue_worker import QueueWorker
-from hourglass._runtime.resolver import Resolver
-from hourglass._runtime.watcher import Action, Watcher
-from hourglass.converter import Codec, Converter
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """All that a worker was asked to be, checked."""
-
-    config: HandleConfig
-    resolver: Resolver
-    converter: Converter
-    codec: Codec | None = None
-    failure_exceptions: tuple[type[BaseException], ...] = ()
-    verify: Verify = "off"
-    watch: Action | None = None
-    lanes: int = 1
-    max_live_workflows: int = 1000
-    graceful_timeout: float = 10.0
+from hourglass._runtime.watcher import Watcher
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,9 @@ class Evaluations:
         if entry is not None:
             _drop(entry)
             journal = entry.run.state.journal
-            self._lost.keep(run_id, [*journal, failed] if failed is not None else journal, entry.journal_bytes)
+            self._lost.keep(
+                run_id, [*journal, failed] if failed is not None else journal, entry.journal_bytes
+            )
 
 
 def _reasons(parked: Mapping[str, str]) -> dict[str, str]:

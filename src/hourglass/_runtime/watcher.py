@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Literal, TypeAlias
 
 from hourglass._engine.context import current_run
@@ -200,13 +200,16 @@ def _start_monitoring(called: Callable[[Any, FrameType | None], None]) -> Callab
     return stop
 
 
+_C_FUNCTIONS = (BuiltinFunctionType, MethodDescriptorType)
 _monitor_lock = threading.Lock()
 _watchers: list[Callable[[Any, FrameType | None], None]] = []
 
 
 def _on_call(code: CodeType, offset: int, function: Any, first: object) -> None:
     called = getattr(_watching, "called", None)
-    if called is not None:
+    if called is not None and isinstance(
+        function, _C_FUNCTIONS
+    ):  # other callables may run user code when looked at
         called(_bound(function, first), sys._getframe(1))
 
 
@@ -214,7 +217,7 @@ def _bound(function: Any, first: object) -> Any:
     """Monitoring names the function of a method call and its first argument apart; the table wants them
     together.
     """
-    if type(function).__name__ == "method_descriptor":
+    if isinstance(function, MethodDescriptorType):
         try:
             return function.__get__(first)
         except TypeError:

@@ -17,6 +17,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
+from hourglass._temporal.history_rules import check_rules
 from hourglass.errors import HistoryError
 
 _CAPITALS = re.compile("([A-Z]+)")
@@ -137,6 +138,7 @@ def _check(history: History) -> None:
         _check_attributes(event)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED and at < len(events):
             _check_task_end(events[at])
+    check_rules(events)
 
 
 def _check_start(event: HistoryEvent) -> None:

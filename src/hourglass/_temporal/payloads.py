@@ -77,7 +77,11 @@ def seconds_from(duration: Any) -> float:
 
 def put_seconds(duration: Any, seconds: float) -> None:
     """Write a duration, also that of 0."""
-    put_nanos(duration, round(seconds * _NANOS))
+    whole = int(seconds)
+    if whole == seconds:  # nearly all are
+        duration.seconds = whole
+    else:
+        put_nanos(duration, round(seconds * _NANOS))
 
 
 def put_nanos(message: Any, nanos: int) -> None:

@@ -19,7 +19,7 @@ from hourglass.replay._comparison import changed_arguments, first_difference
 from hourglass.replay._history import History
 from hourglass.replay._session import Execution, Session
 
-_BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING", "UNSPECIFIED"}
+_BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 
 @dataclass(frozen=True)

@@ -114,6 +114,7 @@ class Session:
             ) from None
 
     async def _execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
+        from hourglass._temporal.activations import UnsupportedEvent
         from hourglass._temporal.replayer import ReplayHandle
 
         if self._handle is None:
@@ -136,6 +137,8 @@ class Session:
                     "it is malformed in a way that Core does not report"
                 ) from None
             raise
+        except UnsupportedEvent as error:
+            raise HistoryError(f"this history holds something that Hourglass cannot replay: {error}") from None
         finally:
             watch.stop()
             if execution.run is not None:

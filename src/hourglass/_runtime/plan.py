@@ -1,0 +1,61 @@
+"""What a worker was asked to be, checked before anything is opened: engines accept nonsense and fail later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hourglass._bridge.handle import HandleConfig
+from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.watcher import Action
+from hourglass.converter import Codec, Converter
+from hourglass.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that a worker was asked to be, checked."""
+
+    config: HandleConfig
+    resolver: Resolver
+    converter: Converter
+    codec: Codec | None = None
+    failure_exceptions: tuple[type[BaseException], ...] = ()
+    verify: Verify = "off"
+    watch: Action | None = None
+    lanes: int = 1
+    max_live_workflows: int = 1000
+    graceful_timeout: float = 10.0
+
+
+def check_config(config: HandleConfig, lanes: int) -> None:
+    """Refuse what an engine would silently accept and then fail on."""
+    if not isinstance(config.task_queue, str):
+        raise UsageError(f"the task queue must be a string, not {type(config.task_queue).__name__}")
+    if lanes < 1:
+        raise UsageError(f"lanes must be at least 1, not {lanes}")
+    try:
+        config.check()
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def checked_verify(verify: Any) -> Verify:
+    """How much is executed twice."""
+    if verify in ("off", "always"):
+        chosen: Verify = verify
+        return chosen
+    if isinstance(verify, (int, float)) and not isinstance(verify, bool) and 0 <= verify <= 1:
+        return float(verify)
+    raise UsageError(f"verify must be 'off', 'always' or a fraction of runs between 0 and 1, not {verify!r}")
+
+
+def checked_watch(watch: Any, verify: Any) -> Action | None:
+    """What the call watcher does; where nothing is said it warns when everything is verified."""
+    if watch is None:
+        return "warn" if verify == "always" else None
+    if watch not in ("off", "warn", "error"):
+        raise UsageError(f"watch must be 'off', 'warn' or 'error', not {watch!r}")
+    chosen: Action | None = None if watch == "off" else watch
+    return chosen

@@ -1,0 +1,164 @@
+"""Activities for the scenarios, and the gates by which a test and its activities wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from typing import Any
+
+from hourglass import RetryPolicy, activity
+from hourglass.errors import ApplicationError
+
+ONCE = RetryPolicy(maximum_attempts=1)
+QUICK = RetryPolicy(initial_interval=0.02, backoff_coefficient=1.5, maximum_attempts=4)
+_LONGEST = 60.0
+
+
+class Place:
+    """What one scenario's activities share with the test."""
+
+    def __init__(self) -> None:
+        self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
+        self.calls: list[Any] = []
+        self.token = b""
+        self.mended = False
+        self.lock = threading.Lock()
+        self.running = 0
+        self.most = 0
+
+
+place = Place()
+
+
+def fresh_place() -> None:
+    """Begin anew; whoever still waits at an old gate is let go."""
+    for gate in list(place.gates.values()):
+        gate.set()
+    place.__init__()  # type: ignore[misc]
+
+
+def gate(name: str) -> threading.Event:
+    """A gate by its name."""
+    return place.gates[name]
+
+
+def arrived(name: str) -> None:
+    """Wait, in the test, until an activity has opened a gate."""
+    assert gate(name).wait(_LONGEST), f"nobody came to gate {name}"
+
+
+@activity.defn
+def double(number: int) -> int:
+    return number * 2
+
+
+@activity.defn
+async def increase(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+@activity.defn
+def note(what: str) -> str:
+    """Remember that it was called."""
+    place.calls.append(what)
+    return what
+
+
+@activity.defn(retry_policy=ONCE)
+def passes(name: str) -> str:
+    """Open the gate `name`, then wait for the gate `go`."""
+    mine = place
+    gate(name).set()
+    mine.gates["go"].wait(_LONGEST)
+    return name
+
+
+@activity.defn(retry_policy=ONCE)
+def counted(number: int) -> int:
+    """How many of these run at once is remembered."""
+    with place.lock:
+        place.running += 1
+        place.most = max(place.most, place.running)
+    if place.running > 1:
+        gate("two").set()
+    if number == 0:
+        gate("two").wait(_LONGEST)
+    with place.lock:
+        place.running -= 1
+    return number * number
+
+
+@activity.defn(retry_policy=QUICK)
+def fails_until(attempt: int) -> int:
+    """Fail until the given attempt."""
+    now = activity.info().attempt
+    if now < attempt:
+        raise ApplicationError(f"attempt {now} fails", now, type="NotYet")
+    return now
+
+
+@activity.defn(retry_policy=QUICK)
+def fails_for_good(message: str) -> None:
+    raise ApplicationError(message, {"why": "broke"}, type="Broke", non_retryable=True)
+
+
+@activity.defn(retry_policy=QUICK)
+def raises_value_error() -> None:
+    place.calls.append("raised")
+    try:
+        int("x")
+    except ValueError as error:
+        raise LookupError("nothing there") from error
+
+
+@activity.defn(retry_policy=ONCE)
+def stops_when_told(name: str) -> str:
+    """Run until it is cancelled."""
+    gate(name).set()
+    place.calls.append("begun")
+    while not activity.wait_cancelled(0.01):
+        activity.heartbeat()
+    place.calls.append("stopped")
+    return "stopped"
+
+
+@activity.defn(retry_policy=ONCE, heartbeat_timeout=0.4)
+def falls_silent() -> None:
+    """Beat once, and never again."""
+    mine = place
+    activity.heartbeat("half-way")
+    mine.gates["go"].wait(_LONGEST)
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.02, maximum_attempts=3), heartbeat_timeout=10)
+def resumes() -> list[Any]:
+    """Fail once after a heartbeat; the second attempt tells what it found."""
+    found = activity.heartbeat_details(int)
+    if found is None:
+        activity.heartbeat(41)
+        raise ApplicationError("interrupted")
+    return [activity.info().attempt, found + 1]
+
+
+@activity.defn(heartbeat_timeout=None)
+def elsewhere() -> str:
+    """Is completed by the test."""
+    place.token = activity.info().task_token
+    gate("token").set()
+    activity.complete_async()
+
+
+class Shop:
+    """An object with an activity."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @activity.defn
+    def greet(self, who: str) -> str:
+        return f"{self.name} greets {who}"
+
+
+SHOP = Shop("Bob")

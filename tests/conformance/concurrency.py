@@ -1,0 +1,187 @@
+"""Several things at once inside one workflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hourglass import workflow
+from hourglass.errors import ActivityError
+
+from . import acts
+from .scenario import scenario
+from .world import World
+
+
+@workflow.defn
+def tree(depth: int) -> int:
+    def grow(level: int) -> int:
+        if level == 0:
+            return acts.double(1)
+        left, right = workflow.spawn(grow, level - 1), workflow.spawn(grow, level - 1)
+        return left.result() + right.result()
+
+    return grow(depth)
+
+
+@scenario("loose")
+def spawn_tree(world: World) -> None:
+    """Functions that spawn functions that call activities."""
+    assert world.run(tree, 3) == 16
+
+
+@workflow.defn
+def in_order_of_end() -> list[str]:
+    def later(name: str, seconds: float) -> str:
+        workflow.sleep(seconds)
+        return name
+
+    tasks = [workflow.spawn(later, "slow", 0.3), workflow.spawn(later, "quick", 0.02)]
+    return [task.result() for task in workflow.as_completed(tasks)]
+
+
+@scenario()
+def as_completed(world: World) -> None:
+    """Tasks come in the order in which they end."""
+    assert world.run(in_order_of_end) == ["quick", "slow"]
+
+
+@workflow.defn
+def waits(mode: str) -> list[list[str]]:
+    def later(seconds: float, fail: bool = False) -> None:
+        workflow.sleep(seconds)
+        if fail:
+            raise LookupError("gone")
+
+    names = {
+        workflow.spawn(later, 0.02): "first",
+        workflow.spawn(later, 0.12, True): "failing",
+        workflow.spawn(later, 0.25): "last",
+    }
+    if mode == "timeout":
+        done, pending = workflow.wait(names, timeout=0.06)
+    else:
+        done, pending = workflow.wait(names, return_when=mode)  # type: ignore[arg-type]
+    for task in names:
+        task.exception()
+    return [[names[task] for task in done], [names[task] for task in pending]]
+
+
+@scenario()
+def wait_all(world: World) -> None:
+    """ALL_COMPLETED waits for failures too, and raises none."""
+    assert world.run(waits, "ALL_COMPLETED") == [["first", "failing", "last"], []]
+
+
+@scenario()
+def wait_first(world: World) -> None:
+    """FIRST_COMPLETED comes back with the first."""
+    assert world.run(waits, "FIRST_COMPLETED") == [["first"], ["failing", "last"]]
+
+
+@scenario()
+def wait_first_exception(world: World) -> None:
+    """FIRST_EXCEPTION comes back with the one that failed and what ended before."""
+    assert world.run(waits, "FIRST_EXCEPTION") == [["first", "failing"], ["last"]]
+
+
+@scenario()
+def wait_with_timeout(world: World) -> None:
+    """A timeout brings what is done by then."""
+    assert world.run(waits, "timeout") == [["first"], ["failing", "last"]]
+
+
+@workflow.defn
+def gather_fails() -> None:
+    workflow.gather(acts.double.start(1), acts.fails_for_good.start("no"))
+
+
+@scenario("loose")
+def gather_raises_again(world: World) -> None:
+    """What one of several raises fails the run."""
+    error = world.fails(gather_fails)
+    assert isinstance(error, ActivityError)
+    assert error.cause.type == "Broke"
+
+
+@workflow.defn
+def gather_collects() -> list[str]:
+    tasks: list[Any] = [acts.double.start(1), acts.fails_for_good.start("no")]
+    found = workflow.gather(*tasks, return_exceptions=True)
+    return [type(each).__name__ for each in found]
+
+
+@scenario("loose")
+def gather_returns_exceptions(world: World) -> None:
+    """With return_exceptions errors stand among the results."""
+    assert world.run(gather_collects) == ["int", "ActivityError"]
+
+
+@workflow.defn
+def synchronised() -> list[Any]:
+    lock, room, queue, opened = (
+        workflow.Lock(),
+        workflow.Semaphore(2),
+        workflow.Queue[int](),
+        workflow.Event(),
+    )
+    log: list[str] = []
+
+    def guarded(name: str) -> None:
+        with lock:
+            log.append(f"{name} in")
+            workflow.sleep(0.01)
+            log.append(f"{name} out")
+
+    def produce() -> None:
+        opened.wait()
+        for number in range(3):
+            queue.put(number)
+
+    def roomy() -> int:
+        with room:
+            return acts.double(1)
+
+    workers = [workflow.spawn(guarded, name) for name in ("a", "b")]
+    producer = workflow.spawn(produce)
+    workflow.gather(*workers)
+    opened.set()
+    got = [queue.get() for _ in range(3)]
+    producer.result()
+    totals = workflow.gather(*[workflow.spawn(roomy) for _ in range(3)])
+    return [log, got, list(totals)]
+
+
+@scenario("loose")
+def locks_and_queues(world: World) -> None:
+    """Lock, semaphore, queue and event hold inside a workflow."""
+    assert world.run(synchronised) == [["a in", "a out", "b in", "b out"], [0, 1, 2], [2, 2, 2]]
+
+
+@workflow.defn
+def unlooked_at() -> str:
+    def breaks() -> None:
+        raise LookupError("nobody sees this")
+
+    workflow.spawn(breaks)
+    return acts.note("fine")
+
+
+@scenario()
+def a_task_that_fails_alone(world: World) -> None:
+    """A spawned task that fails and is not waited for does not fail the run."""
+    assert world.run(unlooked_at) == "fine"
+
+
+@workflow.defn
+def races() -> str:
+    timer = workflow.spawn(workflow.sleep, 0.02)
+    slow = acts.passes.start("begun")
+    done, _ = workflow.wait([timer, slow], return_when="FIRST_COMPLETED")
+    slow.cancel()
+    return "timer" if done == [timer] else "activity"
+
+
+@scenario()
+def race_of_timer_and_activity(world: World) -> None:
+    """The timer wins; the activity's cancellation is requested in the task that ends the run."""
+    assert world.run(races) == "timer"
