@@ -136,11 +136,11 @@ def test_fields_of_newer_servers_are_passed_over() -> None:
         ('{"events": [1]}', "event 1 is no JSON object"),
         (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "begins with the event that starts"),
         (text(STARTED, {**SCHEDULED, "eventType": "NeverHeard"}), "event 2"),
-        (text(STARTED, TASK_STARTED, FAILED), "event 3 cannot follow the start of a workflow task"),
+        (text(STARTED, TASK_STARTED, {**FAILED, "eventId": "3"}), "event 3 cannot follow the start of a workflow task"),
         (text({**STARTED, "eventId": "x"}), "event 1 cannot be read"),
         (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be read"),
         (text({**STARTED, "eventId": "2"}), "carries the number 2"),
-        (text(STARTED, FAILED), "event 2 of this history carries the number 3"),
+        (text(STARTED, FAILED), "event 2 of this history carries the number 6"),
         (text({**SCHEDULED, "eventId": "1"}), "begins with the event that starts"),
         (text(STARTED, {**STARTED, "eventId": "2"}), "starts the workflow a second time"),
         (
