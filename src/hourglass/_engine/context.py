@@ -227,7 +227,7 @@ def call_site() -> Site:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith("<") and not is_library(name):
+        if not name.startswith("<frozen") and not is_library(name):
             return name, frame.f_lineno
         frame = frame.f_back
     return "", 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -127,7 +128,7 @@ class Replayer:
         if error is not None:
             return error if isinstance(error, HourglassError) and execution.run is None else _parked(error)
         if eviction.reason not in _BENIGN:
-            return first_difference(expected, commands, waiting_at, f"Core: {_first_line(eviction.message)}")
+            return first_difference(expected, commands, waiting_at, f"Core says: {_reason(eviction.message)}")
         return changed_arguments(expected, commands) if self._compare else None
 
     def _leave_session(self) -> None:
@@ -162,5 +163,8 @@ def _parked(error: BaseException) -> WorkflowParked:
     return parked
 
 
-def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0][:300] if message.strip() else ""
+def _reason(message: str) -> str:
+    """Core's own words, out of the debug text that it wraps around them."""
+    found = re.search(r"\[TMPRL\d+\][^\n\"]*", message)
+    text = found.group() if found is not None else next(iter(message.strip().splitlines()), "")
+    return text.replace("\\", "")[:300]

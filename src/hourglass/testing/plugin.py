@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+__all__ = ["hourglass_client", "hourglass_server", "hourglass_task_queue"]
+
 if TYPE_CHECKING:
     from hourglass.client import Client
     from hourglass.testing import DevServer
