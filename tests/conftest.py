@@ -1,7 +1,28 @@
-"""Makes the fixtures of `hourglass.testing.plugin` known where the installed package does not announce them."""
+"""What several directories of tests share: the fixtures of `hourglass.testing.plugin`, and a server with quick timers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 
+import pytest
+
+from hourglass.testing import DevServer, dev_server
+
+# Where the installed package does not announce its plugin yet.
 pytest_plugins = [] if "hourglass" in entry_points(group="pytest11").names else ["hourglass.testing.plugin"]
+
+# By itself a server fires timers up to a second late, several of them together, and lets a second pass between the
+# runs of a chain.
+_QUICK = (
+    'history.timerProcessorMaxTimeShift="1ms"',
+    'history.continueAsNewMinInterval="1ms"',
+    'history.workflowIdReuseMinimalInterval="0s"',
+)
+
+
+@pytest.fixture(scope="session")
+def quick_server() -> Iterator[DevServer]:
+    """A real dev server whose timers fire when they are due."""
+    with dev_server(extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)]) as server:
+        yield server

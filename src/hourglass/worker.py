@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from hourglass._bridge.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, seconds
+from hourglass._runtime import debugging
 from hourglass._runtime.assembly import Parts, assemble
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import Plan, check_config, checked_verify, checked_watch
@@ -250,6 +251,7 @@ class Worker:
         margin = self._plan.graceful_timeout + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(parts.worker.stop, margin)
         worker_started()
+        debugging.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
 
     def _ended(self, watched: asyncio.Task[None]) -> None:

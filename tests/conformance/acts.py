@@ -69,9 +69,18 @@ def note(what: str) -> str:
 @activity.defn(retry_policy=ONCE)
 def passes(name: str) -> str:
     """Open the gate `name`, then wait for the gate `go`."""
-    mine = place
+    go = gate("go")
     gate(name).set()
-    mine.gates["go"].wait(_LONGEST)
+    go.wait(_LONGEST)
+    return name
+
+
+@activity.defn(retry_policy=ONCE)
+def released(name: str, fail: bool = False) -> str:
+    """Wait for a gate of its own, then return or fail."""
+    gate(name).wait(_LONGEST)
+    if fail:
+        raise ApplicationError(f"{name} fails")
     return name
 
 
@@ -116,9 +125,10 @@ def raises_value_error() -> None:
 @activity.defn(retry_policy=ONCE)
 def stops_when_told(name: str) -> str:
     """Run until it is cancelled."""
+    go = gate("go")
     gate(name).set()
     place.calls.append("begun")
-    while not activity.wait_cancelled(0.01):
+    while not activity.wait_cancelled(0.01) and not go.is_set():
         activity.heartbeat()
     place.calls.append("stopped")
     return "stopped"
@@ -127,9 +137,9 @@ def stops_when_told(name: str) -> str:
 @activity.defn(retry_policy=ONCE, heartbeat_timeout=0.4)
 def falls_silent() -> None:
     """Beat once, and never again."""
-    mine = place
+    go = gate("go")
     activity.heartbeat("half-way")
-    mine.gates["go"].wait(_LONGEST)
+    go.wait(_LONGEST)
 
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.02, maximum_attempts=3), heartbeat_timeout=10)

@@ -50,8 +50,9 @@ def wait_for_ever(how: str) -> None:
         case "map":
             workflow.map(lambda seconds: workflow.sleep(seconds), [3600, 3600], limit=1)
         case "lock":
-            with workflow.Lock() as lock:
-                lock.acquire()  # type: ignore[attr-defined]
+            lock = workflow.Lock()
+            lock.acquire()
+            lock.acquire()
 
 
 def cancelled_in(world: World, how: str) -> None:
@@ -135,6 +136,12 @@ def cancel_in_map(world: World) -> None:
     cancelled_in(world, "map")
 
 
+@scenario()
+def cancel_in_lock(world: World) -> None:
+    """Waiting for a lock that is held."""
+    cancelled_in(world, "lock")
+
+
 @workflow.defn
 def swallows() -> str:
     try:
@@ -187,8 +194,8 @@ def limited(seconds: float) -> list[Any]:
     try:
         with workflow.timeout(seconds) as limit:
             try:
-                workflow.sleep(0.1)
-                log.append("slept")
+                workflow.wait_condition(lambda: seconds > 1)
+                log.append("held")
             finally:
                 log.append(acts.note("cleaned"))
     except TimeoutError:
@@ -205,7 +212,7 @@ def timeout_block(world: World) -> None:
 @scenario()
 def timeout_block_in_time(world: World) -> None:
     """A block that ends in time cancels its timer."""
-    assert world.run(limited, 60) == ["slept", "cleaned", False]
+    assert world.run(limited, 60) == ["held", "cleaned", False]
 
 
 @workflow.defn
@@ -244,12 +251,6 @@ def cancels_task() -> str:
 def other_task_cancelled(world: World) -> None:
     """A cancelled task is an ordinary error to whoever waits for it, and the run completes."""
     assert world.run(cancels_task) == "the task was cancelled, not I"
-
-
-@workflow.defn
-def cancels_activity(kind: int) -> list[str]:
-    task = acts.stops_when_told.options(cancellation_type=Kind(kind))("begun")
-    return [task]
 
 
 @workflow.defn
@@ -314,18 +315,31 @@ def activity_error_of_own_cancel_fails(world: World) -> None:
 
 
 @workflow.defn
-def cancelled_twice() -> str:
-    struck = 0
+def struck_twice() -> list[str]:
+    log: list[str] = []
+
+    @workflow.query
+    def strikes() -> list[str]:
+        return log
+
     for _ in range(2):
         try:
             workflow.sleep(3600)
         except Cancelled:
-            struck += 1
-            acts.note(f"strike {struck}")
-            if struck == 2:
-                raise
-            workflow.wait_condition(lambda: workflow.info().cancel_requested)
-    return "never"
+            log.append(acts.note("strike"))
+    return log
+
+
+@scenario()
+def cancelled_once_per_request(world: World) -> None:
+    """A cancellation that was swallowed does not strike again at the next wait."""
+    handle = world.start(struck_twice)
+    world.until(handle, "TIMER_STARTED")
+    handle.cancel()
+    world.until(handle, "TIMER_STARTED", 2)
+    assert handle.query("strikes") == ["strike"]
+    handle.terminate("seen")
+    world.failure(handle)
 
 
 @scenario("loose")

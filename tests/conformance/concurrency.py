@@ -31,63 +31,74 @@ def spawn_tree(world: World) -> None:
 
 @workflow.defn
 def in_order_of_end() -> list[str]:
-    def later(name: str, seconds: float) -> str:
-        workflow.sleep(seconds)
-        return name
-
-    tasks = [workflow.spawn(later, "slow", 0.3), workflow.spawn(later, "quick", 0.02)]
+    tasks = [acts.released.start("slow"), acts.released.start("quick")]
     return [task.result() for task in workflow.as_completed(tasks)]
+
+
+def release(world: World, handle: Any, *names: str) -> None:
+    """Let activities end one after another, each seen by the workflow before the next."""
+    for number, name in enumerate(names, 1):
+        acts.gate(name).set()
+        world.until(handle, "WORKFLOW_TASK_COMPLETED", number + 1)
 
 
 @scenario()
 def as_completed(world: World) -> None:
     """Tasks come in the order in which they end."""
-    assert world.run(in_order_of_end) == ["quick", "slow"]
+    handle = world.start(in_order_of_end)
+    release(world, handle, "quick", "slow")
+    assert handle.result(timeout=20) == ["quick", "slow"]
 
 
 @workflow.defn
 def waits(mode: str) -> list[list[str]]:
-    def later(seconds: float, fail: bool = False) -> None:
-        workflow.sleep(seconds)
-        if fail:
-            raise LookupError("gone")
-
-    names = {
-        workflow.spawn(later, 0.02): "first",
-        workflow.spawn(later, 0.12, True): "failing",
-        workflow.spawn(later, 0.25): "last",
-    }
+    first, last = acts.released.start("first"), acts.released.start("last")
+    failing = acts.released.start("failing", True)
+    names = {first: "first", failing: "failing", last: "last"}
     if mode == "timeout":
-        done, pending = workflow.wait(names, timeout=0.06)
+        first.result()
+        done, pending = workflow.wait(names, timeout=0.05)
     else:
         done, pending = workflow.wait(names, return_when=mode)  # type: ignore[arg-type]
-    for task in names:
-        task.exception()
+    failing.exception()
+    last.result()
     return [[names[task] for task in done], [names[task] for task in pending]]
+
+
+def waited(world: World, mode: str) -> Any:
+    handle = world.start(waits, mode)
+    release(world, handle, "first")
+    if mode == "timeout":
+        world.until(handle, "WORKFLOW_TASK_COMPLETED", 3)
+    acts.gate("failing").set()
+    world.until(handle, "ACTIVITY_TASK_FAILED")
+    world.until(handle, "WORKFLOW_TASK_COMPLETED", 4 if mode == "timeout" else 3)
+    acts.gate("last").set()
+    return handle.result(timeout=20)
 
 
 @scenario()
 def wait_all(world: World) -> None:
     """ALL_COMPLETED waits for failures too, and raises none."""
-    assert world.run(waits, "ALL_COMPLETED") == [["first", "failing", "last"], []]
+    assert waited(world, "ALL_COMPLETED") == [["first", "failing", "last"], []]
 
 
 @scenario()
 def wait_first(world: World) -> None:
     """FIRST_COMPLETED comes back with the first."""
-    assert world.run(waits, "FIRST_COMPLETED") == [["first"], ["failing", "last"]]
+    assert waited(world, "FIRST_COMPLETED") == [["first"], ["failing", "last"]]
 
 
 @scenario()
 def wait_first_exception(world: World) -> None:
     """FIRST_EXCEPTION comes back with the one that failed and what ended before."""
-    assert world.run(waits, "FIRST_EXCEPTION") == [["first", "failing"], ["last"]]
+    assert waited(world, "FIRST_EXCEPTION") == [["first", "failing"], ["last"]]
 
 
 @scenario()
 def wait_with_timeout(world: World) -> None:
     """A timeout brings what is done by then."""
-    assert world.run(waits, "timeout") == [["first"], ["failing", "last"]]
+    assert waited(world, "timeout") == [["first"], ["failing", "last"]]
 
 
 @workflow.defn

@@ -30,9 +30,9 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def clients(hourglass_server: DevServer) -> Iterator[dict[str, Client]]:
+def clients(quick_server: DevServer) -> Iterator[dict[str, Client]]:
     """A client of each engine."""
-    with Client.connect("local:") as local, Client.connect(hourglass_server.target) as server:
+    with Client.connect("local:") as local, Client.connect(quick_server.target) as server:
         yield {"local": local, "server": server}
 
 

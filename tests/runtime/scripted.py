@@ -84,7 +84,7 @@ class ScriptedHandle:
         return item
 
     async def complete_activation(self, completion: Completion) -> None:
-        gate = self.gate.get(completion.run_id)
+        gate = self.gate.pop(completion.run_id, None)  # the first one of the run only
         if gate is not None:
             await gate.wait()
         self.completions.append(completion)

@@ -179,13 +179,13 @@ def test_completions_of_one_run_are_in_order_and_runs_do_not_wait_for_each_other
     """A slow send of one run holds back its own next one, and nobody else's."""
 
     async def script(worker, handle):
-        handle.gate["slow"] = asyncio.Event()
+        gate = handle.gate["slow"] = asyncio.Event()
         handle.activations.put_nowait(start("slow", "one_step", "a"))
         await settled(lambda: "a" in place.threads and not worker.statistics()["open_activations"])
         handle.activations.put_nowait(on("slow", ActivityCompleted(1, payloads(1)[0])))
         handle.activations.put_nowait(start("fast", "at_once"))
         await handle.until(lambda: handle.log == ["completed fast"])
-        handle.gate["slow"].set()
+        gate.set()
         await handle.until(lambda: len(handle.completions) == 3)
 
     handle = with_worker(script)

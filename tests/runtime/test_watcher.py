@@ -19,10 +19,12 @@ import uuid
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from types import FunctionType
 from zoneinfo import ZoneInfo
 
 import pytest
 
+import hourglass
 from hourglass import activity, workflow
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
@@ -54,6 +56,10 @@ def _with_condition() -> None:
 def _connect() -> None:
     with socket.socket() as one:
         one.connect_ex(("127.0.0.1", 1))
+
+
+def _reads_clock() -> None:
+    time.time()
 
 
 def _start_thread() -> None:
@@ -159,6 +165,18 @@ def test_plain_code_raises_no_alarm():
     sys.modules.pop("colorsys", None)
     ZoneInfo.clear_cache()
     assert watched(_plain_body) is None
+
+
+def test_what_hourglass_does_itself_does_not_count():
+    """A clock that our own code reads on the workflow's behalf is not the author's doing."""
+    home = Path(hourglass.__file__).parent
+    ours = FunctionType(_reads_clock.__code__.replace(co_filename=str(home / "some.py")), globals())
+
+    def body() -> None:
+        ours()
+
+    assert watched(body) is None
+    assert watched(lambda: _reads_clock()) is not None
 
 
 def test_unsafe_allows():

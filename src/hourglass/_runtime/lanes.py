@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TypeAlias
 
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
+from hourglass._runtime import debugging
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
 from hourglass.activity._plain import runs_workflows
 
@@ -69,6 +70,7 @@ class Lane:
         while (job := self._jobs.get()) is not None:
             activation, reply = job
             self._answer(reply, self._evaluations.evaluate(activation))
+            debugging.left(threading.get_ident())
             del job, activation, reply
         self._evaluations.close()
 

@@ -1,0 +1,80 @@
+"""Small OTP semantics on asyncio: processes, supervisors, restarts, and a tree that can be looked at and killed.
+
+It knows nothing of workflows, engines or task queues. Everything runs on one event loop.
+
+    failures     what can go wrong
+    exits        why a process ended, as data
+    spec         what a child is, as data, checked with precise messages
+    policy       PURE: who is restarted when one has ended, and when a supervisor gives up
+    clock        monotonic time and timers, replaced in tests
+    reports      every start, exit, restart and escalation, as data; a bounded ring and a sink
+    driver       a task that can be killed, not only cancelled
+    node         what all processes of one tree share
+    process      a task with an identity, a state, an exit, monitors and links
+    context      what a process's body is given
+    child        a supervisor's book-keeping for one child
+    supervisor   fixed children, in order: one_for_one, one_for_all, rest_for_one
+    dynamic      children that come and go; thousands of temporary tasks
+    registry     names for processes
+    tree         a running tree: start, stop, paths, drawing, find, kill
+
+Two things are unlike Erlang's, because a coroutine is not a process of the BEAM: a body that never awaits cannot be killed
+(nor can anything else run meanwhile), and `finally` blocks of a killed body run, though nothing they say is heard.
+"""
+
+from __future__ import annotations
+
+from hourglass._supervision.clock import Clock, LoopClock, Timer
+from hourglass._supervision.context import Context
+from hourglass._supervision.dynamic import DynamicSupervisor, TaskSupervisor
+from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit
+from hourglass._supervision.failures import (
+    AlreadyRegistered,
+    DeadProcess,
+    IntensityExceeded,
+    NoSuchChild,
+    NotRegistered,
+    NotRunning,
+    SpecError,
+    StartFailed,
+    SupervisionError,
+)
+from hourglass._supervision.process import Down, Monitor, Process, State
+from hourglass._supervision.registry import Registry
+from hourglass._supervision.reports import Report, Reports
+from hourglass._supervision.spec import ChildSpec
+from hourglass._supervision.supervisor import Supervisor
+from hourglass._supervision.tree import Tree, start_tree
+
+__all__ = [
+    "KILLED",
+    "NORMAL",
+    "SHUTDOWN",
+    "AlreadyRegistered",
+    "ChildSpec",
+    "Clock",
+    "Context",
+    "DeadProcess",
+    "Down",
+    "DynamicSupervisor",
+    "Exit",
+    "IntensityExceeded",
+    "LoopClock",
+    "Monitor",
+    "NoSuchChild",
+    "NotRegistered",
+    "NotRunning",
+    "Process",
+    "Registry",
+    "Report",
+    "Reports",
+    "SpecError",
+    "StartFailed",
+    "State",
+    "Supervisor",
+    "SupervisionError",
+    "TaskSupervisor",
+    "Timer",
+    "Tree",
+    "start_tree",
+]

@@ -1,0 +1,178 @@
+"""A task that can be killed, not only cancelled.
+
+`Task.cancel()` is a request: it travels to whatever the task waits for, and nothing happens until that yields. A driver stands
+between the task and its coroutine, steps it by hand and knows what it waits for, so that it can take the coroutine away
+from there at any instant. It knows nothing of processes.
+
+- `cancel` is asyncio's own.
+- `kill` raises `Killed` in the coroutine at the point where it waits, on the loop's next turn, in its own task. What it waited for is
+  cancelled but not waited for. Repeated kills do nothing.
+- A coroutine that goes on after `Killed` (it swallowed it, or a `finally` awaits) lingers: it is driven on until `discard`
+  closes it and ends the task, whatever the coroutine thinks of that.
+- However the coroutine ends, its owner is told once (`ended` or `discarded`) and the task itself ends without an error. `KeyboardInterrupt` and
+  `SystemExit` also pass on to the loop, as with any task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, NoReturn, Protocol
+
+
+class Killed(BaseException):  # noqa: N818 - it is a signal, as CancelledError is
+    """Raised in a coroutine whose process was killed. `except Exception` lets it pass."""
+
+
+class DriverOwner(Protocol):
+    """Whom a driver tells what became of its coroutine."""
+
+    def ended(self, driver: Driver, error: BaseException | None, value: Any) -> None:
+        """The coroutine returned `value`, or raised `error`."""
+
+    def lingers(self, driver: Driver) -> None:
+        """The coroutine was killed and goes on."""
+
+    def discarded(self, driver: Driver, error: BaseException | None) -> None:
+        """The coroutine was closed; `error` if it refused."""
+
+
+class _Waiting:
+    """What the task is told that its coroutine waits for: the real future, with a way out.
+
+    It speaks the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up is given to the real future
+    unchanged, so that waiting through it costs no turn of the loop.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_context", "_future", "_wakeup")
+
+    def __init__(self, future: Any) -> None:
+        self._asyncio_future_blocking = True
+        self._future = future
+        self._wakeup: Callable[[Any], object] | None = None
+        self._context: Context | None = None
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = self._future.get_loop()
+        return loop
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context | None = None) -> None:
+        self._wakeup, self._context = callback, context
+        self._future.add_done_callback(callback, context=context)
+
+    def cancel(self, msg: Any = None) -> bool:
+        taken: bool = self._future.cancel(msg=msg)
+        return taken
+
+    def result(self) -> None:
+        """The task asks for it when `interrupt` woke it; the driver then does not pass it on."""
+
+    def interrupt(self) -> None:
+        """Wake the task now. If the future is done, its wake-up is on the way already."""
+        if self._wakeup is None or not self._future.remove_done_callback(self._wakeup):
+            return
+        self.get_loop().call_soon(self._wakeup, self, context=self._context)
+        self._future.cancel()
+
+
+class Driver(Coroutine[Any, Any, None]):
+    """A coroutine in the hands of a task that may kill it."""
+
+    __slots__ = ("__weakref__", "_body", "_doom", "_owner", "_task", "_thrown", "_waiting")
+
+    def __init__(self, body: Coroutine[Any, Any, Any], owner: DriverOwner, name: str) -> None:
+        self._body = body
+        self._owner = owner
+        self._waiting: _Waiting | None = None
+        self._doom = ""  # "", "killed" or "discarded"
+        self._thrown = False
+        self._task = asyncio.get_running_loop().create_task(self, name=name)
+
+    @property
+    def __name__(self) -> str:
+        """The coroutine's name, for the task's `repr`."""
+        return getattr(self._body, "__qualname__", type(self._body).__name__)
+
+    def cancel(self) -> None:
+        """Ask the coroutine to end, as asyncio does."""
+        if not self._doom:
+            self._task.cancel()
+
+    def kill(self) -> None:
+        """End the coroutine by raising `Killed` where it stands."""
+        if not self._doom:
+            self._doom = "killed"
+            self._wake()
+
+    def discard(self) -> None:
+        """Throw the coroutine away, after a kill that it survived."""
+        self._doom = "discarded"
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.interrupt()
+
+    # --- what the task calls ----------------------------------------------------------------------
+
+    def send(self, value: Any) -> Any:
+        """Go on; or die, if that was decided meanwhile."""
+        return self._advance(self._body.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with an exception: a cancellation, or that of what was awaited."""
+        return self._advance(self._body.throw, *error)
+
+    def close(self) -> None:
+        """Called when the task is dropped unfinished."""
+        self._body.close()
+
+    def __await__(self) -> Any:
+        raise RuntimeError("a driver is run by its own task")
+
+    def _advance(self, resume: Callable[..., Any], *given: Any) -> Any:
+        self._waiting = None
+        if self._doom == "discarded":
+            self._close_body()
+        try:
+            if not self._must_die():
+                found = resume(*given)
+            if self._must_die():  # decided before this turn, or by the coroutine itself during it
+                self._thrown = True
+                found = self._body.throw(Killed())
+                self._owner.lingers(self)
+        except StopIteration as stop:
+            self._owner.ended(self, None, stop.value)
+            raise StopIteration from None
+        except BaseException as error:
+            self._fail(error)
+        return self._wait_for(found)
+
+    def _must_die(self) -> bool:
+        return bool(self._doom) and not self._thrown
+
+    def _wait_for(self, found: Any) -> Any:
+        if not getattr(found, "_asyncio_future_blocking", None):
+            return found  # a bare yield; anything else is for the task to refuse
+        found._asyncio_future_blocking = False
+        self._waiting = _Waiting(found)
+        return self._waiting
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """The coroutine raised. Our own frame is cut off: it would tie the error to its process in a cycle."""
+        if error.__traceback__ is not None:
+            error.__traceback__ = error.__traceback__.tb_next
+        self._owner.ended(self, error, None)
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise error
+        raise StopIteration from None
+
+    def _close_body(self) -> NoReturn:
+        refusal: BaseException | None = None
+        try:
+            self._body.close()
+        except BaseException as error:
+            refusal = error
+        self._owner.discarded(self, refusal)
+        raise StopIteration

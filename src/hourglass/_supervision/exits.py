@@ -1,0 +1,51 @@
+"""Why a process ended, as data.
+
+An exit is normal (the body returned), shutdown (it was asked to stop, and did), crash (it raised) or killed. The text of
+an exit names the error's type and place, not its message: messages may carry what the process worked on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal, TypeAlias
+
+ExitKind: TypeAlias = Literal["normal", "shutdown", "crash", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Why a process ended; `error` is what a crashed one raised."""
+
+    kind: ExitKind
+    error: BaseException | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return self.kind
+        return f"{self.kind}: {type(self.error).__name__}{_place(self.error)}"
+
+    @property
+    def abnormal(self) -> bool:
+        """Whether it is one that a transient child is restarted after."""
+        return self.kind in ("crash", "killed")
+
+
+NORMAL = Exit("normal")
+SHUTDOWN = Exit("shutdown")
+KILLED = Exit("killed")
+
+
+def crash(error: BaseException) -> Exit:
+    """The exit of a process that raised."""
+    return Exit("crash", error)
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: the innermost frame, as ` at file:line`."""
+    step = error.__traceback__
+    if step is None:
+        return ""
+    while step.tb_next is not None:
+        step = step.tb_next
+    return f" at {PurePath(step.tb_frame.f_code.co_filename).name}:{step.tb_lineno}"

@@ -1,0 +1,73 @@
+"""What all processes of one tree share: the clock, the reports, and the killed that have not unwound yet.
+
+A killed process is dead at once; its coroutine unwinds on the next turn, and some linger. The node counts them, so that stopping a
+tree can wait until no task is left, and throws a lingering one away after a grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._supervision.clock import Clock, LoopClock, Timer
+from hourglass._supervision.driver import Driver
+from hourglass._supervision.exits import Exit
+from hourglass._supervision.reports import ReportKind, Reports
+
+logger = logging.getLogger("hourglass.supervision")
+
+GRACE = 5.0
+
+
+class Node:
+    """Clock, reports and the unwinding of one tree."""
+
+    def __init__(self, clock: Clock | None = None, reports: Reports | None = None, *, grace: float = GRACE) -> None:
+        self.clock = clock or LoopClock()
+        self.reports = reports or Reports()
+        self._grace = grace
+        self._unwinding: dict[Driver, Timer | None] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def report(self, kind: ReportKind, path: str, reason: Exit | None = None, detail: str = "") -> None:
+        """Report something at the present time."""
+        self.reports.add(kind, path, self.clock.now(), reason, detail)
+
+    def unwinds(self, driver: Driver) -> None:
+        """A coroutine was killed."""
+        self._unwinding.setdefault(driver, None)
+
+    def lingers(self, driver: Driver) -> None:
+        """A killed coroutine goes on: it gets a grace for its clean-up."""
+        if driver in self._unwinding:
+            self._unwinding[driver] = self.clock.call_later(self._grace, driver.discard)
+
+    def unwound(self, driver: Driver) -> None:
+        """A coroutine has ended; whether it had been killed does not matter."""
+        if driver not in self._unwinding:
+            return
+        timer = self._unwinding.pop(driver)
+        if timer is not None:
+            timer.cancel()
+        if not self._unwinding:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+    async def wait_unwound(self) -> None:
+        """Wait until no killed coroutine is left; the grace bounds it."""
+        while self._unwinding:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+
+def call_safely(what: str, callback: Callable[..., object], *args: Any) -> None:
+    """Call somebody else's callback; its failure is logged and stops nobody."""
+    try:
+        callback(*args)
+    except Exception:
+        logger.exception("%s failed", what)

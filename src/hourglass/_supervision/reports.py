@@ -1,0 +1,99 @@
+"""Every start, exit, restart and escalation as data: kept in a bounded ring for status pages, and given to a sink.
+
+A report in the ring holds text only. The error itself goes to the sink and is not kept: its traceback would keep alive
+whatever the dead process worked on. A sink that raises harms nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from hourglass._supervision.exits import Exit
+
+logger = logging.getLogger("hourglass.supervision")
+
+ReportKind: TypeAlias = Literal[
+    "started",  # it said that it had started
+    "start_failed",  # it ended, or was too slow, before it said so
+    "exited",  # it ended; the exit says why
+    "overdue",  # its ordered stop took too long, and it was killed
+    "restarting",  # its supervisor starts it again
+    "delayed",  # its supervisor will, after a pause
+    "gave_up",  # the supervisor restarted too often and fails upwards
+    "lingering",  # killed, but its coroutine swallowed that and goes on, unheard
+    "discarded",  # such a coroutine was thrown away
+]
+
+_LEVELS: dict[ReportKind, int] = {
+    "started": logging.DEBUG,
+    "start_failed": logging.ERROR,
+    "overdue": logging.WARNING,
+    "restarting": logging.WARNING,
+    "delayed": logging.WARNING,
+    "gave_up": logging.ERROR,
+    "lingering": logging.WARNING,
+    "discarded": logging.WARNING,
+}
+_EXIT_LEVELS = {
+    "normal": logging.DEBUG,
+    "shutdown": logging.DEBUG,
+    "killed": logging.WARNING,
+    "crash": logging.ERROR,
+}
+_RING = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One thing that happened to one process, at a monotonic time."""
+
+    kind: ReportKind
+    path: str
+    time: float
+    exit: str = ""
+    detail: str = ""
+    level: int = logging.DEBUG
+    error: BaseException | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        said = " ".join(self.kind.split("_"))
+        rest = "; ".join(part for part in (self.exit, self.detail) if part)
+        return f"{self.path} {said}" + (f" ({rest})" if rest else "")
+
+
+Sink: TypeAlias = Callable[[Report], object]
+
+
+def log_report(report: Report) -> None:
+    """The default sink: Python's logging, by severity, with the traceback of what crashed."""
+    if logger.isEnabledFor(report.level):
+        error = report.error
+        told = (type(error), error, error.__traceback__) if error is not None else None
+        logger.log(report.level, "%s", report, exc_info=told)
+
+
+class Reports:
+    """Where reports go: the ring and the sink."""
+
+    def __init__(self, sink: Sink = log_report, *, kept: int = _RING) -> None:
+        self._sink = sink
+        self._ring: deque[Report] = deque(maxlen=kept)
+
+    def add(self, kind: ReportKind, path: str, time: float, reason: Exit | None = None, detail: str = "") -> None:
+        """Record that something happened, and tell the sink."""
+        level = _EXIT_LEVELS[reason.kind] if kind == "exited" and reason else _LEVELS.get(kind, logging.INFO)
+        error = reason.error if reason else None
+        report = Report(kind, path, time, str(reason) if reason else "", detail, level, error)
+        self._ring.append(replace(report, error=None))
+        try:
+            self._sink(report)
+        except Exception:
+            logger.exception("the sink of supervision reports failed")
+
+    def recent(self) -> tuple[Report, ...]:
+        """The latest reports, oldest first."""
+        return tuple(self._ring)

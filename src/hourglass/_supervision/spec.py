@@ -1,0 +1,130 @@
+"""What a child is, as data: frozen when written, checked before anything starts.
+
+Nothing here starts, stops or decides. A message of a check names the child, the field, what was found and what is expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from hourglass._supervision.failures import SpecError
+
+if TYPE_CHECKING:
+    from hourglass._supervision.context import Context
+
+RestartKind: TypeAlias = Literal["permanent", "transient", "temporary"]
+ChildType: TypeAlias = Literal["worker", "supervisor"]
+Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
+Shutdown: TypeAlias = float | Literal["brutal", "infinity"]
+StartLimit: TypeAlias = float | Literal["infinity"]
+Start: TypeAlias = "Callable[[Context], Coroutine[Any, Any, object]]"
+
+_WORKER_SHUTDOWN = 5.0
+_WORKER_START_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A child: what it is called, how it starts, when it is restarted, how it is stopped.
+
+    `start(ctx)` is the body of the process; it says `await ctx.started(value)` when it is ready. `restart`: permanent (always),
+    transient (after a crash or a kill only), temporary (never). `shutdown`: how long an ordered stop may take before
+    the child is killed, `"brutal"` for killing at once, `"infinity"` for waiting; unset, a worker has five seconds
+    and a supervisor as long as its children need. `start_timeout` limits the start likewise (a worker 30 s).
+
+    With `backoff=(first, maximum)` a restart waits: `first` seconds, then twice as long each time, up to `maximum`; a child that
+    lived for `maximum` seconds begins anew. Its restarts do not count towards the supervisor's intensity: who waits for a
+    server that is down cannot storm.
+    """
+
+    id: str
+    start: Start
+    restart: RestartKind = "permanent"
+    shutdown: Shutdown | None = None
+    type: ChildType = "worker"
+    start_timeout: StartLimit | None = None
+    backoff: tuple[float, float] | None = None
+
+    @property
+    def shutdown_limit(self) -> Shutdown:
+        """How long an ordered stop may take, defaults applied."""
+        if self.shutdown is not None:
+            return self.shutdown
+        return "infinity" if self.type == "supervisor" else _WORKER_SHUTDOWN
+
+    @property
+    def start_limit(self) -> StartLimit:
+        """How long a start may take, defaults applied."""
+        if self.start_timeout is not None:
+            return self.start_timeout
+        return "infinity" if self.type == "supervisor" else _WORKER_START_TIMEOUT
+
+
+def check_spec(spec: ChildSpec) -> ChildSpec:
+    """The spec, if it is sound; `SpecError` otherwise."""
+    if not isinstance(spec, ChildSpec):
+        raise SpecError(f"a child must be a ChildSpec, not {type(spec).__name__}")
+    check_id(spec.id)
+    who = f"child {spec.id!r}"
+    if not callable(spec.start):
+        raise SpecError(f"{who}: start must be callable with a context, not {type(spec.start).__name__}")
+    _one_of(who, "restart", spec.restart, get_args(RestartKind))
+    _one_of(who, "type", spec.type, get_args(ChildType))
+    if spec.shutdown is not None and spec.shutdown not in ("brutal", "infinity"):
+        _seconds(who, "shutdown", spec.shutdown, "seconds, 'brutal' or 'infinity'")
+    if spec.start_timeout is not None and spec.start_timeout != "infinity":
+        _seconds(who, "start_timeout", spec.start_timeout, "seconds or 'infinity'")
+    if spec.backoff is not None:
+        _check_backoff(who, spec.backoff)
+    return spec
+
+
+def check_children(specs: Sequence[ChildSpec]) -> tuple[ChildSpec, ...]:
+    """The specs, if each is sound and no id is used twice."""
+    seen: dict[str, int] = {}
+    for place, spec in enumerate(specs):
+        check_spec(spec)
+        if spec.id in seen:
+            raise SpecError(f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {place} both have it")
+        seen[spec.id] = place
+    return tuple(specs)
+
+
+def check_strategy(strategy: Strategy) -> Strategy:
+    """The strategy, if there is such a one."""
+    _one_of("supervisor", "strategy", strategy, get_args(Strategy))
+    return strategy
+
+
+def check_id(id: str) -> None:
+    """Refuse what cannot be a segment of a path."""
+    if not isinstance(id, str):
+        raise SpecError(f"a child's id must be a string, not {type(id).__name__}")
+    if not id or "/" in id:
+        raise SpecError(f"a child's id must be a non-empty string without '/', not {id!r}")
+
+
+def _one_of(who: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SpecError(f"{who}: {field} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _seconds(who: str, field: str, value: object, expected: str) -> None:
+    if not _is_number(value) or value < 0:
+        raise SpecError(f"{who}: {field} must be {expected}, not {value!r}")
+
+
+def _check_backoff(who: str, backoff: object) -> None:
+    match backoff:
+        case (first, most) if _is_number(first) and _is_number(most) and 0 < first <= most:
+            return
+    raise SpecError(
+        f"{who}: backoff must be (first, maximum) in seconds with 0 < first <= maximum, not {backoff!r}"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

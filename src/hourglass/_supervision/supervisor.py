@@ -1,0 +1,206 @@
+"""A supervisor of fixed children: started in order, stopped in reverse, restarted by policy.
+
+`Supervisor` is a description, and the body of a process: give it as the `start` of a child spec, or call it with the context of a process
+that has something to do first. Each run of it keeps its own books. What to do is decided in `policy`; here it is done.
+
+- The next child starts when the one before has said that it has started. If one fails in the first start, those before it are stopped
+  in reverse and the supervisor fails.
+- Exits are handled one at a time, in the order in which they happened. A restart whose start fails is a failure of that child.
+- However the run ends, other than by a kill, its children are stopped in reverse order, each within its limit. Being cancelled
+  again does not hurry it. A kill takes the children along, through their links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hourglass._supervision.child import Child
+from hourglass._supervision.context import Context
+from hourglass._supervision.exits import Exit, crash
+from hourglass._supervision.failures import IntensityExceeded, StartFailed
+from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
+from hourglass._supervision.process import Down, Process
+from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, Strategy, check_children, check_strategy
+
+
+class Supervisor:
+    """Children in order, and what happens when one of them ends."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        children: Sequence[ChildSpec],
+        *,
+        max_restarts: int = 3,
+        window: float = 5.0,
+    ) -> None:
+        self.strategy = check_strategy(strategy)
+        self.children = check_children(children)
+        self.intensity = Intensity(max_restarts, window)
+
+    async def __call__(self, context: Context) -> None:
+        """Supervise, until stopped."""
+        await _Run(self, context).main()
+
+    def as_child(
+        self,
+        id: str,
+        *,
+        restart: RestartKind = "permanent",
+        shutdown: Shutdown = "infinity",
+        backoff: tuple[float, float] | None = None,
+    ) -> ChildSpec:
+        """This supervisor as a child of another, or as the root of a tree."""
+        return ChildSpec(id, self, restart, shutdown, "supervisor", backoff=backoff)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Due:
+    """The pause before a restart is over."""
+
+    failed: int
+    start: tuple[int, ...]
+
+
+_Message: TypeAlias = Down | _Due
+
+
+class _Run:
+    """One life of a supervisor."""
+
+    def __init__(self, plan: Supervisor, context: Context) -> None:
+        self._plan = plan
+        self._context = context
+        self._node = context.node
+        self._children = [Child(spec) for spec in plan.children]
+        self._kinds = [spec.restart for spec in plan.children]
+        self._history: History = ()
+        self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
+        self._due: dict[int, _Due] = {}
+
+    async def main(self) -> None:
+        self._context.shows(lambda: [child.view() for child in self._children])
+        try:
+            for child in self._children:
+                await self._start(child)
+            await self._context.started()
+            while True:
+                await self._handle(await self._inbox.get())
+        finally:
+            for child in reversed(self._children):
+                child.stop_waiting()
+                await stop_whatever_comes(child.process, child.spec.shutdown_limit)
+
+    async def _handle(self, message: _Message) -> None:
+        match message:
+            case Down(process, reason):
+                failed = self._place_of(process)
+                if failed is not None:
+                    await self._recover(failed, reason)
+            case _Due(failed, start):
+                # Another restart may have taken these children along since it was due.
+                if self._due.get(failed) is message:
+                    del self._due[failed]
+                    await self._start_again(start)
+
+    def _place_of(self, process: Process) -> int | None:
+        """The place that it fills, unless it was stopped or replaced meanwhile."""
+        return next((n for n, child in enumerate(self._children) if child.is_filled_by(process)), None)
+
+    async def _recover(self, failed: int, reason: Exit) -> None:
+        """Do what the policy says."""
+        child = self._children[failed]
+        child.process = None
+        now = self._node.clock.now()
+        verdict = decide(
+            self._plan.strategy,
+            self._kinds,
+            failed,
+            reason,
+            self._history,
+            now,
+            intensity=self._plan.intensity,
+            counted=child.spec.backoff is None,
+        )
+        match verdict:
+            case Nothing():
+                return
+            case Escalate():
+                raise give_up(self._context, child, reason, self._plan.intensity)
+            case Restart(stop, start, history):
+                self._history = history
+                await self._stop_siblings(stop)
+                await self._start_later(failed, start, child.next_delay(now), reason)
+
+    async def _stop_siblings(self, places: tuple[int, ...]) -> None:
+        for place in places:
+            child = self._children[place]
+            self._forget_due(place)
+            if child.process is not None:
+                child.process.begin_stop(child.spec.shutdown_limit)
+                await child.process.wait_dead()
+                child.process = None
+
+    async def _start_later(self, failed: int, start: tuple[int, ...], delay: float, reason: Exit) -> None:
+        self._forget_due(failed)
+        if not delay:
+            await self._start_again(start, reason)
+            return
+        child = self._children[failed]
+        due = self._due[failed] = _Due(failed, start)
+        child.wait(self._node.clock, delay, lambda: self._inbox.put_nowait(due))
+        self._node.report("delayed", self._path(child), reason, f"for {delay:g} s")
+
+    async def _start_again(self, places: tuple[int, ...], reason: Exit | None = None) -> None:
+        for place in places:
+            child = self._children[place]
+            child.restarts += 1
+            self._node.report("restarting", self._path(child), reason, f"restart {child.restarts}")
+            try:
+                await self._start(child)
+            except StartFailed as error:
+                # Those after it are not started: they are in the verdict on this failure, or were never to be.
+                await self._recover_start(place, places, error)
+                return
+
+    async def _recover_start(self, failed: int, places: tuple[int, ...], error: StartFailed) -> None:
+        """A restart failed. Those that were to start after the child are started with it."""
+        await self._recover(failed, crash(error.__cause__ or error))
+
+    async def _start(self, child: Child) -> None:
+        process = self._context.spawn(child.spec)
+        child.fill(process, self._node.clock.now())
+        await process.wait_started()
+        # Not earlier: a failed start is told by the line above, once.
+        process.monitor(self._inbox.put_nowait)
+
+    def _forget_due(self, place: int) -> None:
+        self._due.pop(place, None)
+        self._children[place].stop_waiting()
+
+    def _path(self, child: Child) -> str:
+        return f"{self._context.path}/{child.spec.id}"
+
+
+def give_up(context: Context, child: Child, reason: Exit, intensity: Intensity) -> IntensityExceeded:
+    """Report that a supervisor fails upwards, and make the error that it fails with."""
+    limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
+    context.node.report("gave_up", context.path, reason, f"intensity exceeded: {limit}; last {child.spec.id}")
+    error = IntensityExceeded(f"{context.path}: intensity exceeded: {limit}; last {child.spec.id} ({reason})")
+    error.__cause__ = reason.error
+    return error
+
+
+async def stop_whatever_comes(process: Process | None, limit: Shutdown) -> None:
+    """Stop a process in order. Who waits may be cancelled meanwhile: the limit bounds this, not impatience."""
+    if process is None:
+        return
+    process.begin_stop(limit)
+    while process.alive:
+        try:
+            await process.wait_dead()
+        except asyncio.CancelledError:
+            continue

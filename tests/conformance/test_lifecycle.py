@@ -1,0 +1,222 @@
+"""What befalls workers and runs, on each engine: bugs that park, eviction, restarts, many at once, ids, lists."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass.client import Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
+from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
+from hourglass.replay import Replayer
+from hourglass.testing import DevServer
+
+from . import acts
+from .world import World, kinds
+
+pytestmark = pytest.mark.server
+
+
+@workflow.defn
+def steps(number: int) -> int:
+    for _ in range(3):
+        number = acts.double(number)
+    return number
+
+
+@workflow.defn
+def pauses() -> list[str]:
+    log = [acts.note("before")]
+    log.append(acts.passes("between"))
+    log.append(acts.note("after"))
+    return log
+
+
+@workflow.defn
+def buggy() -> str:
+    acts.note("before the bug")
+    if not acts.place.mended:
+        raise ValueError("secret payload of the user's")
+    return acts.note("mended")
+
+
+@workflow.defn
+def idle() -> str:
+    return str(workflow.Channel("go", str).receive())
+
+
+@pytest.fixture(params=["local", "server"])
+def world(request: pytest.FixtureRequest, quick_server: DevServer) -> Iterator[World]:
+    """A world on each engine, without a worker yet."""
+    acts.fresh_place()
+    with Client.connect("local:" if request.param == "local" else quick_server.target) as client:
+        world = World(request.param, client, [sys.modules[__name__], acts], activities=[acts.SHOP])
+        yield world
+        acts.fresh_place()
+        world.stop_worker()
+
+
+def replay_all(world: World) -> None:
+    """Every history of the world fits the code."""
+    with Replayer(modules=[sys.modules[__name__]]) as replayer:
+        for history in world.histories():
+            assert replayer.replay(history).ok
+
+
+def test_a_bug_parks_the_run_until_it_is_mended(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The run stays open, statistics and log name it, and a new worker with mended code continues it."""
+    worker = world.start_worker()
+    handle = world.start(buggy)
+    world.until_true(lambda: worker.statistics().parked, "parked run")
+    (reason,) = worker.statistics().parked.values()
+    assert handle.run_id in worker.statistics().parked
+    assert reason.startswith("ValueError at")
+    assert __file__ in reason
+    assert "secret payload" not in reason
+    assert "is parked: ValueError at" in caplog.text
+    world.until(handle, "WORKFLOW_TASK_FAILED")
+    assert handle.describe().status == WorkflowStatus.RUNNING
+    world.stop_worker()
+    acts.place.mended = True
+    world.start_worker()
+    assert handle.result(timeout=60) == "mended"
+    assert acts.place.calls == ["before the bug", "mended"]
+    assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
+    replay_all(world)
+
+
+@pytest.mark.parametrize("cached", [0, 1])
+def test_eviction(world: World, cached: int) -> None:
+    """Thirty runs and room for none or one in the cache: all complete, and all histories replay."""
+    world.start_worker(max_cached_workflows=cached)
+    handles = [world.start(steps, number) for number in range(30)]
+    assert [handle.result(timeout=60) for handle in handles] == [number * 8 for number in range(30)]
+    replay_all(world)
+
+
+@pytest.mark.parametrize("verify", ["always", "off"])
+def test_worker_replaced_in_the_middle(world: World, verify: str) -> None:
+    """A new worker goes on where the old one stopped: nothing is run again, nothing is lost."""
+    world.start_worker(verify=verify, graceful_shutdown_timeout=20)
+    handle = world.start(pauses)
+    acts.arrived("between")
+    acts.gate("go").set()
+    world.stop_worker()
+    world.start_worker(verify=verify)
+    assert handle.result(timeout=60) == ["before", "between", "after"]
+    assert acts.place.calls == ["before", "after"]
+    replay_all(world)
+
+
+def test_idle_run_survives_workers(world: World) -> None:
+    """A run that waits for a signal is carried on by a worker that never saw it."""
+    world.start_worker()
+    handle = world.start(idle)
+    world.until(handle, "WORKFLOW_TASK_COMPLETED")
+    world.stop_worker()
+    handle.signal("go", "sent while nobody worked")
+    world.start_worker()
+    assert handle.result(timeout=60) == "sent while nobody worked"
+    replay_all(world)
+
+
+def test_two_hundred_at_once(world: World) -> None:
+    """Two hundred runs started together all complete."""
+    world.start_worker(verify="off")
+    handles = [world.start(steps, number) for number in range(200)]
+    assert [handle.result(timeout=60) for handle in handles] == [number * 8 for number in range(200)]
+
+
+def test_started_without_a_worker(world: World) -> None:
+    """A run waits until somebody works."""
+    handle = world.start(steps, 1)
+    assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_TASK_SCHEDULED"]
+    world.start_worker()
+    assert handle.result(timeout=30) == 8
+
+
+def test_ids_in_conflict(world: World) -> None:
+    """A second run of a running id is refused, or is the first one, or ends it; a closed id may be used again or not."""
+    world.start_worker()
+    first = world.start(idle, id=f"{world.queue}-x")
+    with pytest.raises(WorkflowAlreadyStartedError) as caught:
+        world.start(idle, id=first.id)
+    assert (caught.value.workflow_id, caught.value.run_id) == (first.id, first.run_id)
+    same = world.start(idle, id=first.id, id_conflict_policy=IdConflictPolicy.USE_EXISTING)
+    assert same.run_id == first.run_id
+    other = world.start(idle, id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING)
+    assert other.run_id != first.run_id
+    assert type(world.failure(first)).__name__ == "TerminatedError"
+    other.signal("go", "done")
+    assert other.result(timeout=30) == "done"
+    with pytest.raises(WorkflowAlreadyStartedError):
+        world.start(idle, id=first.id, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
+    again = world.start(idle, id=first.id)
+    assert again.run_id not in (first.run_id, other.run_id)
+    again.terminate("over")
+
+
+def test_the_same_request_starts_once(world: World) -> None:
+    """A start that is repeated with its request id is one run."""
+    options: dict[str, Any] = {"id": f"{world.queue}-r", "request_id": "the-same"}
+    assert world.start(idle, **options).run_id == world.start(idle, **options).run_id
+
+
+def test_describe_list_and_count(world: World) -> None:
+    """What the client tells of runs: status, type, times, memo, what is pending; filters find them."""
+    world.start_worker()
+    done = world.start(steps, 1, memo={"note": [1, 2]})
+    done.result(timeout=30)
+    waiting = world.start(pauses)
+    acts.arrived("between")
+    told = done.describe()
+    assert (told.status, told.workflow_type, told.task_queue) == (
+        WorkflowStatus.COMPLETED,
+        "steps",
+        world.queue,
+    )
+    assert told.memo == {"note": [1, 2]}
+    assert told.close_time is not None
+    assert told.start_time is not None
+    assert told.start_time <= told.close_time
+    assert told.history_length == len(done.history())
+    (pending,) = waiting.describe().pending_activities
+    assert (pending.activity_type, pending.attempt, pending.state) == ("passes", 1, "STARTED")
+    mine = f"TaskQueue = '{world.queue}'"
+    query = f"{mine} AND WorkflowType = 'steps'"
+    world.until_true(lambda: world.client.count_workflows(mine) == 2, "two runs in the list")
+    world.until_true(lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1, "")
+    assert [each.id for each in world.client.list_workflows(query)] == [done.id]
+    assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
+    acts.gate("go").set()
+    waiting.result(timeout=30)
+
+
+def test_unknown_workflow(world: World) -> None:
+    """Whatever is asked of a workflow that is not there, the answer says so and names it."""
+    handle = world.client.get_workflow_handle("never-was")
+    for call in (
+        handle.describe,
+        lambda: handle.result(timeout=10),
+        lambda: handle.signal("x"),
+        handle.cancel,
+        handle.terminate,
+        lambda: handle.query("x"),
+        handle.history,
+    ):
+        with pytest.raises(WorkflowNotFoundError, match="never-was"):
+            call()
+
+
+def test_closed_runs_take_no_messages(world: World) -> None:
+    """A closed run refuses signals and termination; cancelling it is not an error on either engine."""
+    world.start_worker()
+    handle = world.start(steps, 1)
+    handle.result(timeout=30)
+    with pytest.raises(WorkflowNotFoundError):
+        handle.signal("x")
+    with pytest.raises(WorkflowNotFoundError):
+        handle.terminate()
