@@ -101,7 +101,7 @@ async def _sequences(client: Client, queue: str, *, runs: int, steps: int) -> No
 
 def measure_memory(*, quick: bool) -> list[Row]:
     """Memory of the worker's process per idle run in its cache."""
-    return asyncio.run(_memory(runs=300 if quick else 2000, rounds=1 if quick else 3))
+    return asyncio.run(_memory(runs=300 if quick else 1000, rounds=1 if quick else 3))
 
 
 async def _memory(*, runs: int, rounds: int) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hourglass import workflow
+from hourglass import activity, workflow
 from hourglass.errors import ActivityError, Cancelled, CancelledError, TaskCancelledError
 
 from . import acts
@@ -281,6 +281,39 @@ def activity_abandoned(world: World) -> None:
     handle.signal("now", "")
     assert handle.result(timeout=20) == ["ActivityError", "CancelledError"]
     assert "ACTIVITY_TASK_CANCEL_REQUESTED" not in kinds(handle.history())
+
+
+@activity.defn(retry_policy=acts.ONCE)
+def stops_politely() -> str:
+    """Runs until it is asked to stop, and says so in its own way."""
+    acts.gate("begun").set()
+    try:
+        while True:
+            activity.heartbeat()
+            activity.cancelled()
+    finally:
+        acts.place.calls.append("cleaned up")
+
+
+@workflow.defn
+def waits_for_the_stop() -> list[str]:
+    kind = Kind.WAIT_CANCELLATION_COMPLETED
+    task = stops_politely.options(cancellation_type=kind, heartbeat_timeout=1).start()
+    told = workflow.Channel("now", str)
+    told.receive()
+    task.cancel()
+    error = task.exception()
+    return [type(error).__name__, type(error.__cause__).__name__]
+
+
+@scenario("loose")
+def activity_cancelled_and_waited_for(world: World) -> None:
+    """WAIT_CANCELLATION_COMPLETED: the workflow goes on when the activity has stopped."""
+    handle = world.start(waits_for_the_stop)
+    acts.arrived("begun")
+    handle.signal("now", "")
+    assert handle.result(timeout=20) == ["ActivityError", "CancelledError"]
+    assert acts.place.calls == ["cleaned up"]
 
 
 @workflow.defn

@@ -123,6 +123,8 @@ def too_slow(which: str) -> None:
             acts.fails_until.options(schedule_to_close_timeout=0.4, retry_policy=policy)(99)
         case "running_out":
             acts.passes.options(schedule_to_close_timeout=0.2, start_to_close_timeout=None)("slow")
+        case "never_started":
+            acts.double.options(schedule_to_close_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "schedule_to_start":
             acts.double.options(schedule_to_start_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "heartbeat":
@@ -150,6 +152,13 @@ def schedule_to_close_timeout(world: World) -> None:
     """The time for all attempts passes while one is running."""
     error = world.fails(too_slow, "running_out")
     assert error.cause.type == TimeoutType.SCHEDULE_TO_CLOSE
+
+
+@scenario()
+def schedule_to_close_never_started(world: World) -> None:
+    """The time for all attempts passes before anybody takes the first."""
+    error = world.fails(too_slow, "never_started")
+    assert isinstance(error.cause, TimedOutError)
 
 
 @scenario()

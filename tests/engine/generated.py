@@ -38,11 +38,6 @@ kinds = st.sampled_from(["try", "wait", "abandon"])
 small = st.integers(0, 4)
 
 
-def blocks(inner: st.SearchStrategy[Block], **sizes: int) -> st.SearchStrategy[list[Block]]:
-    """Several blocks."""
-    return st.lists(inner, **sizes)  # type: ignore[arg-type]
-
-
 def leaves(*, timed_conditions: bool) -> st.SearchStrategy[list[Any]]:
     """Operations without blocks of their own."""
     limits = st.sampled_from([0, 3]) if timed_conditions else st.just(0)
@@ -94,13 +89,26 @@ def programs(*, timed_conditions: bool = True) -> st.SearchStrategy[dict[str, An
             "handlers": st.lists(st.lists(operation, max_size=2), min_size=2, max_size=2),
             "limit": st.just(40),
         }
-    )
+    ).map(without_foreign_waits_in_limits)
 
 
-class Step(tuple[tuple[int, ...], int]):
-    """What happens next: which of the pending things are answered, in this order, and what else comes."""
+def without_foreign_waits_in_limits(value: Any, inside: bool = False) -> Any:
+    """Replace starts of children and signals to others within `limit`.
+
+    There `temporalio` sets back the count of cancellations that `asyncio.timeout` relies on, and a cancellation of the
+    workflow turns into a `TimeoutError`: a fault that we do not copy.
+    """
+    if isinstance(value, dict):
+        return {key: without_foreign_waits_in_limits(each) for key, each in value.items()}
+    if not isinstance(value, list):
+        return value
+    if inside and value[:1] in (["child"], ["signal"]):
+        return ["act", "try"]
+    inside = inside or value[:1] == ["limit"]
+    return [without_foreign_waits_in_limits(each, inside) for each in value]
 
 
+# What happens next: which of the pending things are answered, in this order, and what else comes.
 steps = st.lists(
     st.tuples(st.lists(st.integers(0, 11), min_size=1, max_size=4), st.integers(0, 15)), min_size=4, max_size=40
 )

@@ -145,7 +145,8 @@ def _want_again(draft: Draft, task: Task) -> None:
         draft.want_task()
         return
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
-    wait = 0.0 if task.attempt == 1 else min(10.0 * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
+    first = draft.run.started.task_timeout
+    wait = 0.0 if task.attempt == 1 else min(first * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
     draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait))
 
 

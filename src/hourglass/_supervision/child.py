@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hourglass._supervision.clock import Clock, Timer
 from hourglass._supervision.policy import delay_before
-from hourglass._supervision.process import ChildView, Process
+from hourglass._supervision.process import ChildState, ChildView, Process
 from hourglass._supervision.spec import ChildSpec
 
 
@@ -17,15 +17,19 @@ class Child:
         self.spec = spec
         self.process: Process | None = None
         self.restarts = 0
-        self._filled_at = 0.0
+        self._up_since: float | None = None
         self._failures = 0
         self._timer: Timer | None = None
 
-    def fill(self, process: Process, now: float) -> None:
+    def fill(self, process: Process) -> None:
         """A process takes the place."""
         self.stop_waiting()
         self.process = process
-        self._filled_at = now
+
+    def empty(self) -> None:
+        """The process that filled it has died."""
+        self._up_since = self.process.started_at if self.process is not None else None
+        self.process = None
 
     def is_filled_by(self, process: Process) -> bool:
         """Whether news of this process still matters here."""
@@ -36,7 +40,7 @@ class Child:
         backoff = self.spec.backoff
         if backoff is None:
             return 0.0
-        if now - self._filled_at >= backoff[1]:
+        if self._up_since is not None and now - self._up_since >= backoff[1]:
             self._failures = 0
         delay = delay_before(backoff, self._failures)
         self._failures += 1
@@ -56,8 +60,7 @@ class Child:
     def view(self) -> ChildView:
         """The child, for those who look at the tree."""
         spec, process = self.spec, self.process
-        if process is not None and process.alive:
-            state = process.state.value
-        else:
-            state, process = ("ended" if self._timer is None else "waiting"), None
-        return ChildView(spec.id, spec.type, state, self.restarts, process)
+        if process is None or not process.alive:
+            vacant: ChildState = "ended" if self._timer is None else "waiting"
+            return ChildView(spec.id, spec.type, vacant, self.restarts, None)
+        return ChildView(spec.id, spec.type, process.seen, self.restarts, process)

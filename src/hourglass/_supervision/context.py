@@ -63,7 +63,9 @@ class Context:
 
     def _alive(self) -> Process:
         if not self.process.alive:
-            raise DeadProcess(f"{self.process.path} is dead ({self.process.exit}) and can do nothing any more")
+            raise DeadProcess(
+                f"{self.process.path} is dead ({self.process.exit}) and can do nothing any more"
+            )
         return self.process
 
 

@@ -5,12 +5,12 @@ between the task and its coroutine, steps it by hand and knows what it waits for
 from there at any instant. It knows nothing of processes.
 
 - `cancel` is asyncio's own.
-- `kill` raises `Killed` in the coroutine at the point where it waits, on the loop's next turn, in its own task. What it waited for is
-  cancelled but not waited for. Repeated kills do nothing.
+- `kill` raises `Killed` in the coroutine at the point where it waits, on the loop's next turn, in its own task. What it
+  waited for is cancelled but not waited for. Repeated kills do nothing.
 - A coroutine that goes on after `Killed` (it swallowed it, or a `finally` awaits) lingers: it is driven on until `discard`
   closes it and ends the task, whatever the coroutine thinks of that.
-- However the coroutine ends, its owner is told once (`ended` or `discarded`) and the task itself ends without an error. `KeyboardInterrupt` and
-  `SystemExit` also pass on to the loop, as with any task.
+- However the coroutine ends, its owner is told once (`ended` or `discarded`) and the task itself ends without an error.
+  `KeyboardInterrupt` and `SystemExit` also pass on to the loop, as with any task.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextvars import Context
 from typing import Any, NoReturn, Protocol
 
 
-class Killed(BaseException):  # noqa: N818 - it is a signal, as CancelledError is
+class Killed(BaseException):
     """Raised in a coroutine whose process was killed. `except Exception` lets it pass."""
 
 
@@ -41,8 +41,8 @@ class DriverOwner(Protocol):
 class _Waiting:
     """What the task is told that its coroutine waits for: the real future, with a way out.
 
-    It speaks the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up is given to the real future
-    unchanged, so that waiting through it costs no turn of the loop.
+    It speaks the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up is given to the
+    real future unchanged, so that waiting through it costs no turn of the loop.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_context", "_future", "_wakeup")
@@ -79,20 +79,15 @@ class _Waiting:
 class Driver(Coroutine[Any, Any, None]):
     """A coroutine in the hands of a task that may kill it."""
 
-    __slots__ = ("__weakref__", "_body", "_doom", "_owner", "_task", "_thrown", "_waiting")
-
     def __init__(self, body: Coroutine[Any, Any, Any], owner: DriverOwner, name: str) -> None:
+        # For the `repr` of the task, which asks coroutines for it.
+        self.__name__ = self.__qualname__ = getattr(body, "__qualname__", type(body).__name__)
         self._body = body
         self._owner = owner
         self._waiting: _Waiting | None = None
         self._doom = ""  # "", "killed" or "discarded"
         self._thrown = False
         self._task = asyncio.get_running_loop().create_task(self, name=name)
-
-    @property
-    def __name__(self) -> str:
-        """The coroutine's name, for the task's `repr`."""
-        return getattr(self._body, "__qualname__", type(self._body).__name__)
 
     def cancel(self) -> None:
         """Ask the coroutine to end, as asyncio does."""
@@ -136,18 +131,25 @@ class Driver(Coroutine[Any, Any, None]):
         if self._doom == "discarded":
             self._close_body()
         try:
-            if not self._must_die():
-                found = resume(*given)
-            if self._must_die():  # decided before this turn, or by the coroutine itself during it
-                self._thrown = True
-                found = self._body.throw(Killed())
-                self._owner.lingers(self)
+            return self._wait_for(self._step(resume, given))
         except StopIteration as stop:
             self._owner.ended(self, None, stop.value)
             raise StopIteration from None
         except BaseException as error:
             self._fail(error)
-        return self._wait_for(found)
+
+    def _step(self, resume: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        """Run the coroutine until it waits again."""
+        found = None
+        if not self._must_die():
+            found = resume(*given)
+            if self._must_die() and asyncio.isfuture(found):
+                found.cancel()  # as in `interrupt`: nobody will wait for it
+        if self._must_die():  # decided before this turn, or by the coroutine itself during it
+            self._thrown = True
+            found = self._body.throw(Killed())
+            self._owner.lingers(self)
+        return found
 
     def _must_die(self) -> bool:
         return bool(self._doom) and not self._thrown
@@ -160,9 +162,11 @@ class Driver(Coroutine[Any, Any, None]):
         return self._waiting
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """The coroutine raised. Our own frame is cut off: it would tie the error to its process in a cycle."""
-        if error.__traceback__ is not None:
-            error.__traceback__ = error.__traceback__.tb_next
+        """The coroutine raised. Our own frames are cut off: they would tie the error to its process in a cycle."""
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        error.__traceback__ = trace
         self._owner.ended(self, error, None)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error

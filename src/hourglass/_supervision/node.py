@@ -1,7 +1,7 @@
 """What all processes of one tree share: the clock, the reports, and the killed that have not unwound yet.
 
-A killed process is dead at once; its coroutine unwinds on the next turn, and some linger. The node counts them, so that stopping a
-tree can wait until no task is left, and throws a lingering one away after a grace.
+A killed process is dead at once; its coroutine unwinds on the next turn, and some linger. The node counts them, so that
+stopping a tree can wait until no task is left, and throws a lingering one away after a grace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ GRACE = 5.0
 class Node:
     """Clock, reports and the unwinding of one tree."""
 
-    def __init__(self, clock: Clock | None = None, reports: Reports | None = None, *, grace: float = GRACE) -> None:
+    def __init__(
+        self, clock: Clock | None = None, reports: Reports | None = None, *, grace: float = GRACE
+    ) -> None:
         self.clock = clock or LoopClock()
         self.reports = reports or Reports()
         self._grace = grace

@@ -5,7 +5,8 @@ It knows nothing of strategies and restarts. Invariants:
 - starting -> running -> stopping -> dead, never back; a state may be skipped. Death is recorded once, with its exit.
 - The dead do not speak: from the instant of death every method of its context raises `DeadProcess`.
 - When a process dies, whatever the reason, those still linked to it (its children) are killed first, the youngest first.
-- An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit has passed. A kill runs neither.
+- An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit
+  has passed. A kill runs neither.
 - Monitors are called at the instant of death, in the order in which they were set, once.
 """
 
@@ -15,6 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import Any, Literal, TypeAlias
 
 from hourglass._supervision.clock import Timer
@@ -42,16 +44,26 @@ class Down:
     exit: Exit
 
 
+ChildState: TypeAlias = Literal["starting", "running", "stopping", "waiting", "ended"]
+
+
 @dataclass(frozen=True, slots=True)
 class ChildView:
     """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
 
     id: str
     type: ChildType
-    state: Literal["starting", "running", "stopping", "waiting", "ended"]
+    state: ChildState
     restarts: int
     process: Process | None
 
+
+_SEEN: dict[State, ChildState] = {
+    State.STARTING: "starting",
+    State.RUNNING: "running",
+    State.STOPPING: "stopping",
+    State.DEAD: "ended",
+}
 
 OnDown: TypeAlias = Callable[[Down], object]
 Terminate: TypeAlias = Callable[[], Awaitable[object] | None]
@@ -80,12 +92,12 @@ class Process:
 
     def __init__(self, node: Node, id: str, parent: Process | None, *, quiet: bool = False) -> None:
         self.id = id
-        self.path = f"{parent.path}/{id}" if parent else id
+        self.path: str = f"{parent.path}/{id}" if parent else id
         self.parent = parent
         self.node = node
         self.state = State.STARTING
         self.exit: Exit | None = None
-        self.was_started = False
+        self.started_at: float | None = None
         self.value: Any = None  # what it gave to `started`
         self.returned: Any = None  # what its body returned
         self.family: Family = tuple
@@ -109,6 +121,16 @@ class Process:
         """Whether it has not died yet."""
         return self.state is not State.DEAD
 
+    @property
+    def was_started(self) -> bool:
+        """Whether it ever said that it had started."""
+        return self.started_at is not None
+
+    @property
+    def seen(self) -> ChildState:
+        """Its state, as those who look at the tree are told."""
+        return _SEEN[self.state]
+
     # --- what others may ask and do ---------------------------------------------------------------
 
     def monitor(self, callback: OnDown) -> Monitor:
@@ -125,7 +147,8 @@ class Process:
         while not self.was_started and self.exit is None:
             await self._change()
         if not self.was_started:
-            raise StartFailed(f"{self.path} did not start: {self.exit}") from (self.exit and self.exit.error)
+            error = self.exit.error if self.exit else None
+            raise StartFailed(f"{self.path} did not start: {self.exit}") from error
         return self.value
 
     async def wait_dead(self) -> Exit:
@@ -178,7 +201,7 @@ class Process:
         """It is ready."""
         if self.state is not State.STARTING:
             return  # it is being stopped; or it says so twice, which tells nobody anything new
-        self.was_started, self.value = True, value
+        self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
         self._enter(State.RUNNING)
         if not self._quiet:
@@ -202,7 +225,8 @@ class Process:
         else:
             self._body = None
             self.returned = value
-            self._failure = error or self._failure
+            if self._failure is None or not isinstance(error, (asyncio.CancelledError, NoneType)):
+                self._failure = error  # a failed `terminate` says more than the cancellation after it
         if self._terminating is None:
             self._kill_links()
             self._die(self._exit_after(self._failure))

@@ -83,7 +83,9 @@ class Reports:
         self._sink = sink
         self._ring: deque[Report] = deque(maxlen=kept)
 
-    def add(self, kind: ReportKind, path: str, time: float, reason: Exit | None = None, detail: str = "") -> None:
+    def add(
+        self, kind: ReportKind, path: str, time: float, reason: Exit | None = None, detail: str = ""
+    ) -> None:
         """Record that something happened, and tell the sink."""
         level = _EXIT_LEVELS[reason.kind] if kind == "exited" and reason else _LEVELS.get(kind, logging.INFO)
         error = reason.error if reason else None

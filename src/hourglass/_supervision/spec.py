@@ -88,7 +88,9 @@ def check_children(specs: Sequence[ChildSpec]) -> tuple[ChildSpec, ...]:
     for place, spec in enumerate(specs):
         check_spec(spec)
         if spec.id in seen:
-            raise SpecError(f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {place} both have it")
+            raise SpecError(
+                f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {place} both have it"
+            )
         seen[spec.id] = place
     return tuple(specs)
 
@@ -112,12 +114,12 @@ def _one_of(who: str, field: str, value: object, allowed: tuple[str, ...]) -> No
         raise SpecError(f"{who}: {field} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
-def _seconds(who: str, field: str, value: object, expected: str) -> None:
+def _seconds(who: str, field: str, value: Any, expected: str) -> None:
     if not _is_number(value) or value < 0:
         raise SpecError(f"{who}: {field} must be {expected}, not {value!r}")
 
 
-def _check_backoff(who: str, backoff: object) -> None:
+def _check_backoff(who: str, backoff: Any) -> None:
     match backoff:
         case (first, most) if _is_number(first) and _is_number(most) and 0 < first <= most:
             return

@@ -1,10 +1,11 @@
 """A supervisor of fixed children: started in order, stopped in reverse, restarted by policy.
 
-`Supervisor` is a description, and the body of a process: give it as the `start` of a child spec, or call it with the context of a process
-that has something to do first. Each run of it keeps its own books. What to do is decided in `policy`; here it is done.
+`Supervisor` is a description, and the body of a process: give it as the `start` of a child spec, or call it with the
+context of a process that has something to do first. Each run of it keeps its own books.
+What to do is decided in `policy`; here it is done.
 
-- The next child starts when the one before has said that it has started. If one fails in the first start, those before it are stopped
-  in reverse and the supervisor fails.
+- The next child starts when the one before has said that it has started. If one fails in the first start, those before it are
+  stopped in reverse and the supervisor fails.
 - Exits are handled one at a time, in the order in which they happened. A restart whose start fails is a failure of that child.
 - However the run ends, other than by a kill, its children are stopped in reverse order, each within its limit. Being cancelled
   again does not hurry it. A kill takes the children along, through their links.
@@ -23,7 +24,14 @@ from hourglass._supervision.exits import Exit, crash
 from hourglass._supervision.failures import IntensityExceeded, StartFailed
 from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
 from hourglass._supervision.process import Down, Process
-from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, Strategy, check_children, check_strategy
+from hourglass._supervision.spec import (
+    ChildSpec,
+    RestartKind,
+    Shutdown,
+    Strategy,
+    check_children,
+    check_strategy,
+)
 
 
 class Supervisor:
@@ -37,7 +45,7 @@ class Supervisor:
         max_restarts: int = 3,
         window: float = 5.0,
     ) -> None:
-        self.strategy = check_strategy(strategy)
+        self.strategy: Strategy = check_strategy(strategy)
         self.children = check_children(children)
         self.intensity = Intensity(max_restarts, window)
 
@@ -66,6 +74,7 @@ class _Due:
 
 
 _Message: TypeAlias = Down | _Due
+_Failure: TypeAlias = tuple[int, Exit]
 
 
 class _Run:
@@ -76,7 +85,7 @@ class _Run:
         self._context = context
         self._node = context.node
         self._children = [Child(spec) for spec in plan.children]
-        self._kinds = [spec.restart for spec in plan.children]
+        self._kinds: list[RestartKind] = [spec.restart for spec in plan.children]
         self._history: History = ()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
         self._due: dict[int, _Due] = {}
@@ -95,25 +104,27 @@ class _Run:
                 await stop_whatever_comes(child.process, child.spec.shutdown_limit)
 
     async def _handle(self, message: _Message) -> None:
+        failure: _Failure | None = None
         match message:
             case Down(process, reason):
-                failed = self._place_of(process)
-                if failed is not None:
-                    await self._recover(failed, reason)
+                place = self._place_of(process)
+                failure = (place, reason) if place is not None else None
             case _Due(failed, start):
                 # Another restart may have taken these children along since it was due.
                 if self._due.get(failed) is message:
                     del self._due[failed]
-                    await self._start_again(start)
+                    failure = await self._start_again(start)
+        while failure is not None:
+            failure = await self._recover(*failure)
 
     def _place_of(self, process: Process) -> int | None:
         """The place that it fills, unless it was stopped or replaced meanwhile."""
         return next((n for n, child in enumerate(self._children) if child.is_filled_by(process)), None)
 
-    async def _recover(self, failed: int, reason: Exit) -> None:
-        """Do what the policy says."""
+    async def _recover(self, failed: int, reason: Exit) -> _Failure | None:
+        """Do what the policy says; the next failure, if a restart did not succeed."""
         child = self._children[failed]
-        child.process = None
+        child.empty()
         now = self._node.clock.now()
         verdict = decide(
             self._plan.strategy,
@@ -127,13 +138,13 @@ class _Run:
         )
         match verdict:
             case Nothing():
-                return
+                return None
             case Escalate():
                 raise give_up(self._context, child, reason, self._plan.intensity)
             case Restart(stop, start, history):
                 self._history = history
                 await self._stop_siblings(stop)
-                await self._start_later(failed, start, child.next_delay(now), reason)
+                return await self._start_later(failed, start, child.next_delay(now), reason)
 
     async def _stop_siblings(self, places: tuple[int, ...]) -> None:
         for place in places:
@@ -142,19 +153,21 @@ class _Run:
             if child.process is not None:
                 child.process.begin_stop(child.spec.shutdown_limit)
                 await child.process.wait_dead()
-                child.process = None
+                child.empty()
 
-    async def _start_later(self, failed: int, start: tuple[int, ...], delay: float, reason: Exit) -> None:
+    async def _start_later(
+        self, failed: int, start: tuple[int, ...], delay: float, reason: Exit
+    ) -> _Failure | None:
         self._forget_due(failed)
         if not delay:
-            await self._start_again(start, reason)
-            return
+            return await self._start_again(start, reason)
         child = self._children[failed]
         due = self._due[failed] = _Due(failed, start)
         child.wait(self._node.clock, delay, lambda: self._inbox.put_nowait(due))
         self._node.report("delayed", self._path(child), reason, f"for {delay:g} s")
+        return None
 
-    async def _start_again(self, places: tuple[int, ...], reason: Exit | None = None) -> None:
+    async def _start_again(self, places: tuple[int, ...], reason: Exit | None = None) -> _Failure | None:
         for place in places:
             child = self._children[place]
             child.restarts += 1
@@ -162,17 +175,13 @@ class _Run:
             try:
                 await self._start(child)
             except StartFailed as error:
-                # Those after it are not started: they are in the verdict on this failure, or were never to be.
-                await self._recover_start(place, places, error)
-                return
-
-    async def _recover_start(self, failed: int, places: tuple[int, ...], error: StartFailed) -> None:
-        """A restart failed. Those that were to start after the child are started with it."""
-        await self._recover(failed, crash(error.__cause__ or error))
+                # Those after it are started with it: every strategy's verdict on this failure includes them.
+                return place, crash(error.__cause__ or error)
+        return None
 
     async def _start(self, child: Child) -> None:
         process = self._context.spawn(child.spec)
-        child.fill(process, self._node.clock.now())
+        child.fill(process)
         await process.wait_started()
         # Not earlier: a failed start is told by the line above, once.
         process.monitor(self._inbox.put_nowait)
@@ -188,7 +197,9 @@ class _Run:
 def give_up(context: Context, child: Child, reason: Exit, intensity: Intensity) -> IntensityExceeded:
     """Report that a supervisor fails upwards, and make the error that it fails with."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
-    context.node.report("gave_up", context.path, reason, f"intensity exceeded: {limit}; last {child.spec.id}")
+    context.process.node.report(
+        "gave_up", context.path, reason, f"intensity exceeded: {limit}; last {child.spec.id}"
+    )
     error = IntensityExceeded(f"{context.path}: intensity exceeded: {limit}; last {child.spec.id} ({reason})")
     error.__cause__ = reason.error
     return error

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from . import cancelling, concurrency, failing, interpreted, later, primitives, racing, signalling, waiting
+from . import (
+    cancelling,
+    cancelling_tasks,
+    concurrency,
+    failing,
+    interpreted,
+    later,
+    primitives,
+    racing,
+    signalling,
+    waiting,
+)
 from ._corpus import PROGRAMS, Program
 
 __all__ = [
     "PROGRAMS",
     "Program",
     "cancelling",
+    "cancelling_tasks",
     "concurrency",
     "failing",
     "interpreted",

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from . import cancelling, concurrency, failing, interpreted, later, primitives, racing, signalling, waiting
+from . import (
+    cancelling,
+    cancelling_tasks,
+    concurrency,
+    failing,
+    interpreted,
+    later,
+    primitives,
+    racing,
+    signalling,
+    waiting,
+)
 from ._corpus import TWINS
 
 __all__ = [
     "TWINS",
     "cancelling",
+    "cancelling_tasks",
     "concurrency",
     "failing",
     "interpreted",

@@ -1,0 +1,260 @@
+"""Supervisors whose children come and go.
+
+`DynamicSupervisor`: children by id, each restarted by itself (one_for_one), with the same intensity as any supervisor.
+`TaskSupervisor`: temporary tasks, by the thousands; what becomes of one concerns no other.
+
+An object of either is the body of a process and at the same time the address of its present run: calls go to the run
+that is alive, and raise `NotRunning` when there is none. A new run begins empty. Children have no order among
+themselves: they are stopped at the same time, and starts do not wait for one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeAlias, TypeVar
+
+from hourglass._supervision.child import Child
+from hourglass._supervision.context import Context
+from hourglass._supervision.exits import Exit
+from hourglass._supervision.failures import NoSuchChild, NotRunning, SpecError, StartFailed
+from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
+from hourglass._supervision.process import ChildView, Down, Process, State
+from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
+from hourglass._supervision.supervisor import give_up, stop_whatever_comes
+
+_Message: TypeAlias = Down | Child  # a child has died; the pause before a child's restart is over
+R = TypeVar("R", bound="_DynamicRun | _TaskRun")
+
+
+class DynamicSupervisor:
+    """Children that are started and ended while it runs."""
+
+    def __init__(self, *, max_restarts: int = 3, window: float = 5.0) -> None:
+        self.intensity = Intensity(max_restarts, window)
+        self._run: _DynamicRun | None = None
+
+    async def __call__(self, context: Context) -> None:
+        """Supervise, until stopped."""
+        _refuse_second(self._run, context)
+        self._run = _DynamicRun(self.intensity, context)
+        await self._run.main()
+
+    def as_child(
+        self, id: str, *, restart: RestartKind = "permanent", shutdown: Shutdown = "infinity"
+    ) -> ChildSpec:
+        """This supervisor as a child of another."""
+        return ChildSpec(id, self, restart, shutdown, "supervisor")
+
+    async def start_child(self, spec: ChildSpec) -> Process:
+        """Start a child and wait until it has started; `StartFailed` if it does not, and then it is not kept.
+
+        Cancelling this call does not stop the child: it belongs to the supervisor.
+        """
+        return await _living(self._run, "start a child").start_child(check_spec(spec))
+
+    async def terminate_child(self, id: str) -> None:
+        """Stop a child in order, within its limit, and forget it."""
+        await _living(self._run, "end a child").terminate_child(id)
+
+    def children(self) -> tuple[ChildView, ...]:
+        """The present children, oldest first; none when it is not running."""
+        return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
+
+
+class _DynamicRun:
+    """One life of a dynamic supervisor."""
+
+    def __init__(self, intensity: Intensity, context: Context) -> None:
+        self.context = context
+        self._node = context.node
+        self._intensity = intensity
+        self._children: dict[str, Child] = {}
+        self._history: History = ()
+        self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
+
+    async def main(self) -> None:
+        self.context.shows(self.views)
+        try:
+            await self.context.started()
+            while True:
+                match await self._inbox.get():
+                    case Down(process, reason):
+                        self._on_down(process, reason)
+                    case child:
+                        # It may have been ended while it waited.
+                        if self._children.get(child.spec.id) is child:
+                            self._start_again(child, None)
+        finally:
+            for child in self._children.values():
+                child.stop_waiting()
+            await stop_all((child.process, child.spec.shutdown_limit) for child in self._children.values())
+
+    def views(self) -> Iterable[ChildView]:
+        return [child.view() for child in self._children.values()]
+
+    async def start_child(self, spec: ChildSpec) -> Process:
+        if spec.id in self._children:
+            raise SpecError(f"{self.context.path} has a child {spec.id!r} already")
+        child = self._children[spec.id] = Child(spec)
+        process = self._spawn(child)
+        try:
+            await process.wait_started()
+        except StartFailed:
+            self._forget(child)
+            raise
+        return process
+
+    async def terminate_child(self, id: str) -> None:
+        child = self._children.get(id)
+        if child is None:
+            raise NoSuchChild(f"{self.context.path} has no child {id!r}")
+        child.stop_waiting()
+        if child.process is not None:
+            child.process.begin_stop(child.spec.shutdown_limit)
+            await child.process.wait_dead()
+        self._forget(child)
+
+    def _spawn(self, child: Child) -> Process:
+        process = self.context.spawn(child.spec)
+        child.fill(process)
+        process.monitor(self._inbox.put_nowait)
+        return process
+
+    def _on_down(self, process: Process, reason: Exit) -> None:
+        child = self._children.get(process.id)
+        if child is None or not child.is_filled_by(process):
+            return
+        if not process.was_started and not child.restarts:
+            self._forget(child)  # the first start failed, which is for its caller to handle
+            return
+        self._recover(child, reason)
+
+    def _recover(self, child: Child, reason: Exit) -> None:
+        now = self._node.clock.now()
+        verdict = decide(
+            "one_for_one",
+            (child.spec.restart,),
+            0,
+            reason,
+            self._history,
+            now,
+            intensity=self._intensity,
+            counted=child.spec.backoff is None,
+        )
+        match verdict:
+            case Nothing():
+                self._forget(child)
+            case Escalate():
+                raise give_up(self.context, child, reason, self._intensity)
+            case Restart(history=history):
+                self._history = history
+                child.empty()
+                delay = child.next_delay(now)
+                if not delay:
+                    self._start_again(child, reason)
+                    return
+                child.wait(self._node.clock, delay, lambda: self._inbox.put_nowait(child))
+                self._node.report("delayed", self._path(child), reason, f"for {delay:g} s")
+
+    def _start_again(self, child: Child, reason: Exit | None) -> None:
+        child.restarts += 1
+        self._node.report("restarting", self._path(child), reason, f"restart {child.restarts}")
+        self._spawn(child)
+
+    def _forget(self, child: Child) -> None:
+        """Strike the child off, unless its id has a new one."""
+        if self._children.get(child.spec.id) is child:
+            del self._children[child.spec.id]
+
+    def _path(self, child: Child) -> str:
+        return f"{self.context.path}/{child.spec.id}"
+
+
+class TaskSupervisor:
+    """Temporary tasks: never restarted, each with an exit of its own, stopped together."""
+
+    def __init__(self, *, shutdown: Shutdown = 5.0) -> None:
+        self._shutdown: Shutdown = shutdown
+        self._run: _TaskRun | None = None
+
+    async def __call__(self, context: Context) -> None:
+        """Look after tasks, until stopped."""
+        _refuse_second(self._run, context)
+        self._run = _TaskRun(self._shutdown, context)
+        await self._run.main()
+
+    def as_child(
+        self, id: str, *, restart: RestartKind = "permanent", shutdown: Shutdown = "infinity"
+    ) -> ChildSpec:
+        """This supervisor as a child of another."""
+        return ChildSpec(id, self, restart, shutdown, "supervisor")
+
+    def spawn(
+        self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any, name: str = "task"
+    ) -> Process:
+        """Run `function(*args)` as a task of its own. The process can be monitored, waited for, stopped and killed."""
+        return _living(self._run, "spawn a task").spawn(function, args, name)
+
+    def children(self) -> tuple[ChildView, ...]:
+        """The present tasks, oldest first; none when it is not running."""
+        return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
+
+    def __len__(self) -> int:
+        return len(self._run.context.process.links) if self._run is not None else 0
+
+
+class _TaskRun:
+    """One life of a task supervisor. Its books are the links of its process: a task that ends strikes itself off."""
+
+    def __init__(self, shutdown: Shutdown, context: Context) -> None:
+        self.context = context
+        self._shutdown: Shutdown = shutdown
+        self._count = 0
+
+    async def main(self) -> None:
+        self.context.shows(self.views)
+        try:
+            await self.context.started()
+            await asyncio.get_running_loop().create_future()  # nothing to do but to be there
+        finally:
+            await stop_all((task, self._shutdown) for task in tuple(self.context.process.links))
+
+    def views(self) -> Iterable[ChildView]:
+        return [ChildView(task.id, "worker", task.seen, 0, task) for task in self.context.process.links]
+
+    def spawn(
+        self, function: Callable[..., Coroutine[Any, Any, object]], args: tuple[Any, ...], name: str
+    ) -> Process:
+        check_id(name)
+        body = function(*args)
+        if not isinstance(body, Coroutine):
+            raise SpecError(f"a task's function must be a coroutine function, not {function!r}")
+        self._count += 1
+        return self.context.spawn_task(f"{name}-{self._count}", body)
+
+
+async def stop_all(children: Iterable[tuple[Process | None, Shutdown]]) -> None:
+    """Stop processes at the same time, each within its own limit, whatever comes."""
+    stopping: list[tuple[Process, Shutdown]] = [
+        (process, limit) for process, limit in children if process is not None
+    ]
+    for process, limit in stopping:
+        process.begin_stop(limit)
+    for process, limit in stopping:
+        await stop_whatever_comes(process, limit)
+
+
+def _living(run: R | None, purpose: str) -> R:
+    if run is None:
+        raise NotRunning(f"cannot {purpose}: the supervisor has not been started")
+    process = run.context.process
+    if process.state is not State.RUNNING:
+        raise NotRunning(f"cannot {purpose}: {process.path} is {process.state.value}")
+    return run
+
+
+def _refuse_second(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
+    """One object is one address: it cannot run in two places."""
+    if run is not None and run.context.process.alive:
+        raise SpecError(f"{context.path} cannot run: the same supervisor runs as {run.context.path}")

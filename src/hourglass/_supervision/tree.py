@@ -1,0 +1,117 @@
+"""A running tree: how to start and stop it, and how to look at it and into it by path.
+
+Looking never changes anything and never waits. The root has no supervisor: if it ends, the tree has ended, and `wait` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hourglass._supervision.clock import Clock
+from hourglass._supervision.context import launch
+from hourglass._supervision.exits import Exit
+from hourglass._supervision.failures import NoSuchChild
+from hourglass._supervision.node import GRACE, Node
+from hourglass._supervision.process import ChildView, Process
+from hourglass._supervision.reports import Report, Reports, Sink, log_report
+from hourglass._supervision.spec import ChildSpec, check_spec
+
+_DRAWN = 20  # children of one supervisor that a drawing shows; thousands of tasks are a number
+
+
+async def start_tree(
+    spec: ChildSpec, *, clock: Clock | None = None, sink: Sink = log_report, grace: float = GRACE
+) -> Tree:
+    """Start a root and wait until all of it has started; `StartFailed` if it does not, and then nothing is left of it.
+
+    `grace` is how long a killed coroutine that goes on may do so before it is thrown away.
+    """
+    check_spec(spec)
+    node = Node(clock, Reports(sink), grace=grace)
+    root = Process(node, spec.id, None)
+    launch(root, spec)
+    tree = Tree(root, spec)
+    try:
+        await root.wait_started()
+    except BaseException:
+        await tree.stop()
+        raise
+    return tree
+
+
+class Tree:
+    """A tree of processes, by its root."""
+
+    def __init__(self, root: Process, spec: ChildSpec) -> None:
+        self.root = root
+        self._spec = spec
+
+    async def stop(self) -> Exit:
+        """Stop everything in order, and wait until no task of the tree is left. Safe to call again."""
+        self.root.begin_stop(self._spec.shutdown_limit)
+        reason = await self.root.wait_dead()
+        await self.root.node.wait_unwound()
+        return reason
+
+    async def wait(self) -> Exit:
+        """Why the root ended, once it has."""
+        return await self.root.wait_dead()
+
+    def reports(self) -> tuple[Report, ...]:
+        """The latest reports, oldest first."""
+        return self.root.node.reports.recent()
+
+    def paths(self) -> list[str]:
+        """The paths of all living processes, each before its children, in order of start."""
+        return [process.path for process in _living(self.root)]
+
+    def find(self, path: str) -> Process:
+        """The living process at a path; `NoSuchChild` names the part that was not found."""
+        first, *rest = path.split("/")
+        if not self.root.alive or first != self.root.id:
+            raise NoSuchChild(
+                f"no process at {path!r}: the tree's root is {self.root.id!r} ({self.root.state.value})"
+            )
+        process = self.root
+        for id in rest:
+            found = next((view.process for view in process.family() if view.id == id), None)
+            if found is None or not found.alive:
+                raise NoSuchChild(f"no process at {path!r}: {process.path} has no living child {id!r}")
+            process = found
+        return process
+
+    def kill(self, path: str) -> None:
+        """Kill the process at a path, brutally, with all that is below it."""
+        self.find(path).kill()
+
+    def render(self) -> str:
+        """The tree as text: who is where, in which state, how often restarted."""
+        lines = [f"{self.root.id}  {self.root.state.value}"]
+        if self.root.alive:
+            lines += _drawn(self.root, "")
+        return "\n".join(lines)
+
+
+def _living(process: Process) -> Iterator[Process]:
+    if process.alive:
+        yield process
+        for view in process.family():
+            if view.process is not None:
+                yield from _living(view.process)
+
+
+def _drawn(process: Process, margin: str) -> Iterator[str]:
+    views = tuple(process.family())
+    shown, hidden = views[:_DRAWN], len(views) - _DRAWN
+    for place, view in enumerate(shown):
+        last = place == len(shown) - 1 and hidden <= 0
+        yield f"{margin}{'└── ' if last else '├── '}{_told(view)}"
+        if view.process is not None:
+            yield from _drawn(view.process, margin + ("    " if last else "│   "))
+    if hidden > 0:
+        yield f"{margin}└── … and {hidden} more"
+
+
+def _told(view: ChildView) -> str:
+    times = "" if not view.restarts else f", {view.restarts} restart{'s' if view.restarts > 1 else ''}"
+    return f"{view.id}  {view.state}{times}"

@@ -1,0 +1,366 @@
+"""Malformed histories: the replayer refuses each of them, quickly and in words, and can be used again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hourglass import activity, workflow
+from hourglass.client import Client
+from hourglass.errors import HistoryError, NondeterminismError
+from hourglass.replay import History, Replayer
+from hourglass.worker import Worker
+
+Events = list[dict[str, Any]]
+LIMIT = 5.0
+
+
+@activity.defn
+def step(number: int) -> int:
+    return number + 1
+
+
+@workflow.defn
+def sample(number: int) -> int:
+    number = step(number)
+    workflow.sleep(0.01)
+    return step(number)
+
+
+@pytest.fixture(scope="module")
+def good() -> Events:
+    """A good history: two activities and a timer."""
+    with Client.connect("local:") as client, Worker(client, workflows=[sample], activities=[step]):
+        handle = client.start_workflow(sample, 1)
+        assert handle.result(timeout=20) == 3
+        return handle.history().events
+
+
+@pytest.fixture(scope="module")
+def replayer() -> Iterator[Replayer]:
+    """One replayer for all: a bad history must not spoil it."""
+    with Replayer(workflows=[sample], timeout=LIMIT) as replayer:
+        yield replayer
+
+
+def of_type(events: Events, kind: str, number: int = 0) -> int:
+    """The place of an event."""
+    return [at for at, event in enumerate(events) if event["eventType"] == f"EVENT_TYPE_{kind}"][number]
+
+
+def renumbered(events: Events) -> Events:
+    for at, event in enumerate(events, 1):
+        event["eventId"] = str(at)
+    return events
+
+
+
+MUTATIONS: dict[str, Callable[[Events], Events]] = {}
+
+
+def mutation(change: Callable[[Events], Events | None]) -> Callable[[Events], Events | None]:
+    """Enter a way to spoil a history."""
+
+    def apply(events: Events) -> Events:
+        mine = copy.deepcopy(events)
+        changed = change(mine)
+        return mine if changed is None else changed
+
+    MUTATIONS[change.__name__] = apply
+    return change
+
+
+@mutation
+def empty(events: Events) -> Events:
+    return []
+
+
+@mutation
+def no_start(events: Events) -> Events:
+    return events[1:]
+
+
+@mutation
+def no_start_renumbered(events: Events) -> Events:
+    return renumbered(events[1:])
+
+
+@mutation
+def gap_in_ids(events: Events) -> None:
+    del events[5]
+
+
+@mutation
+def ids_run_backwards(events: Events) -> None:
+    for event, number in zip(events, range(len(events), 0, -1), strict=True):
+        event["eventId"] = str(number)
+
+
+@mutation
+def events_swapped(events: Events) -> None:
+    events[2], events[3] = events[3], events[2]
+
+
+@mutation
+def events_swapped_renumbered(events: Events) -> Events:
+    events[2], events[3] = events[3], events[2]
+    return renumbered(events)
+
+
+@mutation
+def task_started_doubled(events: Events) -> Events:
+    at = of_type(events, "WORKFLOW_TASK_STARTED")
+    return renumbered([*events[:at], copy.deepcopy(events[at]), *events[at:]])
+
+
+@mutation
+def task_started_missing(events: Events) -> Events:
+    del events[of_type(events, "WORKFLOW_TASK_STARTED")]
+    return renumbered(events)
+
+
+@mutation
+def task_scheduled_missing(events: Events) -> Events:
+    del events[of_type(events, "WORKFLOW_TASK_SCHEDULED")]
+    return renumbered(events)
+
+
+@mutation
+def task_completed_missing(events: Events) -> Events:
+    del events[of_type(events, "WORKFLOW_TASK_COMPLETED")]
+    return renumbered(events)
+
+
+@mutation
+def task_completed_doubled(events: Events) -> Events:
+    at = of_type(events, "WORKFLOW_TASK_COMPLETED")
+    return renumbered([*events[:at], copy.deepcopy(events[at]), *events[at:]])
+
+
+@mutation
+def all_tasks_missing(events: Events) -> Events:
+    return renumbered([event for event in events if "WORKFLOW_TASK" not in event["eventType"]])
+
+
+@mutation
+def events_after_close(events: Events) -> Events:
+    return renumbered([*events, copy.deepcopy(events[of_type(events, "TIMER_FIRED")])])
+
+
+@mutation
+def closed_twice(events: Events) -> Events:
+    return renumbered([*events, copy.deepcopy(events[-1])])
+
+
+@mutation
+def started_twice(events: Events) -> Events:
+    return renumbered([events[0], copy.deepcopy(events[0]), *events[1:]])
+
+
+@mutation
+def unknown_event_type(events: Events) -> None:
+    events[5]["eventType"] = "EVENT_TYPE_NEVER_HEARD_OF"
+
+
+@mutation
+def unknown_event_number(events: Events) -> None:
+    events[5]["eventType"] = 9999
+
+
+@mutation
+def wrong_attribute_kind(events: Events) -> None:
+    at = of_type(events, "ACTIVITY_TASK_SCHEDULED")
+    events[at]["timerStartedEventAttributes"] = {"timerId": "1"}
+    del events[at]["activityTaskScheduledEventAttributes"]
+
+
+@mutation
+def no_attributes(events: Events) -> None:
+    del events[of_type(events, "ACTIVITY_TASK_COMPLETED")]["activityTaskCompletedEventAttributes"]
+
+
+@mutation
+def attributes_are_a_number(events: Events) -> None:
+    events[0]["workflowExecutionStartedEventAttributes"] = 7
+
+
+@mutation
+def only_the_start(events: Events) -> Events:
+    return events[:1]
+
+
+@mutation
+def huge_event_id(events: Events) -> None:
+    events[5]["eventId"] = str(2**62)
+
+
+@mutation
+def event_id_beyond_64_bits(events: Events) -> None:
+    events[5]["eventId"] = str(2**70)
+
+
+@mutation
+def negative_event_id(events: Events) -> None:
+    events[5]["eventId"] = "-6"
+
+
+@mutation
+def event_id_zero(events: Events) -> None:
+    events[0]["eventId"] = "0"
+
+
+@mutation
+def activity_completed_without_scheduled(events: Events) -> Events:
+    del events[of_type(events, "ACTIVITY_TASK_SCHEDULED")]
+    return renumbered(events)
+
+
+@mutation
+def activity_completed_points_nowhere(events: Events) -> None:
+    at = of_type(events, "ACTIVITY_TASK_COMPLETED")
+    events[at]["activityTaskCompletedEventAttributes"]["scheduledEventId"] = "9999"
+
+
+@mutation
+def activity_completed_points_back(events: Events) -> None:
+    at = of_type(events, "ACTIVITY_TASK_COMPLETED")
+    events[at]["activityTaskCompletedEventAttributes"]["scheduledEventId"] = "-1"
+
+
+@mutation
+def activity_completed_twice(events: Events) -> Events:
+    at = of_type(events, "ACTIVITY_TASK_COMPLETED")
+    return renumbered([*events[: at + 1], copy.deepcopy(events[at]), *events[at + 1 :]])
+
+
+@mutation
+def timer_fired_never_started(events: Events) -> Events:
+    del events[of_type(events, "TIMER_STARTED")]
+    return renumbered(events)
+
+
+@mutation
+def timer_fired_of_another_name(events: Events) -> None:
+    events[of_type(events, "TIMER_FIRED")]["timerFiredEventAttributes"].update(
+        timerId="77", startedEventId="77"
+    )
+
+
+@mutation
+def timer_started_twice(events: Events) -> Events:
+    at = of_type(events, "TIMER_STARTED")
+    return renumbered([*events[: at + 1], copy.deepcopy(events[at]), *events[at + 1 :]])
+
+
+@mutation
+def another_activity(events: Events) -> None:
+    at = of_type(events, "ACTIVITY_TASK_SCHEDULED")
+    events[at]["activityTaskScheduledEventAttributes"]["activityType"]["name"] = "other"
+
+
+@mutation
+def activity_instead_of_timer(events: Events) -> None:
+    at, other = of_type(events, "TIMER_STARTED"), of_type(events, "ACTIVITY_TASK_SCHEDULED")
+    events[at] = {**copy.deepcopy(events[other]), "eventId": events[at]["eventId"]}
+
+
+@mutation
+def one_step_more(events: Events) -> Events:
+    first, last = of_type(events, "ACTIVITY_TASK_SCHEDULED"), of_type(events, "TIMER_STARTED")
+    return renumbered([*events[:last], *copy.deepcopy(events[first:last]), *events[last:]])
+
+
+@mutation
+def no_run_id(events: Events) -> None:
+    del events[0]["workflowExecutionStartedEventAttributes"]["originalExecutionRunId"]
+
+
+@mutation
+def child_nobody_started(events: Events) -> Events:
+    event = {
+        "eventType": "EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED",
+        "childWorkflowExecutionStartedEventAttributes": {"initiatedEventId": "3"},
+    }
+    at = of_type(events, "ACTIVITY_TASK_COMPLETED") + 1
+    return renumbered([*events[:at], event, *events[at:]])
+
+
+@mutation
+def cancelled_never_requested(events: Events) -> Events:
+    event = {
+        "eventType": "EVENT_TYPE_ACTIVITY_TASK_CANCELED",
+        "activityTaskCanceledEventAttributes": {"scheduledEventId": "5"},
+    }
+    at = of_type(events, "ACTIVITY_TASK_COMPLETED") + 1
+    return renumbered([*events[:at], event, *events[at:]])
+
+
+def spoiled(good: Events, name: str) -> History:
+    return History.from_json(json.dumps({"events": MUTATIONS[name](good)}))
+
+
+@pytest.mark.parametrize("name", list(MUTATIONS))
+def test_mutation(good: Events, replayer: Replayer, name: str) -> None:
+    """A history spoiled in one way is refused, with a message, long before the time limit."""
+    with pytest.raises((HistoryError, NondeterminismError)) as caught:
+        replayer.replay(spoiled(good, name))
+    message = str(caught.value)
+    assert len(message) > 20
+    assert "in a way that Core does not report" not in message
+    assert not any(word in message for word in ("Traceback", "panicked", "KeyError"))
+
+
+def test_the_replayer_is_not_spoiled(good: Events, replayer: Replayer) -> None:
+    """After a bad history a good one still replays."""
+    with pytest.raises((HistoryError, NondeterminismError)):
+        replayer.replay(spoiled(good, "another_activity"))
+    assert replayer.replay(History.from_json(json.dumps({"events": good}))).ok
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[]",
+        "null",
+        "3",
+        '{"events": null}',
+        '{"events": {}}',
+        '{"events": [null]}',
+        '{"events": [[]]}',
+        '{"events": [{"eventId": {}}]}',
+        '{"events": [' + "[" * 100_000 + "]" * 100_000 + "]}",
+        '{"events": [{"eventId": ' + "9" * 5_000 + "}]}",
+        b"\xff\xfe\x00",
+        b'{"events": ["\xff"]}',
+        b"\x00" * 100,
+    ],
+    ids=lambda text: repr(text)[:24],
+)
+def test_what_is_no_history_at_all(replayer: Replayer, text: str | bytes) -> None:
+    """Whatever else is given as a history is refused as one."""
+    with pytest.raises(HistoryError):
+        replayer.replay(History.from_json(text))
+
+
+def test_every_truncation(good: Events, replayer: Replayer) -> None:
+    """A history cut off anywhere replays as an open run or is refused: it never hangs."""
+    for length in range(len(good)):
+        result = replayer.try_replay(History.from_json(json.dumps({"events": good[:length]})))
+        assert result.ok or isinstance(result.error, (HistoryError, NondeterminismError)), length
+
+
+def test_files(tmp_path: Any, replayer: Replayer) -> None:
+    """A file that is not there, a directory and a binary file are refused with their names or as no JSON."""
+    with pytest.raises(HistoryError, match="gone.json"):
+        History.from_file(tmp_path / "gone.json")
+    with pytest.raises(HistoryError):
+        History.from_file(tmp_path)
+    (tmp_path / "image.json").write_bytes(bytes(range(256)))
+    with pytest.raises(HistoryError):
+        replayer.replay(History.from_file(tmp_path / "image.json"))

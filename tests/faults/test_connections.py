@@ -1,0 +1,155 @@
+"""Servers that are not there, are something else, or refuse; and secrets, which are never told."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from hourglass import workflow
+from hourglass.client import Client, TLSConfig
+from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError
+from hourglass.testing import DevServer
+from hourglass.worker import Worker
+
+KEY = "sk-very-secret-api-key"
+PEM = b"-----BEGIN PRIVATE KEY-----\nc2VjcmV0LWtleS1tYXRlcmlhbA==\n-----END PRIVATE KEY-----\n"
+PEM_TEXT = "c2VjcmV0LWtleS1tYXRlcmlhbA"
+
+
+@contextmanager
+def peer(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server that is not Temporal's; yields its address."""
+    held: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    for connection in held:
+        connection.close()
+
+
+def says_nothing(connection: socket.socket) -> None:
+    """Accept, and be silent."""
+
+
+def speaks_http(connection: socket.socket) -> None:
+    """Answer whatever comes with a page."""
+    connection.recv(1000)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno")
+
+
+def hangs_up(connection: socket.socket) -> None:
+    """Accept and close at once."""
+    connection.close()
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_nobody_listens() -> None:
+    """The error names host and port and comes within the timeout."""
+    target = closed_port()
+    began = time.monotonic()
+    with pytest.raises(ConnectionFailedError, match=target):
+        Client.connect(target, timeout=2)
+    assert time.monotonic() - began < 20
+
+
+def test_no_such_host() -> None:
+    """A name that cannot be resolved is named in the error."""
+    with pytest.raises(ConnectionFailedError, match="no-such-host.invalid:7233"):
+        Client.connect("no-such-host.invalid:7233", timeout=2)
+
+
+@pytest.mark.parametrize("answer", [says_nothing, speaks_http, hangs_up])
+def test_somebody_else_listens(answer: Callable[[socket.socket], None]) -> None:
+    """A peer that is no Temporal server: an error that names it, within the timeout, and no hang."""
+    with peer(answer) as target:
+        began = time.monotonic()
+        with pytest.raises(ServiceError, match=target):
+            Client.connect(target, timeout=1)
+        assert time.monotonic() - began < 20
+
+
+@pytest.mark.server
+def test_wrong_namespace(quick_server: DevServer) -> None:
+    """The error names the namespace and says how to make it."""
+    with pytest.raises(NamespaceNotFoundError, match="no namespace 'elsewhere'"):
+        Client.connect(quick_server.target, namespace="elsewhere", timeout=5)
+
+
+@pytest.mark.server
+def test_tls_to_a_plain_server(quick_server: DevServer) -> None:
+    """A TLS client at a plain server is an error that names the server."""
+    with pytest.raises(ConnectionFailedError, match=quick_server.target):
+        Client.connect(quick_server.target, tls=True, timeout=2)
+
+
+@pytest.mark.parametrize("tls", [True, False, TLSConfig(client_cert=PEM, client_private_key=PEM)])
+def test_secrets_are_never_told(tls: object, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither log nor error nor repr shows an API key or a private key."""
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(ServiceError) as caught:
+        Client.connect(closed_port(), api_key=KEY, tls=tls, timeout=1)  # type: ignore[arg-type]
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(caught.value) + repr(tls)
+    assert KEY not in told
+    assert PEM_TEXT not in told
+
+
+@pytest.mark.server
+def test_secrets_of_a_client_that_lives(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A connected client and its parts do not show their key, nor does an error of theirs."""
+    caplog.set_level(logging.DEBUG)
+    with Client.connect(
+        quick_server.target, api_key=KEY, tls=False, rpc_metadata={"x-token": KEY}, timeout=5
+    ) as client:
+        handle = client.get_workflow_handle("never-was")
+        with pytest.raises(ServiceError) as caught:
+            handle.describe()
+        parts = [client, handle, client.connection, client._session, vars(client)]
+        told = "".join(map(repr, parts)) + "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert KEY not in told
+
+
+@workflow.defn
+def where_am_i() -> str:
+    return workflow.info().workflow_id
+
+
+@pytest.mark.server
+def test_two_targets_do_not_meet(quick_server: DevServer) -> None:
+    """Two engines with the same queue and the same ids in one process: each run is its own engine's."""
+    with (
+        Client.connect("local:") as one,
+        Client.connect("local:") as two,
+        Client.connect(quick_server.target) as three,
+    ):
+        handles = [client.start_workflow(where_am_i, id="same-id") for client in (one, two, three)]
+        assert len({handle.run_id for handle in handles}) == 3
+        with Worker(one, workflows=[where_am_i]):
+            assert handles[0].result(timeout=20) == "same-id"
+            for other in handles[1:]:
+                assert len(other.history()) == 2, "nobody works for the others"
+            with Worker(two, workflows=[where_am_i]), Worker(three, workflows=[where_am_i]):
+                assert [handle.result(timeout=20) for handle in handles] == ["same-id"] * 3

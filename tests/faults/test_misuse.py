@@ -1,0 +1,162 @@
+"""The API used wrongly: each mistake is refused where it is made, by an error that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass.client import Client
+from hourglass.errors import (
+    ArgumentError,
+    DefinitionError,
+    EncodeError,
+    NotInWorkflowError,
+    TargetError,
+    UsageError,
+)
+from hourglass.worker import Worker
+
+from .polling import eventually, task_failures
+
+
+@activity.defn
+def good(number: int) -> int:
+    return number
+
+
+@workflow.defn
+def takes_two(one: int, two: str) -> str:
+    return f"{one} {two}"
+
+
+def plain() -> None:
+    """Not decorated."""
+
+
+class Opaque:
+    """Cannot travel."""
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[Client]:
+    """A client that needs no server."""
+    with Client.connect("local:") as client:
+        yield client
+
+
+MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "undecorated workflow started": (lambda c: c.start_workflow(plain), UsageError, "@workflow.defn"),
+    "activity started": (lambda c: c.start_workflow(good), UsageError, "@workflow.defn"),
+    "too few arguments": (lambda c: c.start_workflow(takes_two, 1), ArgumentError, "misses its argument 'two'"),
+    "too many arguments": (lambda c: c.start_workflow(takes_two, 1, "2", 3), ArgumentError, "got 3"),
+    "unknown option": (lambda c: c.start_workflow(takes_two, 1, "2", idd="x"), UsageError, "did you mean id"),
+    "argument by keyword": (lambda c: c.start_workflow(takes_two, 1, two="2"), UsageError, "by position"),
+    "empty id": (lambda c: c.start_workflow(takes_two, 1, "2", id=""), UsageError, "id must be"),
+    "empty queue": (lambda c: c.start_workflow(takes_two, 1, "2", task_queue=" "), UsageError, "task_queue"),
+    "negative timeout": (lambda c: c.start_workflow(takes_two, 1, "2", run_timeout=-1), UsageError, "run_timeout"),
+    "timeout that is a text": (
+        lambda c: c.start_workflow(takes_two, 1, "2", run_timeout="1h"),
+        UsageError,
+        "run_timeout",
+    ),
+    "what cannot travel": (lambda c: c.start_workflow(takes_two, Opaque(), "2"), EncodeError, "argument 'one'"),
+    "workflow called": (lambda c: takes_two(1, "2"), UsageError, "client.start_workflow"),
+    "worker with nothing": (lambda c: Worker(c), UsageError, "needs workflows or activities"),
+    "worker with undecorated": (lambda c: Worker(c, workflows=[plain]), DefinitionError, "@workflow.defn"),
+    "worker with a bare workflow": (lambda c: Worker(c, workflows=takes_two), DefinitionError, "must be a list"),
+    "worker with no module": (lambda c: Worker(c, modules=["no.such"]), DefinitionError, "no module 'no.such'"),
+    "worker with no client": (lambda c: Worker(None, workflows=[takes_two]), UsageError, "needs a Client"),
+    "async workflow": (lambda c: workflow.defn(_async_body), DefinitionError, "plain `def`"),
+    "generator workflow": (lambda c: workflow.defn(_generator), DefinitionError, "yield"),
+    "class without run": (lambda c: workflow.defn(Opaque), DefinitionError, "@workflow.run"),
+    "activity from a number": (lambda c: activity.defn(3), DefinitionError, "function"),
+    "activity decorated twice": (lambda c: activity.defn(good), DefinitionError, "decorated twice"),
+    "keyword-only argument": (lambda c: activity.defn(_keyword_only), DefinitionError, "keyword-only"),
+    "unknown activity option": (
+        lambda c: good.options(start_to_close=3),  # type: ignore[call-arg]
+        UsageError,
+        "did you mean start_to_close_timeout",
+    ),
+    "no timeout at all": (lambda c: good.options(start_to_close_timeout=None), UsageError, "start_to_close"),
+    "zero timeout": (lambda c: good.options(start_to_close_timeout=0), UsageError, "more than 0"),
+    "retry policy from a dict": (lambda c: good.options(retry_policy={}), UsageError, "RetryPolicy"),  # type: ignore[typeddict-item]
+    "negative attempts": (lambda c: RetryPolicy(maximum_attempts=-1), UsageError, "maximum_attempts"),
+    "coefficient below 1": (lambda c: RetryPolicy(backoff_coefficient=0.5), UsageError, "coefficient"),
+    "sleep outside": (lambda c: workflow.sleep(1), NotInWorkflowError, "workflow.sleep|sleep"),
+    "gather outside": (lambda c: workflow.gather(), NotInWorkflowError, "workflow.gather"),
+    "start outside": (lambda c: good.start(1), NotInWorkflowError, "inside a workflow"),
+    "heartbeat outside": (lambda c: activity.heartbeat(), UsageError, "running activity"),
+    "channel without a name": (lambda c: workflow.Channel(""), DefinitionError, "non-empty"),
+    "reserved name": (lambda c: workflow.Channel("__temporal_x"), DefinitionError, "reserved"),
+    "signal used as query": (lambda c: c.get_workflow_handle("x").query(_Cart.add), UsageError, "is a signal"),
+    "query used as signal": (lambda c: c.get_workflow_handle("x").signal(_Cart.count), UsageError, "is a query"),
+    "signal that is a number": (lambda c: c.get_workflow_handle("x").signal(3), UsageError, "no signal"),
+    "target without a port": (lambda c: Client.connect("example.com"), TargetError, "did you mean example.com:7233"),
+    "target with a scheme": (lambda c: Client.connect("http://example.com:1"), TargetError, "without a scheme"),
+    "target that is a number": (lambda c: Client.connect(7233), TargetError, "a target is a text"),
+    "port out of range": (lambda c: Client.connect("example.com:99999"), TargetError, "1 to 65535"),
+}
+
+
+async def _async_body() -> None: ...
+
+
+def _generator() -> Any:
+    yield 1
+
+
+def _keyword_only(*, name: str) -> None: ...
+
+
+@workflow.defn
+class _Cart:
+    @workflow.run
+    def run(self) -> None: ...
+
+    @workflow.signal
+    def add(self) -> None: ...
+
+    @workflow.query
+    def count(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("name", list(MISTAKES))
+def test_mistake(name: str, local: Client) -> None:
+    """Refused at once, with the words that lead to the mend."""
+    mistake, kind, words = MISTAKES[name]
+    with pytest.raises(kind, match=words) as caught:
+        mistake(local)
+    assert isinstance(caught.value, (UsageError, EncodeError))
+
+
+INSIDE: dict[str, tuple[Callable[[], Any], str]] = {
+    "negative sleep": (lambda: workflow.sleep(-1), "the duration of a sleep"),
+    "too few arguments": (lambda: good(), "misses its argument 'number'"),  # type: ignore[call-arg]
+    "gather of values": (lambda: workflow.gather(1, 2), "takes tasks"),  # type: ignore[call-overload]
+    "spawn of a value": (lambda: workflow.spawn(3), "takes a function"),  # type: ignore[arg-type]
+    "condition that is a value": (lambda: workflow.wait_condition(True), "takes a function"),  # type: ignore[arg-type]
+    "limit of nothing": (lambda: workflow.map(good, [1], limit=0), "at least 1"),
+    "what cannot travel": (lambda: good(Opaque()), "argument 'number' of activity good"),  # type: ignore[arg-type]
+    "child workflow": (lambda: takes_two(1, "2"), "takes_two"),
+    "client inside": (lambda: Client.connect("local:"), "workflow"),
+    "blocking wait for nothing": (lambda: workflow.wait([]), "at least one task"),
+}
+
+
+@workflow.defn
+def errs(name: str) -> None:
+    INSIDE[name][0]()
+
+
+@pytest.mark.parametrize("name", [name for name in INSIDE if name != "client inside"])
+def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
+    """A mistake in workflow code is a bug: the run is parked with the words that lead to the mend."""
+    with Worker(local, workflows=[errs], activities=[good]):
+        handle = local.start_workflow(errs, name, task_timeout=1)
+        (message, *_) = eventually(lambda: task_failures(handle))
+        assert INSIDE[name][1] in message
+        handle.terminate("seen")

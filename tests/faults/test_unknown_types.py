@@ -1,0 +1,107 @@
+"""Type names that a worker does not know, or must not follow."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass.client import Client
+from hourglass.worker import Worker
+
+from .polling import eventually, task_failures
+
+
+@activity.defn
+def known(number: int) -> int:
+    return number
+
+
+@activity.defn(name="later", retry_policy=RetryPolicy(initial_interval=0.05, backoff_coefficient=1))
+def known_later(number: int) -> int:
+    return number + 1
+
+
+@workflow.defn
+def fine() -> int:
+    return known(1)
+
+
+@workflow.defn
+def mystery() -> str:
+    return "solved"
+
+
+@workflow.defn
+def needs_later() -> int:
+    return known_later(1)
+
+
+def undecorated() -> str:
+    raise AssertionError("a name from the wire must not call this")
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue of its own."""
+    return f"faults-{uuid.uuid4().hex[:8]}"
+
+
+def test_workflow_type(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The task fails with a message that lists what is known; others go on; a later worker continues the run."""
+    with Worker(client, queue, workflows=[fine], activities=[known]):
+        handle = client.start_workflow("mystery", task_queue=queue, task_timeout=1)
+        (message, *_) = eventually(lambda: task_failures(handle))
+        assert "knows no workflow type 'mystery'" in message
+        assert "it knows fine" in message
+        assert "workflows=[…]" in message
+        assert client.execute_workflow(fine, task_queue=queue) == 1
+        assert "cannot go on" in caplog.text
+    with Worker(client, queue, workflows=[fine, mystery], activities=[known]):
+        assert handle.result(timeout=30) == "solved"
+
+
+def test_activity_type(client: Client, queue: str) -> None:
+    """The attempt fails with a message and is tried again, until a worker knows it."""
+    with Worker(client, queue, workflows=[fine, needs_later], activities=[known]):
+        handle = client.start_workflow(needs_later, task_queue=queue)
+        failure = eventually(lambda: [p.last_failure for p in handle.describe().pending_activities if p.last_failure])
+        assert "knows no activity type 'later'" in str(failure[0])
+        assert client.execute_workflow(fine, task_queue=queue) == 1
+    with Worker(client, queue, workflows=[needs_later], activities=[known, known_later]):
+        assert handle.result(timeout=30) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "this",
+        "antigravity.webbrowser",
+        "os.system",
+        "subprocess.run",
+        "tests.faults.test_unknown_types.undecorated",
+        f"{__name__}.undecorated",
+        f"{__name__}.sys.exit",
+        f"{__name__}.Client.connect",
+        f"{__name__}.__builtins__.eval",
+        "../../etc/passwd",
+        "a" * 900,
+        "\u202egnp.exe",
+        "mystery\n2026 ERROR forged line",
+    ],
+)
+def test_names_that_lead_outside(name: str, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing outside the roots is imported, nothing undecorated is called: the type is just not known."""
+    before = set(sys.modules)
+    root: Any = sys.modules[__name__]
+    with Client.connect("local:") as client, Worker(client, queue, modules=[root]):
+        handle = client.start_workflow(name, task_queue=queue, task_timeout=1)
+        (message, *_) = eventually(lambda: task_failures(handle))
+        assert "knows no workflow type" in message
+        assert client.execute_workflow(mystery, task_queue=queue) == "solved"
+        handle.terminate("enough")
+    assert not {"this", "antigravity"} & (set(sys.modules) - before)
+    assert "\n2026 ERROR forged line" not in caplog.text

@@ -1,0 +1,185 @@
+"""Clients, activities, open runs and histories, across the two SDKs, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import temporalio.client
+import temporalio.worker
+from temporalio.api.common.v1 import Payload as RawPayload
+from temporalio.client import WorkflowHistory
+from temporalio.common import RawValue
+
+from hourglass.client import Client
+from hourglass.errors import ActivityError, ApplicationError, WorkflowFailedError
+from hourglass.replay import Replayer
+from hourglass.testing import DevServer
+from hourglass.worker import Worker
+
+from . import ours, theirs
+from .shared import PARCEL, Colour, Parcel
+
+pytestmark = pytest.mark.server
+
+OURS: dict[str, Any] = {
+    "workflows": [ours.conversation, ours.calls_theirs, ours.catches_theirs, ours.relay],
+    "activities": [ours.our_echo, ours.act, ours.our_failure],
+}
+
+
+@pytest.fixture
+def client(quick_server: DevServer) -> Iterator[Client]:
+    """Our client."""
+    with Client.connect(quick_server.target) as client:
+        yield client
+
+
+@pytest.fixture
+def queue() -> str:
+    """A queue of its own."""
+    return f"interop-{uuid.uuid4().hex[:8]}"
+
+
+def until(handle: Any, event: str, count: int = 1) -> None:
+    """Wait until so many events of a kind stand in the history."""
+    while [e["eventType"] for e in handle.history().events].count(f"EVENT_TYPE_{event}") < count:
+        pass
+
+
+def test_their_client_talks_to_our_workflow(quick_server: DevServer, client: Client, queue: str) -> None:
+    """Starts it with a dataclass, an enum, a time and a UUID, signals and queries it, reads its result."""
+
+    async def talk() -> None:
+        theirs_client = await temporalio.client.Client.connect(quick_server.target)
+        handle = await theirs_client.start_workflow(
+            "Conversation",
+            args=[PARCEL, Colour.RED, PARCEL.at, PARCEL.id],
+            id=queue,
+            task_queue=queue,
+            result_type=Parcel,
+        )
+        await handle.signal("say", args=["hello", Colour.GREEN])
+        assert await handle.query("parcel_now", result_type=Parcel) == PARCEL
+        assert await handle.query("said", "so far:") == ["so far:", "hello GREEN"]
+        await handle.signal("say", args=["bye", Colour.RED])
+        result = await handle.result()
+        assert result.note == "hello GREEN, bye RED"
+        assert (result.id, result.at) == (PARCEL.id, PARCEL.at)
+        with pytest.raises(temporalio.client.WorkflowQueryFailedError, match="no handler for query 'nothing'"):
+            await handle.query("nothing")
+
+    with Worker(client, queue, verify="always", **OURS):
+        asyncio.run(talk())
+
+
+def test_our_workflow_calls_their_activity(quick_server: DevServer, client: Client, queue: str) -> None:
+    """A dataclass goes to an activity of theirs and comes back whole; a failure of theirs arrives in full."""
+    other = f"{queue}-theirs"
+    with theirs.worker(quick_server.target, other), Worker(client, queue, verify="always", **OURS):
+        assert client.execute_workflow(ours.calls_theirs, other, PARCEL, task_queue=queue) == PARCEL
+        with pytest.raises(WorkflowFailedError) as caught:
+            client.execute_workflow(ours.catches_theirs, other, task_queue=queue)
+    error = caught.value.cause
+    assert isinstance(error, ActivityError)
+    assert isinstance(error.cause, ApplicationError)
+    assert (error.cause.type, error.cause.message, list(error.cause.details)) == (
+        "Closed",
+        "not today",
+        [{"until": "Monday"}],
+    )
+
+
+def test_their_workflow_calls_our_activity(quick_server: DevServer, client: Client, queue: str) -> None:
+    """The other way round."""
+    other = f"{queue}-theirs"
+    with theirs.worker(quick_server.target, other), Worker(client, queue, **OURS):
+        echoed = client.execute_workflow("CallsOurs", queue, PARCEL, task_queue=other, result_type=Parcel)
+        assert echoed == PARCEL
+        said = client.execute_workflow("CatchesOurs", queue, task_queue=other)
+    assert said == ["LookupError", "nothing here"]
+
+
+EXPECTED = ["first!", "one", "left!", "right!", "two", "last!"]
+
+
+def test_they_take_over_our_run(quick_server: DevServer, client: Client, queue: str) -> None:
+    """Begun by our worker, stopped in the middle, finished by theirs."""
+    with Worker(client, queue, verify="always", **OURS):
+        handle = client.start_workflow("Relay", task_queue=queue)
+        until(handle, "ACTIVITY_TASK_COMPLETED")
+        handle.signal("baton", "one")
+        until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+        until(handle, "WORKFLOW_TASK_COMPLETED", 4)
+    with theirs.worker(quick_server.target, queue):
+        handle.signal("baton", "two")
+        assert handle.result(timeout=60) == EXPECTED
+    assert_replays_on_both(handle)
+
+
+def test_we_take_over_their_run(quick_server: DevServer, client: Client, queue: str) -> None:
+    """Begun by their worker, stopped in the middle, finished by ours."""
+    with theirs.worker(quick_server.target, queue):
+        handle = client.start_workflow("Relay", task_queue=queue)
+        until(handle, "ACTIVITY_TASK_COMPLETED")
+        handle.signal("baton", "one")
+        until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+    with Worker(client, queue, verify="always", **OURS):
+        handle.signal("baton", "two")
+        assert handle.result(timeout=60) == EXPECTED
+    assert_replays_on_both(handle)
+
+
+@pytest.mark.parametrize("engine", ["local", "server"])
+def test_our_histories_replay_on_theirs(quick_server: DevServer, queue: str, engine: str) -> None:
+    """A whole run of ours, on either engine, replays in Temporal's own replayer on the equivalent coroutine."""
+    with (
+        Client.connect("local:" if engine == "local" else quick_server.target) as client,
+        Worker(client, queue, verify="always", **OURS),
+    ):
+        handle = client.start_workflow("Relay", task_queue=queue)
+        handle.signal("baton", "one")
+        until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+        handle.signal("baton", "two")
+        assert sorted(handle.result(timeout=60)) == sorted(EXPECTED)
+        assert_replays_on_both(handle)
+
+
+def assert_replays_on_both(handle: Any) -> None:
+    """The run's history fits our function and their class."""
+    history = handle.history()
+    with Replayer(workflows=[ours.relay]) as replayer:
+        assert replayer.replay(history).ok
+
+    async def replay() -> None:
+        runner = temporalio.worker.UnsandboxedWorkflowRunner()
+        judge = temporalio.worker.Replayer(workflows=[theirs.Relay], workflow_runner=runner)
+        await judge.replay_workflow(WorkflowHistory.from_json(handle.id, history.to_json()))
+
+    asyncio.run(replay())
+
+
+def test_raw_payloads_of_their_client(quick_server: DevServer, client: Client, queue: str) -> None:
+    """Bytes that no converter of ours would write park one run, with a message, and disturb no other."""
+
+    async def start() -> None:
+        theirs_client = await temporalio.client.Client.connect(quick_server.target)
+        nonsense = RawPayload(metadata={"encoding": b"json/plain", "x": b"\xff"}, data=b"{nonsense")
+        await theirs_client.start_workflow(
+            "CatchesTheirs", RawValue(nonsense), id=queue, task_queue=queue, task_timeout=timedelta(seconds=1)
+        )
+
+    with Worker(client, queue, **OURS) as worker:
+        asyncio.run(start())
+        handle = client.get_workflow_handle(queue)
+        until(handle, "WORKFLOW_TASK_FAILED")
+        assert "ArgumentError" in next(iter(worker.statistics().parked.values()))
+        other = client.start_workflow("Relay", task_queue=queue)
+        other.signal("baton", "one")
+        other.signal("baton", "two")
+        assert other.result(timeout=30) == EXPECTED
+        handle.terminate("hopeless")

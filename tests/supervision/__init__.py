@@ -1,0 +1,1 @@
+"""Supervision: each rule of OTP that we keep is named in a test."""

@@ -1,0 +1,336 @@
+"""A kill is real: at any instant, without `terminate`, and the dead do not speak."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hourglass._supervision import (
+    KILLED,
+    ChildSpec,
+    Context,
+    DeadProcess,
+    Exit,
+    Process,
+    Supervisor,
+    TaskSupervisor,
+    Tree,
+)
+from hourglass._supervision.driver import Killed
+
+from .world import World, on_both_loops
+
+
+async def grown(world: World, body: Callable[[Context], Any], **options: Any) -> tuple[Tree, Process]:
+    """A tree with one temporary child of this body."""
+    tree = await world.start(ChildSpec("a", body, "temporary"), **options)
+    return tree, tree.find("App/a")
+
+
+@on_both_loops
+async def test_it_is_dead_when_kill_returns(world: World) -> None:
+    """State, exit, monitors and the waiting of others change at the instant of the kill, not later."""
+    _, process = await grown(world, world.body("a"))
+    seen: list[Exit] = []
+    process.monitor(lambda down: seen.append(down.exit))
+    process.kill()
+    assert (process.alive, process.exit, seen) == (False, KILLED, [KILLED])
+    assert await process.wait_dead() is KILLED
+
+
+@on_both_loops
+async def test_finally_runs_and_terminate_does_not(world: World) -> None:
+    """A kill unwinds the body through its `finally`, past `except Exception`, and never runs `terminate`."""
+    said: list[str] = []
+
+    async def body(context: Context) -> None:
+        context.on_terminate(lambda: said.append("terminate"))  # type: ignore[func-returns-value]
+        await context.started()
+        try:
+            await asyncio.Event().wait()
+        except Exception:
+            said.append("except Exception")
+        except BaseException as error:
+            said.append(type(error).__name__)
+            raise
+        finally:
+            said.append("finally")
+
+    _, process = await grown(world, body)
+    process.kill()
+    await world.settle()
+    assert said == ["Killed", "finally"]
+
+
+@on_both_loops
+async def test_kill_does_not_wait_for_what_the_body_waits_for(world: World) -> None:
+    """A body that waits for a task which refuses to be cancelled is taken away from there all the same."""
+    release = asyncio.Event()
+    unwound: list[str] = []
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                unwound.append("inner was asked")
+
+    async def body(context: Context) -> None:
+        await context.started()
+        try:
+            await asyncio.create_task(stubborn())
+        finally:
+            unwound.append("body")
+
+    _, process = await grown(world, body)
+    await world.settle()
+    process.kill()
+    await world.settle()
+    assert sorted(unwound) == ["body", "inner was asked"]
+    release.set()
+    await world.settle()
+
+
+@on_both_loops
+async def test_what_the_body_gathered_is_cancelled(world: World) -> None:
+    """Tasks that the killed body was waiting for are cancelled: they do not go on for nobody."""
+    ended: list[int] = []
+
+    async def inner(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    async def body(context: Context) -> None:
+        await context.started()
+        await asyncio.gather(inner(1), inner(2))
+
+    _, process = await grown(world, body)
+    await world.settle()
+    process.kill()
+    await world.settle()
+    assert sorted(ended) == [1, 2]
+
+
+@on_both_loops
+async def test_kill_before_the_first_step(world: World) -> None:
+    """A body that was killed before it ever ran does not run."""
+    ran: list[str] = []
+    tasks = TaskSupervisor()
+    await world.grow(tasks.as_child("Tasks"))
+
+    async def body() -> None:
+        ran.append("ran")
+
+    process = tasks.spawn(body)
+    process.kill()
+    await world.settle()
+    assert (ran, process.exit) == ([], KILLED)
+
+
+@on_both_loops
+async def test_kill_when_the_wake_up_is_on_its_way(world: World) -> None:
+    """A body whose future is done but which has not run since is killed, and does not see the result."""
+    got: list[object] = []
+    future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def body(context: Context) -> None:
+        await context.started()
+        got.append(await future)
+
+    _, process = await grown(world, body)
+    await world.settle()
+    future.set_result("news")
+    process.kill()
+    await world.settle()
+    assert got == []
+
+
+@on_both_loops
+async def test_kill_while_it_yields_without_waiting(world: World) -> None:
+    """A body that only gives way (`sleep(0)`) is killed at its next step."""
+    rounds: list[int] = []
+
+    async def body(context: Context) -> None:
+        await context.started()
+        while True:
+            rounds.append(1)
+            await asyncio.sleep(0)
+
+    _, process = await grown(world, body)
+    await world.settle()
+    process.kill()
+    await asyncio.sleep(0)
+    before = len(rounds)
+    await world.settle()
+    assert before == len(rounds) > 1
+
+
+@on_both_loops
+async def test_a_process_may_kill_itself(world: World) -> None:
+    """Suicide works too: what follows until the next await runs unheard, and then it unwinds."""
+    said: list[str] = []
+    now = asyncio.Event()
+
+    async def body(context: Context) -> None:
+        await context.started()
+        await now.wait()
+        context.process.kill()
+        with pytest.raises(DeadProcess):
+            await context.started()
+        said.append("still here")
+        await asyncio.sleep(0)
+        said.append("not here")
+
+    _, process = await grown(world, body)
+    now.set()
+    await world.settle()
+    assert (said, process.exit) == (["still here"], KILLED)
+
+
+@on_both_loops
+async def test_who_swallows_the_kill_is_detached(world: World) -> None:
+    """A body that swallows `Killed` and goes on is no longer the process: its successor runs, and nobody hears it."""
+    release = asyncio.Event()
+    heard: list[str] = []
+    first = True
+
+    async def body(context: Context) -> None:
+        nonlocal first
+        mine, first = first, False
+        await context.started("first" if mine else "second")
+        try:
+            await asyncio.Event().wait()
+        except Killed:
+            if not mine:
+                raise
+        await release.wait()
+        for call in (
+            lambda: context.spawn(world.worker("b")),
+            lambda: context.on_terminate(lambda: None),
+            lambda: context.shows(tuple),
+            lambda: context.node,
+        ):
+            with pytest.raises(DeadProcess):
+                call()
+        with pytest.raises(DeadProcess, match="App/a is dead"):
+            await context.started("again")
+        heard.append("nothing was heard")
+
+    tree = await world.start(ChildSpec("a", body))
+    tree.kill("App/a")
+    await world.settle()
+    assert tree.find("App/a").value == "second"
+    assert world.reported("lingering") == ["App/a"]
+    release.set()
+    await world.settle()
+    assert heard == ["nothing was heard"]
+    assert tree.find("App/a").value == "second"
+
+
+@on_both_loops
+async def test_an_awaiting_finally_may_finish_within_the_grace(world: World) -> None:
+    """Clean-up that awaits goes on unheard after a kill, and stopping the tree waits for it."""
+    release = asyncio.Event()
+    said: list[str] = []
+
+    async def body(context: Context) -> None:
+        await context.started()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await release.wait()
+            said.append("cleaned")
+
+    tree, process = await grown(world, body)
+    process.kill()
+    await world.settle()
+    stopping = asyncio.ensure_future(tree.stop())
+    await world.settle()
+    assert not stopping.done()
+    release.set()
+    await stopping
+    assert said == ["cleaned"]
+
+
+@on_both_loops
+async def test_who_lingers_beyond_the_grace_is_thrown_away(world: World) -> None:
+    """After the grace a coroutine that will not end is closed, and its task ends."""
+    closed: list[str] = []
+
+    async def body(context: Context) -> None:
+        await context.started()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except GeneratorExit:
+                closed.append("closed")
+                raise
+            except BaseException:
+                continue
+
+    tree, process = await grown(world, body)
+    process.kill()
+    stopping = asyncio.ensure_future(tree.stop())
+    await world.advance(4.9)
+    assert (closed, stopping.done()) == ([], False)
+    await world.advance(0.2)
+    assert (closed, stopping.done()) == (["closed"], True)
+    assert world.reported("discarded") == ["App/a"]
+
+
+@on_both_loops
+async def test_who_refuses_even_that_loses_its_task(world: World) -> None:
+    """A coroutine that also ignores being closed is dropped: its task ends, and the report says that it refused."""
+    refused: list[str] = []
+
+    async def body(context: Context) -> None:
+        await context.started()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except GeneratorExit:
+                refused.append("refused")
+                if len(refused) > 1:
+                    raise  # Python closes what is dropped once more, and would complain of another refusal
+            except BaseException:
+                continue
+
+    tree, process = await grown(world, body)
+    process.kill()
+    await world.advance(5.0)
+    await tree.stop()
+    assert [report.detail for report in world.reports if report.kind == "discarded"] == [
+        "it refused to close"
+    ]
+
+
+@on_both_loops
+async def test_a_killed_supervisor_takes_its_children_along(world: World) -> None:
+    """Links: when a supervisor is killed, those below it are dead at the same instant, the youngest first."""
+    tasks = TaskSupervisor()
+    inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b"), tasks.as_child("Tasks")])
+    tree = await world.start(inner.as_child("Sub", restart="temporary"), world.worker("c"))
+    task = tasks.spawn(asyncio.Event().wait)
+    died: list[str] = []
+    watched = [task, *(tree.find(f"App/Sub{below}") for below in ("", "/a", "/b", "/Tasks"))]
+    for process in watched:
+        process.monitor(lambda down: died.append(down.process.path))
+    tree.kill("App/Sub")
+    assert died == ["App/Sub/Tasks/task-1", "App/Sub/Tasks", "App/Sub/b", "App/Sub/a", "App/Sub"]
+    await world.settle()
+    assert tree.paths() == ["App", "App/c"]
+
+
+@on_both_loops
+async def test_a_successor_starts_after_the_killed_has_unwound(world: World) -> None:
+    """The `finally` of the killed body runs before its successor begins."""
+    tree = await world.start(world.worker("a"))
+    for _ in range(3):
+        tree.kill("App/a")
+        await world.settle()
+    assert world.log == ["+a", "-a", "+a", "-a", "+a", "-a", "+a"]

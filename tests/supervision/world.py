@@ -1,0 +1,200 @@
+"""A small world for supervision tests: a clock moved by hand, workers that obey, and a check that no task is left.
+
+Time passes only in `World.advance`. `World.settle` lets the loop turn until everything that can happen without time has happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import heapq
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvloop
+
+from hourglass._supervision import ChildSpec, Context, Process, Report, Supervisor, Tree, start_tree
+
+TURNS = 60  # far more than any chain of wake-ups in these tests
+
+
+class Boom(Exception):
+    """What workers crash with."""
+
+
+class HandTimer:
+    """A timer of the clock below."""
+
+    def __init__(self, due: float, number: int, callback: Callable[[], object]) -> None:
+        self.key = (due, number)
+        self.callback = callback
+        self.cancelled = False
+
+    def __lt__(self, other: HandTimer) -> bool:
+        return self.key < other.key
+
+    def cancel(self) -> None:
+        """Make it not happen."""
+        self.cancelled = True
+
+
+class HandClock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self._timers: list[HandTimer] = []
+        self._count = 0
+
+    def now(self) -> float:
+        return self.time
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> HandTimer:
+        self._count += 1
+        timer = HandTimer(self.time + delay, self._count, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def pending(self) -> int:
+        return sum(not timer.cancelled for timer in self._timers)
+
+    def fire_next(self, until: float) -> bool:
+        """Fire the next timer that is due by then; whether there was one."""
+        while self._timers and self._timers[0].key[0] <= until:
+            timer = heapq.heappop(self._timers)
+            if not timer.cancelled:
+                self.time = timer.key[0]
+                timer.callback()
+                return True
+        self.time = until
+        return False
+
+
+class World:
+    """Workers, their log, reports and time."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.log: list[str] = []  # "+a": a's body began; "-a": it ended
+        self.reports: list[Report] = []
+        self.refusals: dict[str, int] = {}  # id -> how many of its next starts fail
+        self._mail: dict[str, asyncio.Future[object]] = {}
+        self._trees: list[Tree] = []
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def worker(self, id: str, **options: Any) -> ChildSpec:
+        """A child that starts, waits, and does what `crash` and `finish` say."""
+        return ChildSpec(id, self.body(id), **options)
+
+    def body(self, id: str) -> Callable[[Context], Any]:
+        """The body of such a child."""
+
+        async def run(context: Context) -> None:
+            self.log.append(f"+{id}")
+            try:
+                if self.refusals.get(id, 0):
+                    self.refusals[id] -= 1
+                    raise Boom
+                mail = self._mail[context.path] = asyncio.get_running_loop().create_future()
+                await context.started(id)
+                await mail
+            finally:
+                self.log.append(f"-{id}")
+
+        return run
+
+    async def crash(self, path: str) -> None:
+        """Make a worker raise, and wait until the consequences are over."""
+        self._mail[path].set_exception(Boom())
+        await self.settle()
+
+    async def finish(self, path: str) -> None:
+        """Make a worker return."""
+        self._mail[path].set_result(None)
+        await self.settle()
+
+    # --- trees ------------------------------------------------------------------------------------
+
+    async def start(self, *children: ChildSpec, strategy: Any = "one_for_one", **options: Any) -> Tree:
+        """A tree whose root, `App`, supervises these."""
+        return await self.grow(Supervisor(strategy, children, **options).as_child("App"))
+
+    async def grow(self, root: ChildSpec, **options: Any) -> Tree:
+        """A tree with this root; it is stopped when the test ends."""
+        tree = await start_tree(root, clock=self.clock, sink=self.reports.append, **options)
+        self._trees.append(tree)
+        return tree
+
+    async def close(self) -> None:
+        """Stop what the test left running."""
+        for tree in self._trees:
+            await tree.stop()
+
+    # --- time -------------------------------------------------------------------------------------
+
+    async def settle(self) -> None:
+        """Let everything happen that needs no time."""
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, timer by timer."""
+        until = self.clock.time + seconds
+        await self.settle()
+        while self.clock.fire_next(until):
+            await self.settle()
+
+    def took(self) -> list[str]:
+        """The log since it was last asked for."""
+        log, self.log = self.log, []
+        return log
+
+    def reported(self, kind: str) -> list[str]:
+        """The paths that a kind of report came for."""
+        return [report.path for report in self.reports if report.kind == kind]
+
+
+def restarts(tree: Tree, path: str) -> int:
+    """How often the child at this path was restarted."""
+    above, _, id = path.rpartition("/")
+    return next(view.restarts for view in tree.find(above).family() if view.id == id)
+
+
+def processes(tree: Tree) -> dict[str, Process]:
+    """Every living process by its path."""
+    return {path: tree.find(path) for path in tree.paths()}
+
+
+def run_in_world(
+    scenario: Callable[[World], Awaitable[None]], new_loop: Callable[[], Any] | None = None
+) -> None:
+    """Run a scenario in a new world on a new loop; afterwards no task and no timer may be left."""
+
+    async def main() -> None:
+        world = World()
+        await scenario(world)
+        await world.close()
+        gc.collect()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, f"tasks are left: {left}"
+        assert not world.clock.pending(), "timers are left"
+
+    with asyncio.Runner(loop_factory=new_loop, debug=new_loop is None) as runner:
+        runner.run(main())
+
+
+def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """An async test whose first parameter is a world: run on asyncio's loop (in debug mode) and on uvloop's."""
+
+    @functools.wraps(test)
+    def run(**parameters: Any) -> None:
+        for new_loop in (None, uvloop.new_event_loop):
+            run_in_world(lambda world: test(world, **parameters), new_loop)
+
+    del run.__wrapped__  # type: ignore[attr-defined]
+    _, *rest = inspect.signature(test).parameters.values()
+    run.__signature__ = inspect.Signature(rest)  # type: ignore[attr-defined]
+    return run
