@@ -24,5 +24,7 @@ _QUICK = (
 @pytest.fixture(scope="session")
 def quick_server() -> Iterator[DevServer]:
     """A real dev server whose timers fire when they are due."""
-    with dev_server(extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)]) as server:
+    with dev_server(
+        extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)]
+    ) as server:
         yield server

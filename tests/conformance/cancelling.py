@@ -286,11 +286,12 @@ def activity_abandoned(world: World) -> None:
 @activity.defn(retry_policy=acts.ONCE)
 def stops_politely() -> str:
     """Runs until it is asked to stop, and says so in its own way."""
+    go = acts.gate("go")
     acts.gate("begun").set()
     try:
-        while True:
+        while not go.wait(0.01):
             activity.heartbeat()
-            activity.cancelled()
+        return "let go"
     finally:
         acts.place.calls.append("cleaned up")
 

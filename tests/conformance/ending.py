@@ -44,7 +44,9 @@ def signals_reach_the_new_run(world: World) -> None:
     """A signal that is sent to the workflow's id after it continued reaches the new run."""
     handle = world.start(continues_with_signal, [])
     handle.signal("inbox", "a")
-    world.until_true(lambda: world.client.get_workflow_handle(handle.id).describe().run_id != handle.run_id, "")
+    world.until_true(
+        lambda: world.client.get_workflow_handle(handle.id).describe().run_id != handle.run_id, ""
+    )
     world.client.get_workflow_handle(handle.id).signal("inbox", "b")
     assert handle.result(timeout=20) == ["a", "b"]
 

@@ -193,7 +193,9 @@ def test_describe_list_and_count(world: World) -> None:
     mine = f"TaskQueue = '{world.queue}'"
     query = f"{mine} AND WorkflowType = 'steps'"
     world.until_true(lambda: world.client.count_workflows(mine) == 2, "two runs in the list")
-    world.until_true(lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1, "")
+    world.until_true(
+        lambda: world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Completed'") == 1, ""
+    )
     assert [each.id for each in world.client.list_workflows(query)] == [done.id]
     assert world.client.count_workflows(f"{mine} AND ExecutionStatus = 'Running'") == 1
     acts.gate("go").set()

@@ -36,7 +36,10 @@ class Order:
 
 
 ORDER = Order(
-    UUID(int=7), datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC), [Item("pear", Size.LARGE, {"a", "b"})], {"x": None}
+    UUID(int=7),
+    datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC),
+    [Item("pear", Size.LARGE, {"a", "b"})],
+    {"x": None},
 )
 
 
@@ -187,4 +190,8 @@ def scalars(day: date, amount: Decimal, size: Size) -> list[str]:
 @scenario()
 def scalar_arguments(world: World) -> None:
     """Dates, decimals and enums as arguments."""
-    assert world.run(scalars, date(2026, 1, 2), Decimal("1.10"), Size.SMALL) == ["2026-01-02", "1.10", "SMALL"]
+    assert world.run(scalars, date(2026, 1, 2), Decimal("1.10"), Size.SMALL) == [
+        "2026-01-02",
+        "1.10",
+        "SMALL",
+    ]

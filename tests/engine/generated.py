@@ -176,7 +176,12 @@ class RandomEngine:
         for pick in picks:
             if self.pending:
                 keys = sorted(self.pending)
-                events.append(self._answer(keys[pick % len(keys)], pick))
+                event = self._answer(keys[pick % len(keys)], pick)
+                if isinstance(event, ev.ActivityBackedOff):
+                    # Alone: together with a cancellation temporalio cancels a number that it has not used yet.
+                    self.owed = events
+                    return [event]
+                events.append(event)
         if extra in (0, 1):
             events.append(signal("poke", extra))
         elif extra == 2 and not self.cancelled:
@@ -207,7 +212,7 @@ class RandomEngine:
         if pick > 9:
             return ev.ActivityFailed(seq, activity_failure(command, APPLICATION), is_local)
         if is_local and pick == 9:
-            return ev.ActivityBackedOff(seq, command.attempt + 1, 2.0, 10**18)
+            return ev.ActivityBackedOff(seq, max(command.attempt, 1) + 1, 2.0, 10**18)
         return ev.ActivityCompleted(seq, encode(pick), is_local)
 
     def _child(self, command: Any, key: Key, pick: int) -> ev.AnyEvent:

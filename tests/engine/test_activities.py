@@ -257,6 +257,6 @@ def test_cancelling_ends_the_pause_of_a_local_activity(drive: Drive, together: b
     d = drive(pay)
     d.begin()
     d.send(ActivityBackedOff(1, 2, 90.0, EPOCH))
-    commands = brief(d.send(*([d.fired(2)] if together else []), d.fired(1)))
+    commands = brief(d.send(d.fired(1), *([d.fired(2)] if together else [])))
     assert commands == (["CompleteRun"] if together else ["cancel timer 2", "CompleteRun"])
     assert d.result == "cancelled"

@@ -25,7 +25,7 @@ from .interpreted_plain import InterpretedPlain
 from .official import Official, brief_of_ours
 
 relaxed = settings(
-    max_examples=1500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

@@ -329,7 +329,7 @@ def test_a_receiver_that_gives_up_loses_no_message(drive: Drive) -> None:
 
     d = drive(Readers)
     d.begin()
-    d.send(signal("numbers", 5), signal("stop"))
+    d.send(signal("stop"), signal("numbers", 5))
     assert d.result == [["b", 5]]
 
 

@@ -58,7 +58,6 @@ def renumbered(events: Events) -> Events:
     return events
 
 
-
 MUTATIONS: dict[str, Callable[[Events], Events]] = {}
 
 

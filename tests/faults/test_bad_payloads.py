@@ -79,7 +79,9 @@ def receives() -> int:
 @workflow.defn
 def sends_on(name: str) -> str:
     try:
-        workflow.execute_activity("wants_number", BAD[name][0], retry_policy=RetryPolicy(initial_interval=0.01))
+        workflow.execute_activity(
+            "wants_number", BAD[name][0], retry_policy=RetryPolicy(initial_interval=0.01)
+        )
     except ActivityError as error:
         assert isinstance(error.cause, ApplicationError)
         return f"{error.cause.type}: {error.cause.message}"

@@ -68,7 +68,9 @@ def test_activity_type(client: Client, queue: str) -> None:
     """The attempt fails with a message and is tried again, until a worker knows it."""
     with Worker(client, queue, workflows=[fine, needs_later], activities=[known]):
         handle = client.start_workflow(needs_later, task_queue=queue)
-        failure = eventually(lambda: [p.last_failure for p in handle.describe().pending_activities if p.last_failure])
+        failure = eventually(
+            lambda: [p.last_failure for p in handle.describe().pending_activities if p.last_failure]
+        )
         assert "knows no activity type 'later'" in str(failure[0])
         assert client.execute_workflow(fine, task_queue=queue) == 1
     with Worker(client, queue, workflows=[needs_later], activities=[known, known_later]):

@@ -63,7 +63,10 @@ def calls_theirs(queue: str, parcel: Parcel) -> Parcel:
 @workflow.defn(name="CatchesTheirs")
 def catches_theirs(queue: str) -> None:
     workflow.execute_activity(
-        "their_failure", task_queue=queue, start_to_close_timeout=20, retry_policy=RetryPolicy(maximum_attempts=1)
+        "their_failure",
+        task_queue=queue,
+        start_to_close_timeout=20,
+        retry_policy=RetryPolicy(maximum_attempts=1),
     )
 
 

@@ -70,7 +70,9 @@ def test_their_client_talks_to_our_workflow(quick_server: DevServer, client: Cli
         result = await handle.result()
         assert result.note == "hello GREEN, bye RED"
         assert (result.id, result.at) == (PARCEL.id, PARCEL.at)
-        with pytest.raises(temporalio.client.WorkflowQueryFailedError, match="no handler for query 'nothing'"):
+        with pytest.raises(
+            temporalio.client.WorkflowQueryFailedError, match="no handler for query 'nothing'"
+        ):
             await handle.query("nothing")
 
     with Worker(client, queue, verify="always", **OURS):

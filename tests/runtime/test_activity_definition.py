@@ -247,8 +247,16 @@ def test_what_cannot_be_an_activity():
         activity.defn(double)
     with pytest.raises(DefinitionError, match="below @staticmethod"):
         activity.defn(staticmethod(lambda: None))
-    with pytest.raises(DefinitionError, match="comes later"):
-        activity.defn(executor="process")(double.fn)
+    with pytest.raises(DefinitionError, match="asyncio.run"):
+
+        @activity.defn(executor="process")
+        async def coroutine() -> None: ...
+
+    with pytest.raises(DefinitionError, match="top level"):
+
+        @activity.defn(executor="process")
+        def local() -> None: ...
+
     with pytest.raises(DefinitionError, match="executor must be"):
         activity.defn(executor="fiber")(double.fn)
     with pytest.raises(DefinitionError, match="reserved"):

@@ -219,7 +219,7 @@ def with_executor(script: Script, **options) -> object:
                 return await script(executor, beats)
         finally:
             executor.stop()
-            assert executor._loop_thread.join(10)
+            assert executor._loop.current.join(10)
 
     return asyncio.run(main())
 
@@ -522,7 +522,7 @@ def test_the_logger_names_the_attempt(caplog):
 
 def test_info_shows_no_token_and_no_details():
     """Secrets and payloads stay out of reprs."""
-    from hourglass._runtime.executors import info_of
+    from hourglass._runtime.attempts import info_of
 
     shown = repr(
         info_of(attempt("add", token=b"secret", heartbeat_details=payloads("private")), default_converter)

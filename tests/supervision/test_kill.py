@@ -89,9 +89,10 @@ async def test_kill_does_not_wait_for_what_the_body_waits_for(world: World) -> N
     await world.settle()
     process.kill()
     await world.settle()
-    assert sorted(unwound) == ["body", "inner was asked"]
-    release.set()
+    release.set()  # before anything may fail: the loop cannot close over a task that refuses
+    told = sorted(unwound)
     await world.settle()
+    assert told == ["body", "inner was asked"]
 
 
 @on_both_loops
@@ -183,13 +184,48 @@ async def test_a_process_may_kill_itself(world: World) -> None:
         with pytest.raises(DeadProcess):
             await context.started()
         said.append("still here")
-        await asyncio.sleep(0)
-        said.append("not here")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            said.append("unwound")
 
     _, process = await grown(world, body)
     now.set()
     await world.settle()
-    assert (said, process.exit) == (["still here"], KILLED)
+    assert (said, process.exit) == (["still here", "unwound"], KILLED)
+
+
+@on_both_loops
+async def test_suicide_does_not_wait_either(world: World) -> None:
+    """A body that has killed itself and then waits for a task which refuses to end is taken away, and the task is asked to."""
+    now, release = asyncio.Event(), asyncio.Event()
+    said: list[str] = []
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                said.append("inner was asked")
+
+    async def body(context: Context) -> None:
+        await context.started()
+        inner = asyncio.create_task(stubborn())
+        await now.wait()
+        context.process.kill()
+        try:
+            await inner
+        finally:
+            said.append("body")
+
+    await grown(world, body)
+    await world.settle()
+    now.set()
+    await world.settle()
+    release.set()
+    told = sorted(said)
+    await world.settle()
+    assert told == ["body", "inner was asked"]
 
 
 @on_both_loops

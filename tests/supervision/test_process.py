@@ -13,6 +13,7 @@ from hourglass._supervision import (
     SHUTDOWN,
     ChildSpec,
     Context,
+    DeadProcess,
     StartFailed,
     State,
     TaskSupervisor,
@@ -286,7 +287,7 @@ async def test_monitors_are_told_once_in_order(world: World) -> None:
 
 @on_both_loops
 async def test_results_of_tasks(world: World) -> None:
-    """`wait_result` gives what a body returned and raises what it raised."""
+    """`wait_result` gives what a body returned and raises what it raised; no result is an error, never a cancellation."""
     tasks = TaskSupervisor()
     await world.grow(tasks.as_child("Tasks"))
 
@@ -297,8 +298,18 @@ async def test_results_of_tasks(world: World) -> None:
         raise Boom
 
     assert await tasks.spawn(double, 21).wait_result() == 42
+
+    async def stray() -> None:
+        raise asyncio.CancelledError
+
     with pytest.raises(Boom):
         await tasks.spawn(fail).wait_result()
+    with pytest.raises(DeadProcess, match="ended without a result: crash: CancelledError"):
+        await tasks.spawn(stray).wait_result()
+    doomed = tasks.spawn(asyncio.Event().wait)
+    doomed.kill()
+    with pytest.raises(DeadProcess, match="ended without a result: killed"):
+        await doomed.wait_result()
 
 
 @on_both_loops

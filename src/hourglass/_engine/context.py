@@ -42,6 +42,9 @@ CANCEL_BEATS_RESULT = 1  # temporalio: cancelling an activity that has just comp
 SINGLE_BATCH = 2  # temporalio: all jobs of an activation are applied before anything runs
 HOURGLASS = 1000  # the run was begun by us: late update handlers, cancellation beats a condition that holds
 
+NO_FLAGS: frozenset[int] = frozenset()
+OUR_FLAGS = frozenset({HOURGLASS})
+
 _STUBBORN = 1000
 _OUR_CODE = str(Path(__file__).resolve().parent.parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
@@ -64,6 +67,7 @@ class LiveRun:
     """A run while it executes."""
 
     __slots__ = (
+        "_random",
         "accumulator",
         "cancel_reason",
         "converter",
@@ -82,7 +86,6 @@ class LiveRun:
         "patches",
         "pending",
         "quiet",
-        "random",
         "read_only",
         "scheduler",
         "settings",
@@ -106,18 +109,18 @@ class LiveRun:
         self.facts = Activation(run_id=state.run_id, events=())
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | None = None
-        self.random = random.Random(0)
-        self.patches: set[str] = set()
+        self._random: random.Random | None = None
+        self.patches: frozenset[str] = frozenset()
         self.patch_memo: dict[str, bool] = {}
         self.cancel_reason: str | None = None
         self.dead = False
         self.read_only = ""
         self.latched = False
         self.error: BaseException | None = None
-        self.flags: set[int] = set()
-        self.failed_tasks: list[FiberTask[Any]] = []
+        self.flags: frozenset[int] = NO_FLAGS
+        self.failed_tasks: tuple[FiberTask[Any], ...] = ()
         self.sites: list[Site] | None = [] if settings.trace or settings.verify else None
-        self.notices: list[str] = []
+        self.notices: tuple[str, ...] = ()
         self.unsafe = 0
         self.quiet = False  # executing again what was executed before: nothing is logged
 
@@ -163,8 +166,16 @@ class LiveRun:
             return True
         if self.facts.is_replaying:
             return False
-        self.flags.add(flag)
+        self.flags |= {flag}
         return True
+
+    @property
+    def random(self) -> random.Random:
+        """The run's own randomness. Made when it is first wanted: it takes 2.5 KiB, and most runs never ask."""
+        if self._random is None:
+            assert self.started is not None
+            self._random = random.Random(self.started.seed)
+        return self._random
 
     @property
     def is_ours(self) -> bool:
@@ -196,10 +207,11 @@ class LiveRun:
     def drop(self) -> None:
         """Unwind every fiber on this thread, silently (I5)."""
         self.dead = self.latched = True
+        self.scheduler.open()
         for fiber in list(self.fibers):
             fiber.unwind()
         self.fibers.clear()
-        self.scheduler.ready.clear()
+        self.scheduler.close()
         self.scheduler.conditions.clear()
         self.pending.clear()
 

@@ -11,9 +11,10 @@ none is ready. Conditions are checked each time the queue has run dry. Queries c
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from hourglass._engine.apply import APPLY
 from hourglass._engine.commands import (
@@ -25,7 +26,7 @@ from hourglass._engine.commands import (
     Succeeded,
     TaskFailed,
 )
-from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, LiveRun, RunSettings
+from hourglass._engine.context import HOURGLASS, OUR_FLAGS, SINGLE_BATCH, LiveRun, RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import (
     Activation,
@@ -83,6 +84,12 @@ class Run:
         return self.state.result is not None
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the run was begun by Hourglass, not taken over from another SDK."""
+        journal = self.state.journal
+        return bool(journal) and (not journal[0].is_replaying or HOURGLASS in journal[0].flags)
+
+    @property
     def is_live(self) -> bool:
         """Whether its fibers are there."""
         return self.live is not None
@@ -101,28 +108,31 @@ class Run:
         run_id = self.state.run_id
         events = activation.events
         if events and isinstance(events[0], QueryReceived):
-            live = self.live or self.rebuild()
-            return Succeeded(
-                run_id, tuple([live.handlers.query(e) for e in events if isinstance(e, QueryReceived)])
-            )
+            return Succeeded(run_id, self._answer(events))
+        if self.live is None and self.state.journal and not self.state.workflow_type:
+            self.rebuild()  # only the journal is left: whether the run has closed follows from it
         journal = self.state.journal
-        if self.last is not None and journal and journal[-1] == activation:
+        if journal and journal[-1] == activation:
+            if self.last is None:
+                self.rebuild()
+            assert self.last is not None
             return self.last  # delivered again: the same answer
-        if self.state.result is not None:
-            return Succeeded(run_id)  # I7: the closed are silent
+        if self.state.result is not None and self.is_ours:
+            return Succeeded(
+                run_id
+            )  # I7: the closed are silent. temporalio's are not, and its histories show it
         live = self.live or self.rebuild()
         live.quiet = self._was_executed_before(activation)
-        flags = len(live.flags)
-        commands = feed(live, activation)
-        used = tuple(sorted(live.flags)) if len(live.flags) > flags else ()
+        completion = complete(live, activation)
         self.activations += 1
         self._take_notices(live)
-        completion = Succeeded(run_id, commands, used)
         if not _is_rejection_only(live, activation):
+            # One string for the run's id in all its activations: it is kept for each of them.
+            msgspec.structs.force_setattr(activation, "run_id", run_id)
             journal.append(activation)
             self.last = completion
             if self.record is not None:
-                self.record.append((commands, list(live.sites or ())))
+                self.record.append((completion.commands, list(live.sites or ())))
         return completion
 
     def _answer(self, events: tuple[AnyEvent, ...]) -> tuple[Command, ...]:
@@ -144,21 +154,22 @@ class Run:
 
     def _take_notices(self, live: LiveRun) -> None:
         if self.state.result is not None:
-            live.notices += [
+            live.notices += tuple(
                 f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
                 for task in live.failed_tasks
                 if not task.looked_at
-            ]
-        live.failed_tasks = [task for task in live.failed_tasks if not task.looked_at]
+            )
+        if live.failed_tasks:
+            live.failed_tasks = tuple([task for task in live.failed_tasks if not task.looked_at])
         if live.notices:
             self.notices += live.notices
-            live.notices = []
+            live.notices = ()
 
     def rebuild(self) -> LiveRun:
         """Bring the fibers back by executing the journal again."""
         self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
-        _feed_again(live, self.state.journal)
+        self.last = _feed_again(live, self.state.journal)
         return live
 
     def drop(self) -> None:
@@ -191,13 +202,22 @@ def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -
     return live
 
 
-def _feed_again(live: LiveRun, journal: list[Activation]) -> None:
-    """Bring a run to where it was, quietly: all of this was said and logged before."""
+def _feed_again(live: LiveRun, journal: list[Activation]) -> Succeeded | None:
+    """Bring a run to where it was, quietly: all of this was said and logged before. Returns its last answer."""
     live.quiet = True
+    last = None
     for activation in journal:
-        feed(live, activation)
+        last = complete(live, activation)
     live.quiet = False
-    live.notices.clear()
+    live.notices = ()
+    return last
+
+
+def complete(live: LiveRun, activation: Activation) -> Succeeded:
+    """Give a run its next events; the answer holds what it asked for and the flags that were taken into use."""
+    flags = live.flags
+    commands = feed(live, activation)
+    return Succeeded(live.state.run_id, commands, tuple(sorted(live.flags - flags)))
 
 
 def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
@@ -208,6 +228,15 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     live.handlers.accepted = False
     if live.sites is not None:
         live.sites.clear()
+    live.scheduler.open()
+    _take_turns(live, activation)
+    live.scheduler.close()
+    if _is_rejection_only(live, activation):
+        live.facts = before  # a rejected update leaves no trace
+    return live.accumulator.flush()
+
+
+def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, rest = _sort(activation.events)
     for event in first:
         _prepare(live, event)
@@ -226,9 +255,6 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
             _drain(live, activation)
     if live.handlers.late_updates and live.handlers.answer_late_updates():
         _drain(live, activation)
-    if _is_rejection_only(live, activation):
-        live.facts = before  # a rejected update leaves no trace
-    return live.accumulator.flush()
 
 
 def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent], list[AnyEvent]]:
@@ -250,7 +276,7 @@ def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent],
 
 def _prepare(live: LiveRun, event: AnyEvent) -> None:
     if isinstance(event, PatchNoticed):
-        live.patches.add(event.patch_id)
+        live.patches |= {event.patch_id}
     elif isinstance(event, SeedChanged):
         live.random.seed(event.seed)
 
@@ -281,12 +307,11 @@ def _start(live: LiveRun, rest: list[AnyEvent]) -> None:
     if started is None:
         raise InternalError("an activation came for a run that was never started")
     live.started = started
-    live.random = random.Random(started.seed)
     state = live.state
     state.workflow_type = started.workflow_type
     state.input = started.arguments
     if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
-        live.flags.add(HOURGLASS)
+        live.flags = OUR_FLAGS
     definition = live.definition
     arguments = definition.signature.decode(live.converter, started.arguments)
     body = definition.run
@@ -296,9 +321,24 @@ def _start(live: LiveRun, rest: list[AnyEvent]) -> None:
         arguments = [obj, *definition.signature.decode(live.converter, started.arguments)]
 
     def main() -> None:
-        run_top_level(live, lambda: _complete(live, body(*arguments)))
+        run_top_level(live, lambda: _complete(live, _call(body, arguments)))
 
     live.main = HandlerFiber(live, (), "workflow", main)
+
+
+def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
+    """Call the body. Spelled out for the usual counts: a call by `*` takes C stack, which every waiting fiber keeps."""
+    match arguments:
+        case []:
+            return body()
+        case [a]:
+            return body(a)
+        case [a, b]:
+            return body(a, b)
+        case [a, b, c]:
+            return body(a, b, c)
+        case _:
+            return body(*arguments)
 
 
 def _build_object(live: LiveRun, arguments: list[Any]) -> Any:

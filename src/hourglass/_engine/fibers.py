@@ -99,17 +99,19 @@ class FiberTask(Task[T]):
         "cancelling",
         "child_count",
         "deferred",
+        "depth",
         "fiber",
         "function",
         "label",
         "must_cancel",
+        "outside_requests",
         "path",
         "raised_at",
         "refusals",
         "requests",
         "run",
         "scope",
-        "shields",
+        "shield_depth",
         "waiting_on",
     )
 
@@ -127,7 +129,9 @@ class FiberTask(Task[T]):
         self.must_cancel = False
         self.cancelling = False
         self.cancel_source: object = None
-        self.shields = 0
+        self.depth = 0
+        self.shield_depth = 0
+        self.outside_requests = 0
         self.deferred = False
         self.refusals = 0
         self.raised_at: TracebackType | None = None
@@ -159,7 +163,7 @@ class FiberTask(Task[T]):
         if error is not None:  # cancelled before it began: it never runs
             return CANCELLED, None
         try:
-            return RESOLVED, function(*args)
+            return RESOLVED, function(*args) if args else function()
         except Cancelled:
             return CANCELLED, None
         except (Dropped, greenlet.GreenletExit):
@@ -211,7 +215,7 @@ class FiberTask(Task[T]):
         self.fiber = None
         if state == FAILED:
             self.raised_at = value.__traceback__
-            self.run.failed_tasks.append(self)
+            self.run.failed_tasks += (self,)
             self.fail(value)
         elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
             super().cancel()
@@ -224,7 +228,11 @@ class FiberTask(Task[T]):
         """Ask this fiber to stop: `Cancelled` is raised where it waits, or at its next wait. Delivered once per request."""
         if self.state != PENDING:
             return False
-        if self.shields:
+        if self.run.latched:
+            self.run.refuse(self, "cancelling a task")
+        if source is None:
+            self.outside_requests += 1
+        if self.shield_depth and (source is None or depth_of(source) < self.shield_depth):
             self._blame(source, fresh=not self.deferred)
             self.deferred = True
             return True
@@ -236,8 +244,8 @@ class FiberTask(Task[T]):
         return True
 
     def _blame(self, source: object, *, fresh: bool) -> None:
-        # A request from outside outranks a scope's or a timeout's, which swallow only what is theirs.
-        if fresh or source is None:
+        # A block swallows only what is its own. Of requests that meet the outermost counts: it ends the inner ones too.
+        if fresh or depth_of(source) < depth_of(self.cancel_source):
             self.cancel_source = source
 
     def raise_if_cancelled(self, future: Future) -> None:
@@ -274,6 +282,12 @@ class FiberTask(Task[T]):
     def frame(self) -> FrameType | None:
         """Where the fiber stands, while it is suspended."""
         return self.fiber.gr_frame if self.fiber is not None and not self.fiber.dead else None
+
+
+def depth_of(source: object) -> int:
+    """How deep in its fiber's blocks a request to cancel comes from; 0 for one from outside."""
+    depth: int = getattr(source, "depth", 0)
+    return depth
 
 
 def is_cancellation(error: BaseException | None) -> bool:

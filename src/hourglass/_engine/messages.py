@@ -44,12 +44,11 @@ class Handlers:
 
     __slots__ = (
         "accepted",
-        "by_kind",
+        "known",
         "late_updates",
-        "open_signals",
-        "open_updates",
         "receivers",
         "run",
+        "running",
         "signal_count",
         "top",
     )
@@ -57,32 +56,23 @@ class Handlers:
     def __init__(self, run: LiveRun, top: TopLevel) -> None:
         self.run = run
         self.top = top
-        self.by_kind: dict[MessageKind, dict[str | None, tuple[MessageDefinition, Any]]] = {
-            "signal": {},
-            "query": {},
-            "update": {},
-        }
-        self.receivers: dict[str, list[Future]] = {}
+        self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = {}
+        self.receivers: dict[str, list[Future]] | None = None
         self.signal_count = 0
-        self.open_signals: dict[int, str] = {}
-        self.open_updates: dict[str, str] = {}
-        self.late_updates: list[UpdateReceived] = []
+        self.running: dict[int | str, str] | None = None
+        self.late_updates: tuple[UpdateReceived, ...] = ()
         self.accepted = False
 
     def bind_object(self, obj: Any) -> None:
         """Take the handlers of the class, bound to its object."""
         definition = self.run.definition
-        for kind, defined in (
-            ("signal", definition.signals),
-            ("query", definition.queries),
-            ("update", definition.updates),
-        ):
+        for defined in (definition.signals, definition.queries, definition.updates):
             for name, message in defined.items():
-                self.by_kind[kind][name] = (message, obj)  # type: ignore[index]
+                self.known[message.kind, name] = (message, obj)
 
     def register(self, message: MessageDefinition) -> None:
         """Take a handler from the running body; signals that waited for it are handled now, in order."""
-        self.by_kind[message.kind][message.name] = (message, None)
+        self.known[message.kind, message.name] = (message, None)
         if message.kind != "signal":
             return
         waiting = self.run.state.signals
@@ -93,13 +83,31 @@ class Handlers:
 
     def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
         """The handler of that name, or the dynamic one."""
-        handlers = self.by_kind[kind]
-        return handlers.get(name) or handlers.get(None)
+        return self.known.get((kind, name)) or self.known.get((kind, None))
+
+    def names(self, kind: MessageKind) -> str:
+        """The names of a kind that have handlers, for messages."""
+        return ", ".join(sorted(name for of, name in self.known if of == kind and name)) or "none"
 
     @property
     def all_finished(self) -> bool:
         """Whether no signal or update handler is running."""
-        return not self.open_signals and not self.open_updates
+        return not self.running
+
+    def receivers_of(self, name: str) -> list[Future]:
+        """Those who wait for a message of a name, in order."""
+        if self.receivers is None:
+            self.receivers = {}
+        return self.receivers.setdefault(name, [])
+
+    def _begun(self, key: int | str, name: str) -> None:
+        if self.running is None:
+            self.running = {}
+        self.running[key] = name
+
+    def _ended(self, key: int | str) -> None:
+        if self.running is not None:
+            self.running.pop(key, None)
 
     def call(self, message: MessageDefinition, obj: Any, name: str, payloads: Payloads) -> Callable[[], Any]:
         """Decode a message's arguments now; calling the result runs the handler."""
@@ -118,7 +126,7 @@ class Handlers:
             self._spawn_signal(*handler, event.name, event.arguments)
             return
         self.run.state.signals.setdefault(event.name, []).append(event.arguments)
-        receivers = self.receivers.get(event.name)
+        receivers = self.receivers.get(event.name) if self.receivers is not None else None
         while receivers:
             receiver = receivers.pop(0)
             if receiver.state == PENDING:
@@ -129,17 +137,17 @@ class Handlers:
         try:
             call = self.call(message, obj, name, arguments)
         except (PayloadError, UsageError) as error:
-            self.run.notices.append(f"signal {name!r} was dropped: {error}")
+            self.run.notices += (f"signal {name!r} was dropped: {error}",)
             return
         self.signal_count += 1
         number = self.signal_count
-        self.open_signals[number] = name
+        self._begun(number, name)
 
         def handle() -> None:
             try:
                 self.top(self.run, call)
             finally:
-                self.open_signals.pop(number, None)
+                self._ended(number)
 
         HandlerFiber(self.run, ("signal", number), f"signal {name}", handle).start_soon()
 
@@ -153,7 +161,7 @@ class Handlers:
 
     def answer_late_updates(self) -> bool:
         """The body has blocked: the updates that found no handler before are answered now. True if there were any."""
-        late, self.late_updates = self.late_updates, []
+        late, self.late_updates = self.late_updates, ()
         for event in late:
             HandlerFiber(
                 self.run, ("update", event.id), f"update {event.name}", self._handle_update, event, True
@@ -164,7 +172,7 @@ class Handlers:
         run = self.run
         handler = self.find("update", event.name)
         if handler is None and not is_late and run.is_ours:
-            self.late_updates.append(event)
+            self.late_updates += (event,)
             return
         fiber = require_fiber("an update")
         try:
@@ -177,7 +185,7 @@ class Handlers:
             run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
             return
         self.accepted = True
-        self.open_updates[event.id] = event.name
+        self._begun(event.id, event.name)
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
         try:
             result = run.converter.encode(call())
@@ -195,14 +203,15 @@ class Handlers:
             else:
                 run.error = error
         finally:
-            self.open_updates.pop(event.id, None)
+            self._ended(event.id)
 
     def _validated(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None
     ) -> Callable[[], Any]:
         if handler is None:
-            known = ", ".join(sorted(name for name in self.by_kind["update"] if name)) or "none"
-            raise UsageError(f"there is no handler for update {event.name!r}; known updates: {known}")
+            raise UsageError(
+                f"there is no handler for update {event.name!r}; known updates: {self.names('update')}"
+            )
         message, obj = handler
         if event.run_validator and message.validator is not None:
             values = message.signature.decode(self.run.converter, event.arguments)
@@ -223,8 +232,9 @@ class Handlers:
                 return AnswerQuery(event.id, self.metadata())
             handler = self.find("query", event.name)
             if handler is None:
-                known = ", ".join(sorted(name for name in self.by_kind["query"] if name)) or "none"
-                raise UsageError(f"there is no handler for query {event.name!r}; known queries: {known}")
+                raise UsageError(
+                    f"there is no handler for query {event.name!r}; known queries: {self.names('query')}"
+                )
             call = self.call(*handler, event.name, event.arguments)
             fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
             with run.looking(f"query {event.name}"):
@@ -249,10 +259,10 @@ class Handlers:
         """What Temporal's UI shows of a workflow's definition."""
 
         def described(kind: MessageKind) -> list[dict[str, str]]:
-            handlers = self.by_kind[kind]
+            found = [message for (of, _), (message, _) in self.known.items() if of == kind]
             return [
-                {"name": name or "", "description": handlers[name][0].description}
-                for name in sorted(handlers, key=lambda item: item or "")
+                {"name": message.name or "", "description": message.description}
+                for message in sorted(found, key=lambda message: message.name or "")
             ]
 
         document = {

@@ -43,6 +43,8 @@ class Timer:
 
     __slots__ = ("callback", "fiber", "run", "seq")
 
+    callback: Callable[[Any], object] | None
+
     def __init__(
         self, fiber: FiberTask[Any], duration: float, callback: Callable[[Any], object], summary: str = ""
     ) -> None:
@@ -56,11 +58,16 @@ class Timer:
 
     def fired(self) -> None:
         """The time has come."""
-        self.run.scheduler.soon(self.callback)
+        self.run.scheduler.soon(self._call_back)
+
+    def _call_back(self, _: Any) -> None:
+        if self.callback is not None:
+            self.callback(None)
 
     def cancel(self) -> None:
-        """Give the timer up, unless it has fired."""
+        """Give the timer up; one that has fired, in this very activation, at least calls back no more."""
         run = self.run
+        self.callback = None
         if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
             run.accumulator.resolved((TIMER, self.seq), None)
             run.issue(CancelTimer(self.seq), self.fiber)
@@ -139,7 +146,7 @@ class Operation(Task[Any]):
         return SINGLE_BATCH in self.run.facts.flags
 
     def _cancel_beats_result(self) -> bool:
-        return False
+        return self.run.is_ours
 
     def _finish(self) -> None:
         if self.answered == RESOLVED:
@@ -219,7 +226,9 @@ class ActivityOperation(Operation):
     def cancel(self, source: object = None) -> bool:
         """Ask the activity to stop; during a local activity's long pause there is only the pause to end."""
         if self.pause is not None and self.state == PENDING:
-            return self.pause.cancel()
+            if not self.pause.cancel():
+                self.must_cancel = True  # the pause has just ended: the next attempt is not made
+            return True
         return super().cancel(source)
 
     def back_off(self, event: ActivityBackedOff) -> None:
@@ -257,7 +266,7 @@ class ActivityOperation(Operation):
 
         def again(_: Any) -> None:
             self.pause = None
-            if pause.state == CANCELLED:
+            if pause.state == CANCELLED or self.must_cancel:
                 timer.cancel()
                 Future.cancel(self)
                 return
@@ -421,6 +430,8 @@ def _wait_through_cancellation(
             break
         except Cancelled:
             future.remove_callback(waiter.release)
+            if future.state != PENDING and (fiber.run.is_ours or SINGLE_BATCH in fiber.run.facts.flags):
+                raise  # the answer is here, nothing can be taken back; asyncio would lose the cancellation
             on_cancel()
             if reraise and fiber.run.cancel_reason is not None:
                 raise

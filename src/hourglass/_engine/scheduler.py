@@ -15,11 +15,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from hourglass.errors import InternalError
+from hourglass.errors import InternalError, ReadOnlyError
 
 PENDING, RESOLVED, FAILED, CANCELLED = range(4)
 
 Callback: TypeAlias = Callable[[Any], object]
+
+
+class _Closed(deque[tuple[Callback, Any]]):
+    """The ready queue of a run that is not being activated: nothing can become ready."""
+
+    def append(self, item: tuple[Callback, Any]) -> None:
+        raise ReadOnlyError("a query must only look: it cannot wake those who wait")
+
+
+_CLOSED = _Closed()
+_spare: list[
+    deque[tuple[Callback, Any]]
+] = []  # an empty deque takes 760 bytes: idle runs have none of their own
 
 
 class Scheduler:
@@ -28,8 +41,21 @@ class Scheduler:
     __slots__ = ("conditions", "ready")
 
     def __init__(self) -> None:
-        self.ready: deque[tuple[Callback, Any]] = deque()
+        self.ready: deque[tuple[Callback, Any]] = _CLOSED
         self.conditions: list[tuple[Callable[[], object], Future]] = []
+
+    def open(self) -> None:
+        """An activation begins."""
+        if self.ready is _CLOSED:
+            self.ready = _spare.pop() if _spare else deque()
+
+    def close(self) -> None:
+        """An activation is over: nothing is ready any more."""
+        ready, self.ready = self.ready, _CLOSED
+        if ready is not _CLOSED:
+            ready.clear()
+            if len(_spare) < 64:
+                _spare.append(ready)
 
     def soon(self, callback: Callback, argument: Any = None) -> None:
         """Let a callback take the next free turn."""
@@ -93,14 +119,15 @@ class Future:
     def _settle(self, state: int, value: Any) -> None:
         if self.state != PENDING:
             raise InternalError("a future was settled twice")
-        self.state = state
-        self.value = value
         callbacks = self.callbacks
         if callbacks is not None:
-            self.callbacks = None
             ready = self.scheduler.ready
             for callback in callbacks:
                 ready.append((callback, self))
+            self.callbacks = None
+        # Last: where nothing can become ready, in a query, the append has raised and nothing has changed.
+        self.state = state
+        self.value = value
 
     def add_callback(self, callback: Callback) -> None:
         """Call back in a turn of its own once this is settled; at the next turn if it is already."""

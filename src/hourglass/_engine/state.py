@@ -73,7 +73,7 @@ class CommandAccumulator:
     def add(self, command_id: CommandId, command: Command) -> None:
         """Issue a command."""
         self.state.commands.append((command_id, command))
-        if isinstance(command, TERMINAL):
+        if self.state.result is None and isinstance(command, TERMINAL):
             self.state.result = command  # type: ignore[assignment]
 
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:

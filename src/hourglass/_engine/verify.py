@@ -58,7 +58,8 @@ def compare(
         now = produced[position] if position < len(produced) else None
         if was is not None and now is not None and _bare(was) == _bare(now):
             continue
-        file, line = _site(again, position) if now is not None else _site(first, position)
+        is_missing = now is None or (was is not None and _kind(now) in map(_kind, expected[position + 1 :]))
+        file, line = _site(first, position) if is_missing else _site(again, position)
         return NondeterminismError(
             "the workflow is not deterministic: executed again on the same events, it asked for something else\n"
             f"  the first time: {describe(was)}{_at(_site(first, position))}\n"
@@ -93,6 +94,10 @@ def describe(command: Command | None) -> str:
             name = type(command).__name__
             seq = getattr(command, "seq", None)
             return name if seq is None else f"{name} (number {seq})"
+
+
+def _kind(command: Command) -> tuple[type[Command], str]:
+    return type(command), getattr(command, "activity_type", "")
 
 
 def _sizes(payloads: tuple[Any, ...]) -> str:

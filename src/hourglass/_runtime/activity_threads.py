@@ -1,140 +1,176 @@
-"""Where activities execute: threads for `def`, one event loop in its own thread for `async def`.
+"""Threads that execute jobs of the user's: made as they are needed, replaced when they are lost.
 
-These threads run user code and nothing else of ours; they are daemons, for an activity that never returns
-must not keep the process alive. They know nothing of activities: a job is a function, or a coroutine
-function.
+They run user code and nothing else of ours; they are daemons, for an activity that never returns must not
+keep the process alive. They know nothing of activities: a job is a function.
 
-Invariants: what a job lets out is logged and ends nothing; the loop goes on even after a task raised
-`SystemExit`, which asyncio lets through.
+Invariants:
+
+- What a job lets out is logged and ends nothing; a thread that ends all the same is replaced.
+- A job that is given up keeps its thread, which ends with it, and another thread takes its place: the pool
+  never has fewer threads than its limit to offer. How many may be lost at a time is bounded.
+- A process that a job forked takes no further job.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
+import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from enum import Enum, auto
 from queue import SimpleQueue
-from typing import Any
+
+from hourglass._runtime.activity_calls import end_fork
 
 logger = logging.getLogger("hourglass.worker")
 
 Job = Callable[[], None]
 
 
+class _State(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    LOST = auto()
+    OVER = auto()
+
+
+class Seat:
+    """A job's place in a pool. Its state belongs to the pool."""
+
+    __slots__ = ("job", "state", "thread")
+
+    def __init__(self, job: Job) -> None:
+        self.job: Job | None = job
+        self.state = _State.WAITING
+        self.thread: threading.Thread | None = None
+
+
 class ThreadPool:
     """Daemon threads, made as they are needed up to a limit, each taking one job at a time."""
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, *, most_lost: int | None = None) -> None:
         self._name = name
         self._limit = limit
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
+        self._most_lost = limit if most_lost is None else most_lost
+        self._jobs: SimpleQueue[Seat | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._made = 0
+        self._open = 0  # jobs that wait or run, but for those on lost threads
+        self._lost = 0
         self._stopped = False
 
     @property
     def size(self) -> int:
-        """How many threads there are."""
+        """How many threads there are to take jobs."""
         return len(self._threads)
 
-    def submit(self, job: Job) -> None:
-        """Run a job as soon as a thread is free. One thread only may submit."""
-        self._jobs.put(job)
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self._limit:
-            name = f"{self._name}-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    @property
+    def lost(self) -> int:
+        """How many threads are held by jobs that were given up."""
+        return self._lost
+
+    def submit(self, job: Job) -> Seat:
+        """Run a job as soon as a thread is free."""
+        seat = Seat(job)
+        with self._lock:
+            self._open += 1
+            self._jobs.put(seat)
+            self._grow()
+        return seat
+
+    def give_up(self, seat: Seat) -> bool:
+        """Have the pool go on without this job: one that waits is dropped, one that runs loses its thread.
+
+        False if it runs and too many are lost already.
+        """
+        with self._lock:
+            if seat.state is _State.WAITING:
+                seat.state, seat.job = _State.OVER, None  # whoever takes the seat finds it empty
+            elif seat.state is _State.RUNNING:
+                if self._lost >= self._most_lost:
+                    return False
+                seat.state = _State.LOST
+                self._lost += 1
+                self._open -= 1
+                if seat.thread is not None:
+                    self._threads.discard(seat.thread)
+                self._grow()
+            return True
 
     def stop(self) -> None:
         """Let every thread end after the job it is at; waits for none."""
-        if not self._stopped:
-            self._stopped = True
-            for _ in self._threads:
-                self._jobs.put(None)
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                for _ in self._threads:
+                    self._jobs.put(None)
+
+    def _grow(self) -> None:
+        if self._open <= len(self._threads) or self._stopped:
+            return
+        if len(self._threads) >= self._limit:
+            # Some may have died in a way that ran no code of ours.
+            self._threads = {each for each in self._threads if each.is_alive()}
+            if len(self._threads) >= self._limit:
+                return
+        self._made += 1
+        thread = threading.Thread(target=self._work, name=f"{self._name}-{self._made}", daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except BaseException:
+            self._threads.discard(thread)
+            if not self._threads:
+                raise  # nobody would ever take the job
+            logger.exception("no new thread for %s; its jobs wait for the others", self._name)
+
+    # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except BaseException:
-                logger.exception("a job of %s let an exception out", self._name)
-            del job  # a job that waited for the next one would keep its arguments alive
-            self._idle.release()
-
-
-class LoopThread:
-    """An event loop in a daemon thread of its own, for coroutines of the user's."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._stopping = False
-
-    def submit(
-        self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
-    ) -> None:
-        """Run a coroutine on the loop; `started` is told the task, in the loop's thread, before it begins."""
-        loop = self._ensure()
-
-        def begin() -> None:
-            task = loop.create_task(start())
-            started(task)
-
-        loop.call_soon_threadsafe(begin)
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call something in the loop's thread, if the loop runs."""
-        if self._loop is not None and not self._stopping:
-            with contextlib.suppress(RuntimeError):  # closed in the meantime
-                self._loop.call_soon_threadsafe(callback)
-
-    def stop(self) -> None:
-        """Cancel what still runs and end the loop; waits for nothing."""
-        if self._loop is not None and not self._stopping:
-            self._stopping = True
-            self._loop.call_soon_threadsafe(self._loop.stop)
-
-    def join(self, timeout: float) -> bool:
-        """Wait for the thread's end after `stop`; True if it has ended."""
-        if self._thread is not None:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
-
-    def _ensure(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._loop,), name=self._name, daemon=True
-                )
-                self._thread.start()
-            return self._loop
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        while not self._stopping:
-            try:
-                loop.run_forever()
-            except BaseException as error:
-                logger.error(
-                    "a task of an activity raised %s; the activity loop goes on", type(error).__name__
-                )
+        home = os.getpid()
+        me = threading.current_thread()
+        seat: Seat | None = None
         try:
-            self._cancel_rest(loop)
+            while (seat := self._jobs.get()) is not None:
+                if not self._run(seat, me, home):
+                    return
+                seat = None  # whoever waits for the next job must not keep this one's arguments alive
         finally:
-            loop.close()
+            end_fork(home, 1)
+            self._ended(me, seat)
 
-    def _cancel_rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        rest = asyncio.all_tasks(loop)
-        for task in rest:
-            task.cancel()
-        with contextlib.suppress(BaseException):
-            if rest:
-                loop.run_until_complete(asyncio.wait(rest, timeout=1.0))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+    def _run(self, seat: Seat, me: threading.Thread, home: int) -> bool:
+        """Run a job; False if its thread was lost meanwhile."""
+        with self._lock:
+            job, seat.job = seat.job, None
+            if job is None:
+                self._open -= 1
+                return True
+            seat.state, seat.thread = _State.RUNNING, me
+        try:
+            job()
+        except BaseException:
+            end_fork(home, 1)
+            logger.exception("a job of %s let an exception out", self._name)
+        end_fork(home, 0)
+        return self._over(seat)
+
+    def _over(self, seat: Seat) -> bool:
+        with self._lock:
+            was, seat.state, seat.thread = seat.state, _State.OVER, None
+            if was is _State.LOST:
+                self._lost -= 1
+                return False
+            self._open -= 1
+            return True
+
+    def _ended(self, me: threading.Thread, seat: Seat | None) -> None:
+        """A thread ends: as it was told to, because it was lost, or by an exception from outside."""
+        if seat is not None and seat.state is _State.RUNNING:
+            self._over(seat)
+        with self._lock:
+            self._threads.discard(me)
+            if seat is not None and seat.state is _State.WAITING:
+                self._jobs.put(seat)  # taken, and not begun
+            self._grow()

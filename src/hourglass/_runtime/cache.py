@@ -1,30 +1,44 @@
-"""The runs of one lane, by (task queue, run id), least recently used first. Mirrors the engine's sticky cache.
+"""What is kept of runs between activations: states for everybody, live fibers for the lane that made them.
 
-Bounded in three ways, the cheap loss first: live fibers beyond a limit are dropped (the journal brings them
-back), states beyond a limit are given back to the engine by asking for their eviction, and so is a run whose
-journal has grown too long to be kept. It decides; the lane that owns it drops fibers, on its own thread.
+`StateCache` maps (task queue, run id, generation of the handle) to the state of a run and outlives lanes and handles.
+It mirrors the engine's sticky cache: least recently used first, and bounded; what is too much is given back by asking the engine for
+its eviction, and so is a run whose journal has grown too long. Each state has one owner, the only one who may touch it.
+When a lane is replaced its states go to its successor, without their fibers; the former owner finds nothing any more.
+
+`LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped first, and the
+journal brings them back. Neither drops fibers; the lane does, on its thread.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation
 from hourglass.converter import Payload
 
-Key: TypeAlias = tuple[str, str]
-"""Task queue and run id."""
-
 # What an activation costs in a journal beside its payloads.
 _ACTIVATION_BYTES = 110
 
 
+class Key(NamedTuple):
+    """Which run: a handle that was opened anew for the same queue has another generation and begins with nothing."""
+
+    task_queue: str
+    run_id: str
+    generation: int = 0
+
+
 @dataclass(frozen=True)
 class CacheLimits:
-    """How much a lane keeps. A journal above either of its limits is not kept between activations."""
+    """How much is kept: live fibers per lane, states per task queue. A journal above either of its limits is not kept between
+    activations.
+    """
 
     live: int = 1000
     states: int = 1100
@@ -32,7 +46,7 @@ class CacheLimits:
     journal_bytes: int = 32 * 1024 * 1024
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Entry:
     """A run and what the cache knows of it."""
 
@@ -44,105 +58,202 @@ class Entry:
     journal_bytes: int = 0
     eviction_requested: bool = field(default=False, repr=False)
 
+    def grown(self, activation: Activation) -> None:
+        """The run has handled an activation that its journal keeps."""
+        self.activations += 1
+        self.journal_bytes += weight(activation)
 
-class RunCache:
-    """Runs by key. Not for several threads."""
+    def without_fibers(self) -> Entry:
+        """The same run as data, for another lane: the old one's fibers cannot leave its thread."""
+        old = self.run
+        state = msgspec.structs.replace(old.state, journal=list(old.state.journal))
+        run = Run(old.definition, state.run_id, old.settings, state)
+        run.last, run.activations, run.seen = old.last, old.activations, old.seen
+        run.record = None if old.record is None else list(old.record)
+        return Entry(
+            self.key,
+            run,
+            self.workflow_id,
+            self.verified,
+            self.activations,
+            self.journal_bytes,
+            self.eviction_requested,
+        )
 
-    def __init__(self, limits: CacheLimits) -> None:
-        self._limits = limits
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()
-        self._live: OrderedDict[Key, Entry] = OrderedDict()
+
+_Queue: TypeAlias = tuple[str, int]
+
+
+class StateCache:
+    """States by key, each with its owner. For several threads; no code of anybody else's runs under its lock."""
+
+    def __init__(self, limits: CacheLimits | None = None) -> None:
+        self.limits = limits or CacheLimits()
+        self._lock = threading.Lock()
+        self._queues: dict[_Queue, OrderedDict[Key, Entry]] = {}
+        self._owned: dict[object, dict[Key, Entry]] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(len(each) for each in list(self._queues.values()))
 
-    @property
-    def live(self) -> int:
-        """How many runs hold live fibers."""
-        return len(self._live)
+    def admit(self, owner: object) -> None:
+        """Let somebody own states."""
+        with self._lock:
+            self._owned.setdefault(owner, {})
 
-    def get(self, key: Key) -> Entry | None:
-        """The run, which becomes the most recently used; None on a miss."""
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-        return entry
+    def count(self, owner: object) -> int:
+        """How many states somebody owns."""
+        return len(self._owned.get(owner, ()))
 
-    def put(self, entry: Entry) -> None:
-        """Keep a run. One that is kept under the same key must be removed first."""
-        assert entry.key not in self._entries
-        self._entries[entry.key] = entry
+    def get(self, key: Key, owner: object) -> Entry | None:
+        """The owner's run, which becomes the most recently used; None on a miss."""
+        with self._lock:
+            entry = self._owned.get(owner, _NOTHING).get(key)
+            if entry is not None:
+                self._queues[key.task_queue, key.generation].move_to_end(key)
+            return entry
 
-    def remove(self, key: Key) -> Entry | None:
-        """Forget a run; whoever asked drops its fibers."""
-        self._live.pop(key, None)
-        return self._entries.pop(key, None)
+    def put(self, entry: Entry, owner: object) -> bool:
+        """Keep a run, in place of one with the same key; False if the owner is no longer admitted."""
+        key = entry.key
+        with self._lock:
+            owned = self._owned.get(owner)
+            if owned is None:
+                return False
+            for others in self._owned.values():
+                others.pop(key, None)
+            owned[key] = entry
+            queue = self._queues.setdefault((key.task_queue, key.generation), OrderedDict())
+            queue[key] = entry
+            queue.move_to_end(key)
+            return True
 
-    def grown(self, entry: Entry, activation: Activation) -> None:
-        """A run has handled an activation that its journal keeps."""
-        entry.activations += 1
-        entry.journal_bytes += weight(activation)
+    def remove(self, key: Key, owner: object) -> Entry | None:
+        """Forget a run of the owner's; whoever asked drops its fibers."""
+        with self._lock:
+            entry = self._owned.get(owner, _NOTHING).pop(key, None)
+            if entry is not None:
+                self._unlist(key)
+            return entry
+
+    def hand_over(self, owner: object, heir: object, without: Key | None = None) -> Entry | None:
+        """All states of an owner go to its heir, as data, but for one, which is forgotten and returned. The owner has
+        none, and gets none, from now on.
+        """
+        with self._lock:
+            owned = self._owned.pop(owner, {})
+            left = owned.pop(without, None) if without is not None else None
+            if left is not None:
+                self._unlist(left.key)
+            inherited = self._owned.setdefault(heir, {})
+            for key, entry in owned.items():
+                fresh = entry.without_fibers()
+                inherited[key] = fresh
+                self._queues[key.task_queue, key.generation][key] = fresh
+            return left
+
+    def release(self, owner: object) -> None:
+        """Forget an owner and all its states."""
+        with self._lock:
+            for key in self._owned.pop(owner, {}):
+                self._unlist(key)
+
+    def pop_older(self, task_queue: str, generation: int, owner: object) -> list[Entry]:
+        """Forget the owner's runs of a queue's former handles; whoever asked drops their fibers."""
+        with self._lock:
+            owned = self._owned.get(owner, _NOTHING)
+            old = [key for key in owned if key.task_queue == task_queue and key.generation < generation]
+            for key in old:
+                self._unlist(key)
+            return [owned.pop(key) for key in old]
+
+    def to_evict(self, entry: Entry) -> list[Key]:
+        """The runs of the same handle whose eviction must be asked for now, each named once: too long a journal, or too
+        many states.
+        """
+        limits = self.limits
+        chosen = []
+        if entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes:
+            chosen.append(entry)
+        with self._lock:
+            queue = self._queues.get((entry.key.task_queue, entry.key.generation))
+            excess = len(queue) - limits.states if queue is not None else 0
+            if queue is not None and excess > 0:
+                chosen.extend(each for each in list(queue.values())[:excess] if each is not entry)
+            fresh = [each for each in chosen if not each.eviction_requested]
+            for each in fresh:
+                each.eviction_requested = True
+        return [each.key for each in fresh]
+
+    def _unlist(self, key: Key) -> None:
+        queue = self._queues.get((key.task_queue, key.generation))
+        if queue is not None:
+            queue.pop(key, None)
+            if not queue:
+                del self._queues[key.task_queue, key.generation]
+
+
+_NOTHING: dict[Key, Entry] = {}  # stands for what nobody owns; never filled
+
+
+class LiveRuns:
+    """The runs that hold live fibers on one lane, least recently used first. Not for several threads."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._runs: OrderedDict[int, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._runs)
 
     def settle(self, entry: Entry) -> None:
         """Note whether a run holds live fibers now."""
         if entry.run.is_live:
-            self._live[entry.key] = entry
-            self._live.move_to_end(entry.key)
+            self._runs[id(entry)] = entry
+            self._runs.move_to_end(id(entry))
         else:
-            self._live.pop(entry.key, None)
+            self._runs.pop(id(entry), None)
 
-    def pop_excess_live(self) -> list[Entry]:
-        """The runs whose fibers must be dropped now, least recently used first."""
-        excess = []
-        while len(self._live) > self._limits.live:
-            excess.append(self._live.popitem(last=False)[1])
-        return excess
+    def excess(self) -> Entry | None:
+        """The run whose fibers must be dropped next, None if there is room. Settle it afterwards."""
+        return self.oldest() if len(self._runs) > self._limit else None
 
-    def to_evict(self, entry: Entry) -> list[Key]:
-        """The runs whose eviction must be asked for now, each named once: too long a journal, or too many
-        states.
-        """
-        limits = self._limits
-        keys = []
-        if entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes:
-            keys.append(entry)
-        excess = len(self._entries) - limits.states
-        if excess > 0:
-            keys.extend(each for each in list(self._entries.values())[:excess] if each is not entry)
-        fresh = [each for each in keys if not each.eviction_requested]
-        for each in fresh:
-            each.eviction_requested = True
-        return [each.key for each in fresh]
+    def oldest(self) -> Entry | None:
+        """The least recently used run."""
+        return next(iter(self._runs.values()), None)
 
-    def pop_all(self) -> list[Entry]:
-        """Forget everything; whoever asked drops the fibers."""
-        entries = list(self._entries.values())
-        self._entries.clear()
-        self._live.clear()
-        return entries
+    def discard(self, entry: Entry) -> None:
+        """Forget a run."""
+        self._runs.pop(id(entry), None)
 
 
 class LostJournals:
     """The journals of runs that were lost a moment ago, for a while and a few MiB: should the engine send one of
-    them again, its log messages have been written already.
+    them again, its log messages have been written already. For several threads.
     """
 
     def __init__(self, *, most: int = 100, most_bytes: int = 8 * 1024 * 1024) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._bytes = 0
+        self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[list[Activation], int]] = OrderedDict()
 
     def keep(self, run_id: str, journal: list[Activation], size: int) -> None:
         """Keep a journal; the oldest ones go."""
-        self.take(run_id)
-        self._kept[run_id] = (journal, size)
-        self._bytes += size
-        while len(self._kept) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= self._kept.popitem(last=False)[1][1]
+        with self._lock:
+            self._take(run_id)
+            self._kept[run_id] = (journal, size)
+            self._bytes += size
+            while len(self._kept) > self._most or self._bytes > self._most_bytes:
+                self._bytes -= self._kept.popitem(last=False)[1][1]
 
     def take(self, run_id: str) -> list[Activation]:
         """The journal of a run that comes back, empty if it is not kept."""
+        with self._lock:
+            return self._take(run_id)
+
+    def _take(self, run_id: str) -> list[Activation]:
         journal, size = self._kept.pop(run_id, ([], 0))
         self._bytes -= size
         return journal

@@ -1,6 +1,7 @@
 """What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no engine.
 
-`Evaluations` belongs to one lane; everything here runs on that lane's thread, because fibers cannot leave it.
+`Evaluations` belongs to one lane; everything here but `hand_over` and `suspect` runs on that lane's thread, because fibers
+cannot leave it.
 
 Invariants:
 
@@ -9,14 +10,15 @@ Invariants:
 - A run that is not known and has no start event fails the task, so that the engine sends the whole history
   (I4); a start event replaces what is kept.
 - After a failed task nothing of the run is kept: the engine will send it from its history.
+- Once it has handed over its runs it changes nothing that others see, and says nothing; it only unwinds its fibers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -28,8 +30,11 @@ from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
-from hourglass._runtime.cache import CacheLimits, Entry, LostJournals, RunCache
+from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
+from hourglass._runtime.lane_stopping import LaneStopped
+from hourglass._runtime.parked import ParkedRuns
 from hourglass._runtime.places import where_raised
+from hourglass._runtime.quarantine import Hang, Quarantine
 from hourglass._runtime.watcher import Watcher
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, UnknownTypeError
@@ -39,7 +44,7 @@ logger = logging.getLogger("hourglass.worker")
 Verify: TypeAlias = Literal["off", "always"] | float
 """Which runs are executed twice and compared: none, all, or a fraction of them."""
 
-_REMEMBERED = 1000
+_DROP_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,10 @@ class Counts:
 
 
 class Evaluations:
-    """The runs of one lane and how they are evaluated."""
+    """The runs of one lane and how they are evaluated.
+
+    `cache` may be shared with other lanes and outlive this one; `quarantine` says which runs must not be executed.
+    """
 
     def __init__(
         self,
@@ -74,50 +82,133 @@ class Evaluations:
         limits: CacheLimits | None = None,
         verify: Verify = "off",
         watcher: Watcher | None = None,
+        cache: StateCache | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.counts = Counts()
+        self.quarantine = quarantine or Quarantine()
+        self.unwound = 0
         self._resolve = resolve
         self._settings = settings
         self._verified_settings = msgspec.structs.replace(settings, verify=True)
         self._verify: Verify = verify
         self._watcher = watcher
-        self._cache = RunCache(limits or CacheLimits())
+        self._cache = cache or StateCache(limits)
+        self._limits = limits or self._cache.limits
+        self._cache.admit(self)
+        self._live = LiveRuns(self._limits.live)
         self._lost = LostJournals()
-        self._parked: OrderedDict[str, str] = OrderedDict()
+        self._parked = ParkedRuns()
+        self._current: Entry | None = None
+        self._dropping: Entry | None = None
+        self._retired = False
 
-    def evaluate(self, activation: Activation) -> Verdict:
-        """Answer an activation. Never raises."""
+    @property
+    def task_queue(self) -> str:
+        """The task queue whose runs are evaluated here."""
+        return self._settings.task_queue
+
+    def evaluate(self, activation: Activation, generation: int = 0) -> Verdict:
+        """Answer an activation. Raises nothing but `LaneStopped`."""
         self.counts.activations += 1
+        key = Key(self._settings.task_queue, activation.run_id, generation)
         try:
-            verdict = self._evaluate(activation)
+            verdict = self._evaluate(key, activation)
+        except LaneStopped:
+            raise
         except BaseException as error:
+            self._raise_if_retired()
             verdict = self._died(activation, error)
         if isinstance(verdict.completion, TaskFailed):
             self.counts.failed_tasks += 1
-            self._forget(activation.run_id, activation)
-        self.counts.cached, self.counts.live = len(self._cache), self._cache.live
+            self._forget(key, activation)
+        self._current = None
+        self.counts.cached, self.counts.live = self._cache.count(self), len(self._live)
         return verdict
+
+    def forget_older(self, generation: int) -> None:
+        """Drop what belongs to handles that are no more."""
+        for entry in self._cache.pop_older(self._settings.task_queue, generation, self):
+            self._drop(entry)
+        self.counts.cached, self.counts.live = self._cache.count(self), len(self._live)
 
     def close(self) -> None:
         """Drop everything, on the lane's thread."""
-        for entry in self._cache.pop_all():
-            _drop(entry)
+        self.unwind()
+        self._cache.release(self)
         self.counts.cached = self.counts.live = 0
+
+    def unwind(self) -> None:
+        """Drop all fibers, on the lane's thread; states are left to whoever has them."""
+        if self._current is not None:
+            self._drop(self._current)
+            self._current = None
+        while (entry := self._live.oldest()) is not None:
+            self._drop(entry)
+
+    # --- the end of a lane, on the control loop ----------------------------------------------------------------------
+
+    def suspect(self) -> Entry | None:
+        """The run whose code is executing now, or is being unwound."""
+        return self._dropping or self._current
+
+    def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
+        """Give all runs to a successor on another thread, as data; the run of the activation that failed is forgotten."""
+        heir = Evaluations(
+            self._resolve,
+            self._settings,
+            limits=self._limits,
+            verify=self._verify,
+            watcher=self._watcher.renewed() if self._watcher is not None else None,
+            cache=self._cache,
+            quarantine=self.quarantine,
+        )
+        self._retired = True
+        without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
+        left = self._cache.hand_over(self, heir, without)
+        heir._lost, heir._parked = self._lost, self._parked.copy()
+        heir.counts = dataclasses.replace(self.counts, cached=self._cache.count(heir), live=0)
+        if failed is not None:
+            heir.counts.failed_tasks += 1
+            if left is not None:
+                heir._lost.keep(failed.run_id, [*left.run.state.journal, failed], left.journal_bytes)
+        self._silence()
+        return heir
+
+    def park_hung(self, run_id: str, place: str) -> None:
+        """Remember that a run hung; before the lane starts."""
+        self._parked.remember(run_id, f"WorkflowHung at {place}: ")
+        self.counts.parked = self._parked.kinds()
+
+    def _silence(self) -> None:
+        # I5: what the hung code asks for from now on is refused, should it come back to ask.
+        entry = self._current
+        live = entry.run.live if entry is not None else None
+        if live is not None:
+            live.dead = live.latched = True
+
+    def _raise_if_retired(self) -> None:
+        if self._retired:
+            raise LaneStopped
 
     # --- one activation ----------------------------------------------------------------------------------------------
 
-    def _evaluate(self, activation: Activation) -> Verdict:
+    def _evaluate(self, key: Key, activation: Activation) -> Verdict:
         if any(isinstance(event, RunEvicted) for event in activation.events):
-            self._forget(activation.run_id)
+            self._forget(key)
             return Verdict(Succeeded(activation.run_id))
         started = next((event for event in activation.events if isinstance(event, RunStarted)), None)
         if started is not None:
-            entry = self._begin(activation.run_id, started)
+            begun = self._begin(key, started)
+            if isinstance(begun, Hang):
+                return self._refused(activation.run_id, begun)
+            entry = begun
         else:
-            found = self._cache.get((self._settings.task_queue, activation.run_id))
+            found = self._cache.get(key, self)
             if found is None:
+                self._raise_if_retired()
                 return self._missed(activation.run_id)
-            entry = found
+            entry = self._current = found
         was_closed = entry.run.closed
         completion = self._activate(entry, activation)
         closed = entry.run.closed
@@ -126,26 +217,37 @@ class Evaluations:
         if isinstance(completion, TaskFailed):
             return Verdict(completion)
         self._note_progress(entry, activation)
+        return self._settle(entry, completion, closed=closed)
+
+    def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
         if closed:
-            _drop(entry)
-        self._cache.settle(entry)
-        for excess in self._cache.pop_excess_live():
-            _drop(excess)
-        evict = tuple(run_id for _, run_id in self._cache.to_evict(entry))
+            self._drop(entry)
+        self._live.settle(entry)
+        while (excess := self._live.excess()) is not None:
+            self._drop(excess)
+        evict = tuple(each.run_id for each in self._cache.to_evict(entry))
         return Verdict(completion, closed=closed, evict=evict)
 
-    def _begin(self, run_id: str, started: RunStarted) -> Entry:
-        self._forget(run_id)
+    def _begin(self, key: Key, started: RunStarted) -> Entry | Hang:
+        self._forget(key)
+        hang = self.quarantine.held(key.run_id, None)
+        if hang is not None:
+            return hang
         definition = self._resolve(started.workflow_type)
-        verified = _is_verified(self._verify, run_id)
+        hang = self.quarantine.held(key.run_id, definition)
+        if hang is not None:
+            return hang
+        verified = _is_verified(self._verify, key.run_id)
         entry = Entry(
-            key=(self._settings.task_queue, run_id),
-            run=Run(definition, run_id, self._verified_settings if verified else self._settings),
+            key=key,
+            run=Run(definition, key.run_id, self._verified_settings if verified else self._settings),
             workflow_id=started.workflow_id,
             verified=verified,
         )
-        entry.run.seen = self._lost.take(run_id)
-        self._cache.put(entry)
+        entry.run.seen = self._lost.take(key.run_id)
+        self._current = entry
+        if not self._cache.put(entry, self):
+            raise LaneStopped
         return entry
 
     def _activate(self, entry: Entry, activation: Activation) -> Completion:
@@ -159,6 +261,7 @@ class Evaluations:
                 completion = entry.run.activate(activation)
             finally:
                 complaint = watcher.exit()
+        self._raise_if_retired()
         if isinstance(completion, TaskFailed):
             self._park(entry, entry.run.error)
         elif complaint is not None:
@@ -171,11 +274,12 @@ class Evaluations:
         """Execute the run a second time, at activations 1, 2, 4, 8 … and at its close, and compare."""
         if _only_looks(activation):
             return completion
-        self._cache.grown(entry, activation)
+        entry.grown(activation)
         count = entry.activations
         if not entry.verified or not (closing or count & (count - 1) == 0):
             return completion
         difference = verify_run(entry.run)
+        self._raise_if_retired()
         if difference is None:
             return completion
         return self._fail(entry, difference, TaskFailureCause.NON_DETERMINISTIC_ERROR)
@@ -187,6 +291,13 @@ class Evaluations:
         text = "this worker does not hold the run: its whole history is needed"
         return Verdict(_task_failed(run_id, "RunNotCached", text))
 
+    def _refused(self, run_id: str, hang: Hang) -> Verdict:
+        text = (
+            f"this run is not executed, because its code hung ({hang.times}×), last at {hang.stack.place}. "
+            f"It is tried again when the code has changed, or after a while"
+        )
+        return Verdict(_task_failed(run_id, "WorkflowQuarantined", text, hang.stack.text))
+
     def _fail(
         self,
         entry: Entry,
@@ -194,7 +305,7 @@ class Evaluations:
         cause: TaskFailureCause = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE,
     ) -> TaskFailed:
         self._park(entry, error)
-        return TaskFailed(entry.key[1], self._settings.converter.to_failure(error), cause)
+        return TaskFailed(entry.key.run_id, self._settings.converter.to_failure(error), cause)
 
     def _died(self, activation: Activation, error: BaseException) -> Verdict:
         """The evaluation itself raised: the type is unknown, or we have a bug."""
@@ -210,12 +321,12 @@ class Evaluations:
     def _park(self, entry: Entry, error: BaseException | None) -> None:
         """Say it aloud, once per run and error: nobody may hang on a parked run unawares."""
         kind, where = ("failed task", "") if error is None else (type(error).__name__, _place(error))
-        if self._remember(entry.key[1], f"{kind}{where}: {error}"):
+        if self._remember(entry.key.run_id, f"{kind}{where}: {error}"):
             logger.error(
                 "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is mended",
                 entry.run.definition.name,
                 entry.workflow_id,
-                entry.key[1],
+                entry.key.run_id,
                 kind,
                 where,
                 exc_info=error,
@@ -223,13 +334,9 @@ class Evaluations:
 
     def _remember(self, run_id: str, reason: str) -> bool:
         """Note why a run cannot go on; False if that is known."""
-        known = self._parked.get(run_id) == reason
-        self._parked[run_id] = reason
-        self._parked.move_to_end(run_id)
-        while len(self._parked) > _REMEMBERED:
-            self._parked.popitem(last=False)
-        self.counts.parked = _reasons(self._parked)
-        return not known
+        fresh = self._parked.remember(run_id, reason)
+        self.counts.parked = self._parked.kinds()
+        return fresh
 
     def _note_progress(self, entry: Entry, activation: Activation) -> None:
         notices, entry.run.notices = entry.run.notices, []
@@ -237,31 +344,39 @@ class Evaluations:
             return  # said when it happened
         for notice in notices:
             logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
-        if self._parked and self._parked.pop(activation.run_id, None) is not None:
-            self.counts.parked = _reasons(self._parked)
+        self.quarantine.forget(activation.run_id)
+        if self._parked.forget(activation.run_id):
+            self.counts.parked = self._parked.kinds()
             logger.info("run %s goes on", activation.run_id)
 
-    def _forget(self, run_id: str, failed: Activation | None = None) -> None:
+    def _forget(self, key: Key, failed: Activation | None = None) -> None:
         """Lose a run; what it did, the activation that failed included, is remembered for a while."""
-        entry = self._cache.remove((self._settings.task_queue, run_id))
-        if entry is not None:
-            _drop(entry)
-            journal = entry.run.state.journal
-            self._lost.keep(
-                run_id, [*journal, failed] if failed is not None else journal, entry.journal_bytes
-            )
+        entry = self._cache.remove(key, self)
+        if entry is None:
+            self._raise_if_retired()
+            return
+        self._current = entry
+        self._drop(entry)
+        journal = entry.run.state.journal
+        self._lost.keep(
+            key.run_id, [*journal, failed] if failed is not None else journal, entry.journal_bytes
+        )
+        self._current = None
 
-
-def _reasons(parked: Mapping[str, str]) -> dict[str, str]:
-    # Only what kind of error and where: a message may quote data.
-    return {run_id: reason.partition(": ")[0] for run_id, reason in parked.items()}
-
-
-def _drop(entry: Entry) -> None:
-    try:
-        entry.run.drop()
-    except BaseException:
-        logger.exception("the fibers of run %s did not unwind cleanly", entry.key[1])
+    def _drop(self, entry: Entry) -> None:
+        """Unwind a run's fibers. Told to stop in the middle, it still does: they would leak with the thread."""
+        self._dropping = entry
+        for _ in range(_DROP_ATTEMPTS):
+            try:
+                entry.run.drop()
+                break
+            except LaneStopped:
+                continue
+            except BaseException:
+                logger.exception("the fibers of run %s did not unwind cleanly", entry.key.run_id)
+        self._live.discard(entry)
+        self._dropping = None
+        self.unwound += 1
 
 
 def _only_looks(activation: Activation) -> bool:
@@ -281,5 +396,6 @@ def _place(error: BaseException) -> str:
     return f" at {found[0]}:{found[1]}" if found is not None else ""
 
 
-def _task_failed(run_id: str, type_: str, message: str) -> TaskFailed:
-    return TaskFailed(run_id, Failure(message=message, info=ApplicationFailure(type=type_)))
+def _task_failed(run_id: str, type_: str, message: str, stack_trace: str = "") -> TaskFailed:
+    info = ApplicationFailure(type=type_)
+    return TaskFailed(run_id, Failure(message=message, info=info, stack_trace=stack_trace))

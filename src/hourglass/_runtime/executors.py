@@ -1,15 +1,18 @@
 """Runs one attempt of an activity: an `ActivityTask` in, an `ActivityResult` out, whatever the activity does.
 
 The executor lives on the control loop; the activity does not. It is found, its arguments are decoded, it is
-called and its result is encoded in a thread of the pool or on the activity loop, because all of that may run
-user code.
+called and its result is encoded in a thread of the pool, on the activity loop or in a process of its own,
+because all of that may run user code.
 
 Invariants:
 
-- `execute` always returns, and returns once: an attempt that is given up at shutdown has its result there and
-  then, and what it says later is dropped.
+- `execute` always returns, and returns once: an attempt that is given up has its result there and then, and
+  what it says later is dropped.
 - Attempts are keyed by task token. When a later attempt of the same activity arrives, the former one has been
   given up by the server and is cancelled here.
+- An attempt that nobody waits for any more (it timed out, its workflow is gone, a later one has come) and that
+  does not stop is given up after a grace period: its thread is counted as lost and replaced, its process is
+  killed. So hung activities use up neither the pool nor the engine's slots.
 - Where the author left heartbeats to us, they repeat the last details: one without details would wipe them on
   the server.
 """
@@ -17,86 +20,100 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+import os
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from hourglass._bridge.handle import ActivityOk, ActivityResult, ActivityTask
-from hourglass._engine.events import Payloads
+from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
-from hourglass._runtime.activity_threads import LoopThread, ThreadPool
+from hourglass._runtime.activity_calls import call_on_loop, call_plainly
+from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
+from hourglass._runtime.activity_threads import Seat, ThreadPool
+from hourglass._runtime.attempts import Attempt, Heartbeat
+from hourglass._runtime.process_entry import refuse_in_script
+from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
-from hourglass.activity import ActivityDefinition, Info
-from hourglass.activity._context import ActivityContext, current
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
-from hourglass.errors import EncodeError
 
 logger = logging.getLogger("hourglass.worker")
 
 BEAT_INTERVAL = 10.0
 
-Heartbeat = Callable[[bytes, Payloads], None]
+# Why an attempt was cancelled, where nobody waits for its end any more.
+_UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
 
 
-class Attempt:
-    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it."""
+@dataclass(frozen=True, kw_only=True)
+class ExecutorLimits:
+    """How patient an executor is, in seconds, and how much it holds."""
 
-    def __init__(self, task: ActivityTask, converter: Converter, heartbeat: Heartbeat) -> None:
-        loop = asyncio.get_running_loop()
-        self.task = task
-        self.outcome: asyncio.Future[ActivityResult] = loop.create_future()
-        self.running: asyncio.Task[None] | None = None
-        self._loop = loop
-        self._heartbeat = heartbeat
-        self._beat_timer: asyncio.TimerHandle | None = None
-        self.context = ActivityContext(info_of(task, converter), self._send)
+    max_processes: int = 0
+    """How many process activities run at a time; 0: one for each processor."""
+    payload_limit: int | None = PAYLOAD_LIMIT
+    """The most bytes that an activity may report at once; None: no limit."""
+    max_lost_threads: int | None = None
+    """How many hung threads are replaced before their attempts hold their slots; None: as many as there are."""
+    hang_grace: float = 5.0
+    """From telling an attempt that nobody waits for it to giving it up."""
+    cancel_grace: float = 10.0
+    """From asking a process activity to stop to killing its process."""
+    late: float = 5.0
+    """How long after its start-to-close timeout a process activity is stopped, if the engine does not say so before."""
+    loop_tick: float = 1.0
+    """How often the activity loop is asked whether it lives."""
+    loop_limit: float = 30.0
+    """How long the activity loop may be blocked before it is replaced."""
 
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        """Which activity this is an attempt of."""
-        return self.task.workflow_id, self.task.run_id, self.task.activity_id
 
-    def finish(self, result: ActivityResult) -> None:
-        """The attempt has ended; only the first to say so counts."""
-        if not self.outcome.done():
-            self.outcome.set_result(result)
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
+@dataclass(frozen=True, kw_only=True)
+class ExecutorStatistics:
+    """A look at where activities run."""
 
-    def finish_threadsafe(self, result: ActivityResult) -> None:
-        """The same, from another thread."""
-        self._threadsafe(self.finish, result)
+    running: int
+    threads: int
+    lost_threads: int
+    processes: int
+    started_processes: int
+    died_processes: int
+    loop_blocked: bool
+    replaced_loops: int
 
-    def beat_every(self, interval: float) -> None:
-        """Send the last details again and again while the attempt lives."""
 
-        def beat() -> None:
-            if not self.outcome.done():
-                self._heartbeat(self.task.token, self.context.last_details)
-                self.beat_every(interval)
+@dataclass(frozen=True)
+class _ThreadWork:
+    """An attempt in a thread: it learns of its cancellation from its context."""
 
-        self._beat_timer = self._loop.call_later(interval, beat)
+    pool: ThreadPool
+    seat: Seat
 
-    def _send(self, details: Payloads) -> None:
-        if not self.task.is_local:
-            self._threadsafe(self._beat_if_running, details)
+    def cancel(self, reason: str) -> None:
+        pass
 
-    def _beat_if_running(self, details: Payloads) -> None:
-        if not self.outcome.done():
-            self._heartbeat(self.task.token, details)
+    def give_up(self) -> bool:
+        return self.pool.give_up(self.seat)
 
-    def _threadsafe(self, callback: Callable[[Any], object], argument: Any) -> None:
-        try:
-            self._loop.call_soon_threadsafe(callback, argument)
-        except RuntimeError:
-            pass  # the control loop is closed: nobody is left to be told
+
+class _LoopWork:
+    """An attempt on the activity loop: asyncio cancels it."""
+
+    def __init__(self, loop: LoopThread) -> None:
+        self.loop = loop
+        self.task: asyncio.Task[None] | None = None
+
+    def cancel(self, reason: str) -> None:
+        self.loop.call_soon(lambda: self.task is not None and self.task.cancel())
+
+    def give_up(self) -> bool:
+        return True  # it holds nothing but its memory
 
 
 class ActivityExecutor:
-    """Runs the activities of one worker."""
+    """Runs the activities of one worker. `client` is what `activity.client()` gives."""
 
     def __init__(
         self,
@@ -106,33 +123,62 @@ class ActivityExecutor:
         *,
         max_threads: int,
         beat_interval: float = BEAT_INTERVAL,
+        limits: ExecutorLimits = ExecutorLimits(),
+        client: Any = None,
     ) -> None:
+        refuse_in_script()
         self._resolver = resolver
         self._converter = converter
         self._heartbeat = heartbeat
         self._beat_interval = beat_interval
-        self._pool = ThreadPool("hourglass-activity", max_threads)
-        self._loop_thread = LoopThread("hourglass-activity-loop")
+        self._limits = limits
+        self._client = None if client is None else lambda: client
+        self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
+        self._processes = ProcessPool(
+            limits.max_processes or os.cpu_count() or 1, converter, limits.payload_limit
+        )
+        self._loop = WatchedLoop(
+            "hourglass-activity-loop",
+            interval=limits.loop_tick,
+            limit=limits.loop_limit,
+            replaced=self._loop_replaced,
+        )
         self._attempts: dict[bytes, Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}
-
-    # --- on the control loop -----------------------------------------------------------------------------------------
 
     @property
     def running(self) -> int:
         """How many attempts are in flight."""
         return len(self._attempts)
 
+    def statistics(self) -> ExecutorStatistics:
+        """How activities are doing here."""
+        return ExecutorStatistics(
+            running=len(self._attempts),
+            threads=self._pool.size,
+            lost_threads=self._pool.lost,
+            processes=self._processes.size,
+            started_processes=self._processes.started,
+            died_processes=self._processes.died,
+            loop_blocked=self._loop.blocked,
+            replaced_loops=self._loop.replacements,
+        )
+
+    # --- on the control loop -----------------------------------------------------------------------------------------
+
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end."""
-        attempt = Attempt(task, self._converter, self._heartbeat)
+        attempt = Attempt(
+            task,
+            self._converter,
+            self._heartbeat,
+            client=self._client,
+            payload_limit=self._limits.payload_limit,
+        )
         self._enter(attempt)
         try:
             definition = self._resolver.known_activity(task.activity_type)
-            if definition is not None and definition.is_async:
-                self._start_coroutine(attempt, definition)
-            else:
-                self._pool.submit(lambda: self._run_in_thread(attempt))
+            self._start(attempt, definition)
             if not task.is_local and _beats_by_itself(task, definition):
                 attempt.beat_every(self._beat_interval)
             return await attempt.outcome
@@ -143,8 +189,7 @@ class ActivityExecutor:
         """Ask an attempt to stop; one that is not here has ended already."""
         attempt = self._attempts.get(token)
         if attempt is not None:
-            attempt.context.cancel(reason)
-            self._loop_thread.call_soon(lambda: attempt.running is not None and attempt.running.cancel())
+            self._cancel(attempt, reason)
 
     def cancel_all(self, reason: str) -> None:
         """Ask every attempt to stop."""
@@ -153,7 +198,7 @@ class ActivityExecutor:
 
     def abandon_all(self, reason: str) -> int:
         """End every attempt here and now as failed; returns how many there were. Their threads are left
-        behind.
+        behind, their processes killed.
         """
         attempts = list(self._attempts.values())
         for attempt in attempts:
@@ -163,17 +208,20 @@ class ActivityExecutor:
                 attempt.task.activity_id,
             )
             attempt.finish(outcomes.abandoned(attempt.task, reason))
+            if attempt.work is not None:
+                attempt.work.give_up()
         return len(attempts)
 
     def stop(self) -> None:
-        """Let the threads end. Whatever still runs is on its own."""
+        """Let the threads end, and the processes. Whatever still runs in a thread is on its own."""
         self._pool.stop()
-        self._loop_thread.stop()
+        self._processes.stop()
+        self._loop.stop()
 
     def _enter(self, attempt: Attempt) -> None:
         former = None if attempt.task.is_local else self._latest.get(attempt.identity)
         if former is not None:
-            self.cancel(former.task.token, "SUPERSEDED")
+            self._cancel(former, "SUPERSEDED")
         self._attempts[attempt.task.token] = attempt
         self._latest[attempt.identity] = attempt
 
@@ -182,66 +230,125 @@ class ActivityExecutor:
             del self._attempts[attempt.task.token]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
+        if attempt.outcome.cancelled():  # whoever waited for it is gone
+            self._cancel(attempt, "WORKER_SHUTDOWN")
+            if attempt.work is not None:
+                attempt.work.give_up()
+
+    # --- stopping what runs ------------------------------------------------------------------------------------------
+
+    def _cancel(self, attempt: Attempt, reason: str) -> None:
+        attempt.context.cancel(reason)
+        if attempt.work is not None:
+            attempt.work.cancel(reason)
+        if reason in _UNWANTED:
+            attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
+        elif not isinstance(attempt.work, (_ThreadWork, _LoopWork)):
+            attempt.after(self._limits.cancel_grace, partial(self._overdue, attempt, reason))
+
+    def _overdue(self, attempt: Attempt, reason: str) -> None:
+        """It was told, and goes on."""
+        task, work = attempt.task, attempt.work
+        if work is None or (isinstance(work, _ThreadWork) and reason not in _UNWANTED):
+            return
+        if not work.give_up():
+            logger.error(
+                "activity %s (%s) does not stop (%s), and %d threads are lost already: it keeps its slot",
+                task.activity_type,
+                task.activity_id,
+                reason,
+                self._pool.lost,
+            )
+            attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
+        elif isinstance(work, (_ThreadWork, _LoopWork)):
+            logger.error(
+                "activity %s (%s) does not stop (%s): it is given up, with its thread if it has one; %d threads are lost",
+                task.activity_type,
+                task.activity_id,
+                reason,
+                self._pool.lost,
+            )
+            attempt.finish(outcomes.stopped(task, reason))
+
+    def _loop_replaced(self, old: LoopThread, running: str, stack: str) -> None:
+        for attempt in list(self._attempts.values()):
+            if isinstance(attempt.work, _LoopWork) and attempt.work.loop is old:
+                attempt.context.cancel("ABANDONED")
+                attempt.finish(outcomes.loop_blocked(attempt.task, running, stack))
+
+    # --- starting it -------------------------------------------------------------------------------------------------
+
+    def _start(self, attempt: Attempt, definition: ActivityDefinition | None) -> None:
+        """Begin where it belongs; an activity that is not known yet is looked for in a thread, for that may
+        import modules.
+        """
+        if attempt.outcome.done():
+            return
+        if definition is None:
+            job = partial(self._find_and_run, attempt)
+        elif definition.executor == "process":
+            self._start_process(attempt, definition)
+            return
+        elif definition.is_async:
+            self._start_coroutine(attempt, definition)
+            return
+        else:
+            job = partial(_run_in_thread, attempt, definition)
+        attempt.work = _ThreadWork(self._pool, self._pool.submit(job))
+
+    def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
+        attempt.work = self._processes.submit(attempt, definition)
+        if attempt.context.cancel_reason is not None:  # before it was known to belong here
+            self._cancel(attempt, attempt.context.cancel_reason)
+        limit = attempt.task.start_to_close_timeout
+        if limit:
+            attempt.after(limit + self._limits.late, partial(self._cancel, attempt, "TIMED_OUT"))
 
     def _start_coroutine(self, attempt: Attempt, definition: ActivityDefinition) -> None:
-        def started(task: asyncio.Task[None]) -> None:
-            attempt.running = task
-            if attempt.context.cancelled:
-                task.cancel()
+        attempt.work = work = _LoopWork(self._loop.current)
+        task = attempt.task
 
-        self._loop_thread.submit(lambda: self._run_on_loop(attempt, definition), started)
+        def started(coroutine: asyncio.Task[None]) -> None:
+            coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
+            work.task = coroutine
+            if attempt.context.cancelled:
+                coroutine.cancel()
+
+        work.loop.submit(lambda: _run_on_loop(attempt, definition), started)
+        self._loop.watch(self._loop_wanted)
+
+    def _loop_wanted(self) -> bool:
+        return any(isinstance(attempt.work, _LoopWork) for attempt in self._attempts.values())
 
     # --- in the activity's thread or on its loop ---------------------------------------------------------------------
 
-    def _run_in_thread(self, attempt: Attempt) -> None:
-        task = attempt.task
+    def _find_and_run(self, attempt: Attempt) -> None:
         try:
-            definition = self._resolver.activity(task.activity_type)
-            if definition.is_async:  # found only now: it belongs on the loop
-                self._start_coroutine(attempt, definition)
-                return
-            arguments = definition.signature.decode(self._converter, task.arguments)
+            definition = self._resolver.activity(attempt.task.activity_type)
         except BaseException as error:
-            attempt.finish_threadsafe(outcomes.refused(task, error))
+            attempt.finish_threadsafe(outcomes.refused(attempt.task, error))
             return
-        try:
-            # A context of its own: what the activity sets in context variables must not meet the next one in
-            # this thread.
-            value = contextvars.Context().run(_call, attempt.context, definition.fn, arguments)
-        except BaseException as error:
-            attempt.finish_threadsafe(self._ended_by(attempt, error))
+        if definition.is_async or definition.executor == "process":  # it belongs elsewhere
+            attempt.threadsafe(lambda found: self._start(attempt, found), definition)
         else:
-            attempt.finish_threadsafe(self._returned(task, value))
-
-    async def _run_on_loop(self, attempt: Attempt, definition: ActivityDefinition) -> None:
-        task = attempt.task
-        current.set(attempt.context)
-        try:
-            arguments = definition.signature.decode(self._converter, task.arguments)
-        except BaseException as error:
-            attempt.finish_threadsafe(outcomes.refused(task, error))
-            return
-        try:
-            value = await definition.fn(*arguments)
-        except BaseException as error:
-            attempt.finish_threadsafe(self._ended_by(attempt, error))
-        else:
-            attempt.finish_threadsafe(self._returned(task, value))
-
-    def _ended_by(self, attempt: Attempt, error: BaseException) -> ActivityResult:
-        return outcomes.ended_by(attempt.task, error, attempt.context.cancel_reason, self._converter)
-
-    def _returned(self, task: ActivityTask, value: Any) -> ActivityResult:
-        try:
-            return ActivityOk(task.token, self._converter.encode(value))
-        except Exception as error:
-            note = EncodeError(f"the result of activity {task.activity_type} cannot be encoded: {error}")
-            return outcomes.refused(task, note)
+            _run_in_thread(attempt, definition)
 
 
-def _call(context: ActivityContext, fn: Callable[..., Any], arguments: list[Any]) -> Any:
-    current.set(context)
-    return fn(*arguments)
+def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
+    result: ActivityResult | None = None
+    try:
+        result = call_plainly(attempt.task, attempt.context, definition)
+    finally:
+        # An exception that was set off from outside may arrive in our own lines.
+        attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
+
+
+async def _run_on_loop(attempt: Attempt, definition: ActivityDefinition) -> None:
+    result: ActivityResult | None = None
+    try:
+        result = await call_on_loop(attempt.task, attempt.context, definition)
+    finally:
+        attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
 
 
 def _beats_by_itself(task: ActivityTask, definition: ActivityDefinition | None) -> bool:
@@ -249,36 +356,3 @@ def _beats_by_itself(task: ActivityTask, definition: ActivityDefinition | None) 
     return task.heartbeat_timeout in (0.0, LIVENESS_TIMEOUT) and (
         definition is None or definition.beats_by_itself
     )
-
-
-def info_of(task: ActivityTask, converter: Converter) -> Info:
-    """What an activity may know of its attempt."""
-    return Info(
-        activity_id=task.activity_id,
-        activity_type=task.activity_type,
-        attempt=task.attempt,
-        task_token=task.token,
-        is_local=task.is_local,
-        namespace=task.namespace,
-        task_queue=task.task_queue,
-        workflow_id=task.workflow_id,
-        workflow_run_id=task.run_id,
-        workflow_type=task.workflow_type,
-        scheduled_time=_time(task.scheduled_time_ns),
-        current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
-        started_time=_time(task.started_time_ns),
-        schedule_to_close_timeout=_duration(task.schedule_to_close_timeout),
-        start_to_close_timeout=_duration(task.start_to_close_timeout),
-        heartbeat_timeout=_duration(task.heartbeat_timeout),
-        priority_key=task.priority_key,
-        encoded_heartbeat_details=task.heartbeat_details,
-        converter=converter,
-    )
-
-
-def _time(ns: int) -> datetime | None:
-    return datetime.fromtimestamp(ns / 1e9, UTC) if ns else None
-
-
-def _duration(seconds: float) -> timedelta | None:
-    return timedelta(seconds=seconds) if seconds else None

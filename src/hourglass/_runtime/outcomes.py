@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from typing import Any
 
 import msgspec
 
@@ -10,12 +12,17 @@ from hourglass._bridge.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,
+    ActivityOk,
     ActivityResult,
     ActivityTask,
 )
 from hourglass.activity._context import DeferredCompletion
+from hourglass.activity._limits import check_size
 from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure
-from hourglass.errors import ArgumentError, Cancelled, PayloadError, UsageError
+from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
+
+# A failure that is larger than the limit is told in this many characters.
+_SHORT = 1000
 
 # Only these reasons mean that the server waits for a cancellation; for the others it would refuse one.
 _ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
@@ -42,26 +49,43 @@ def abandoned(task: ActivityTask, reason: str) -> ActivityFailed:
     return failed(task, "WorkerShutdown", f"activity {task.activity_type}: {reason}")
 
 
-def ended_by(
-    task: ActivityTask, error: BaseException, cancel_reason: str | None, converter: Converter
-) -> ActivityResult:
-    """What an exception means that an activity let out."""
-    match error:
-        case DeferredCompletion():
-            return ActivityDeferred(task.token)
-        case Cancelled() | asyncio.CancelledError() if cancel_reason is not None:
-            return _stopped(task, cancel_reason)
-        case UsageError():
-            return ActivityFailed(task.token, _without_retry(_as_failure(error, converter)))
-        case Exception():
-            return ActivityFailed(task.token, _as_failure(error, converter))
-        case _:
-            # SystemExit, KeyboardInterrupt, a cancellation that nobody asked for: of the activity's own
-            # making.
-            return failed(task, type(error).__name__, _text(error))
+def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | None) -> ActivityResult:
+    """What an activity's return value means."""
+    try:
+        payload = converter.encode(value)
+        check_size((payload,), limit, "it")
+    except Exception as error:
+        note = EncodeError(f"the result of activity {task.activity_type} cannot be encoded: {_text(error)}")
+        return refused(task, note)
+    return ActivityOk(task.token, payload)
 
 
-def _stopped(task: ActivityTask, reason: str) -> ActivityResult:
+def died(task: ActivityTask, exit_code: int | None) -> ActivityFailed:
+    """The process that ran the attempt ended before the attempt did. It may be tried again."""
+    return failed(
+        task, "ProcessDied", f"the process that ran activity {task.activity_type} {_exit(exit_code)}"
+    )
+
+
+def died_thread(task: ActivityTask) -> ActivityFailed:
+    """The thread that ran the attempt was ended from outside."""
+    return failed(
+        task, "ThreadDied", f"the thread that ran activity {task.activity_type} was ended from outside"
+    )
+
+
+def loop_blocked(task: ActivityTask, running: str, stack: str) -> ActivityFailed:
+    """The activity loop was blocked for too long, by this activity or by another."""
+    text = (
+        f"activity {task.activity_type}: the loop that runs async activities was blocked by {running} and was "
+        f"replaced; blocking calls belong in a `def` activity or in asyncio.to_thread"
+    )
+    info = ApplicationFailure(type="ActivityLoopBlocked")
+    return ActivityFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
+
+
+def stopped(task: ActivityTask, reason: str) -> ActivityResult:
+    """An attempt that was asked to stop, and did, or was made to."""
     if reason in _ASKED_FOR:
         return ActivityCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
     if reason == "WORKER_SHUTDOWN":
@@ -69,13 +93,53 @@ def _stopped(task: ActivityTask, reason: str) -> ActivityResult:
     return failed(task, "AttemptStopped", f"activity {task.activity_type} was stopped: {reason}")
 
 
-def _as_failure(error: Exception, converter: Converter) -> Failure:
+def ended_by(
+    task: ActivityTask,
+    error: BaseException,
+    cancel_reason: str | None,
+    converter: Converter,
+    limit: int | None = None,
+) -> ActivityResult:
+    """What an exception means that an activity let out."""
+    match error:
+        case DeferredCompletion():
+            return ActivityDeferred(task.token)
+        case Cancelled() | asyncio.CancelledError() if cancel_reason is not None:
+            return stopped(task, cancel_reason)
+        case UsageError():
+            return ActivityFailed(task.token, _without_retry(_as_failure(error, converter, limit)))
+        case Exception():
+            return ActivityFailed(task.token, _as_failure(error, converter, limit))
+        case _:
+            # SystemExit, KeyboardInterrupt, a cancellation that nobody asked for: of the activity's own
+            # making.
+            return failed(task, type(error).__name__, _text(error))
+
+
+def _as_failure(error: Exception, converter: Converter, limit: int | None) -> Failure:
     try:
-        return converter.to_failure(error)
+        return _within(converter.to_failure(error), limit)
     except Exception as problem:
         info = ApplicationFailure(type=type(error).__name__)
-        note = f"{_text(error)} (its details cannot be encoded: {type(problem).__name__})"
+        note = f"{_text(error)[:_SHORT]} (its details cannot be encoded: {type(problem).__name__})"
         return Failure(message=note, info=info)
+
+
+def _within(failure: Failure, limit: int | None) -> Failure:
+    """The failure, or a short one where a server would refuse it for its size."""
+    size = len(msgspec.msgpack.encode(failure))
+    if limit is None or size <= limit:
+        return failure
+    note = f"(cut: the failure takes {size:,} bytes, more than the limit of {limit:,})"
+    info = failure.info
+    if isinstance(info, ApplicationFailure):
+        info = msgspec.structs.replace(info, type=info.type[:_SHORT], details=())
+    return Failure(
+        message=f"{failure.message[:_SHORT]} {note}",
+        info=info if isinstance(info, ApplicationFailure) else ApplicationFailure(type="Failure"),
+        stack_trace=failure.stack_trace[-10 * _SHORT :],
+        source=failure.source,
+    )
 
 
 def _without_retry(failure: Failure) -> Failure:
@@ -86,8 +150,21 @@ def _without_retry(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, info=info)
 
 
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "was lost"
+    if code >= 0:
+        return f"ended by itself, with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ": out of memory, perhaps" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except Exception:
+    except BaseException:
         return type(error).__name__

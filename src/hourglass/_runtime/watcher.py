@@ -76,6 +76,12 @@ class Watcher:
         self._stop: Callable[[], None] | None = None
         self._looking = False
 
+    def renewed(self) -> Watcher:
+        """The same for another lane's thread, which does not repeat what was logged here."""
+        other = Watcher(self._action)
+        other._known = self._known
+        return other
+
     def enter(self, run: Run) -> None:
         """Watch this thread from now on."""
         self._seen.clear()

@@ -160,10 +160,11 @@ class Process:
     async def wait_result(self) -> Any:
         """What its body returned; raises what it raised, or `DeadProcess` if it was stopped or killed."""
         reason = await self.wait_dead()
-        if reason.error is not None:
+        if isinstance(reason.error, Exception):
             raise reason.error
         if reason is not NORMAL:
-            raise DeadProcess(f"{self.path} ended without a result: {reason}")
+            # Its own cancellation must not look like that of the one who waits.
+            raise DeadProcess(f"{self.path} ended without a result: {reason}") from reason.error
         return self.returned
 
     def begin_stop(self, limit: Shutdown) -> None:

@@ -6,6 +6,7 @@ worse.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -63,27 +64,34 @@ def activation_from_proto(data: bytes) -> Activation:
     )
 
 
+def _same(text: str, known: str) -> str:
+    """One string where two are equal: these are kept as long as their run is."""
+    return known if text == known else text
+
+
 def _started(job: Any) -> AnyEvent:
+    workflow_id = job.workflow_id
+    first_run_id = job.first_execution_run_id
     return ev.RunStarted(
-        workflow_type=job.workflow_type,
-        workflow_id=job.workflow_id,
+        workflow_type=sys.intern(job.workflow_type),
+        workflow_id=workflow_id,
         arguments=payloads_from(job.arguments),
         seed=job.randomness_seed,
         attempt=job.attempt,
         headers=payload_map_from(job.headers),
-        identity=job.identity,
+        identity=sys.intern(job.identity),
         parent_namespace=job.parent_workflow_info.namespace,
         parent_workflow_id=job.parent_workflow_info.workflow_id,
         parent_run_id=job.parent_workflow_info.run_id,
-        root_workflow_id=job.root_workflow.workflow_id,
-        root_run_id=job.root_workflow.run_id,
+        root_workflow_id=_same(job.root_workflow.workflow_id, workflow_id),
+        root_run_id=_same(job.root_workflow.run_id, first_run_id),
         execution_timeout=seconds_from(job.workflow_execution_timeout),
         run_timeout=seconds_from(job.workflow_run_timeout),
         task_timeout=seconds_from(job.workflow_task_timeout),
         retry_policy=retry_rule_from(job.retry_policy) if job.HasField("retry_policy") else None,
         cron_schedule=job.cron_schedule,
         continued_run_id=job.continued_from_execution_run_id,
-        first_execution_run_id=job.first_execution_run_id,
+        first_execution_run_id=first_run_id,
         last_completion_result=payloads_from(job.last_completion_result.payloads),
         last_failure=failure_from(job.continued_failure) if job.HasField("continued_failure") else None,
         memo=payload_map_from(job.memo.fields),

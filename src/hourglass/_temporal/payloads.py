@@ -20,6 +20,7 @@ _KNOWN: dict[bytes, str] = {
 _BYTES: dict[str, bytes] = {name: raw for raw, name in _KNOWN.items()}
 
 _NANOS = 1_000_000_000
+_NONE: dict[str, Payload] = {}  # shared by all that have none; data is never changed
 
 
 def payload_from(message: Any) -> Payload:
@@ -42,7 +43,7 @@ def payloads_from(messages: Iterable[Any]) -> Payloads:
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:
     """Named payloads as data."""
-    return {key: payload_from(messages[key]) for key in messages} if messages else {}
+    return {key: payload_from(messages[key]) for key in messages} if messages else _NONE
 
 
 def put_payload(message: Any, payload: Payload) -> None:

@@ -8,6 +8,9 @@ Called anywhere else it is a plain call. `.start` begins it without waiting, `.l
 workflow's own worker, `.options(…)` changes how one call is made, `.fn` is the function itself. A method can
 be an activity too: hand an instance to the worker, and call `Payments.refund("o-1")` in the workflow.
 
+`def` activities run in threads of the worker, `async def` ones on a loop of its own, and those with
+`@activity.defn(executor="process")` in interpreters beside it, which can be killed.
+
 Activities run at least once. An attempt whose end nobody heard of is made again, so make them idempotent.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 from hourglass.activity._context import (
     Info,
     cancelled,
+    client,
     complete_async,
     heartbeat,
     heartbeat_details,
@@ -36,6 +40,7 @@ __all__ = [
     "PlainCallWarning",
     "activity_definition",
     "cancelled",
+    "client",
     "complete_async",
     "defn",
     "heartbeat",

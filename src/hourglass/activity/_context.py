@@ -20,12 +20,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from hourglass._engine.events import Payloads
+from hourglass.activity._limits import check_size
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import Cancelled, UsageError
+
+if TYPE_CHECKING:  # stands above us: a worker gives its own
+    from hourglass.client import Client
 
 T = TypeVar("T")
 
@@ -69,8 +73,17 @@ class ActivityContext:
     thread.
     """
 
-    def __init__(self, info: Info, send: Callable[[Payloads], object]) -> None:
+    def __init__(
+        self,
+        info: Info,
+        send: Callable[[Payloads], object],
+        *,
+        client: Callable[[], Any] | None = None,
+        payload_limit: int | None = None,
+    ) -> None:
         self.info = info
+        self.client = client
+        self.payload_limit = payload_limit
         self.converter = info.converter
         self.last_details: Payloads = info.encoded_heartbeat_details
         self.cancel_reason: str | None = None
@@ -99,6 +112,7 @@ class ActivityContext:
     def heartbeat(self, details: Sequence[Any]) -> None:
         """Report progress; raises `Cancelled`, once, if this thread was asked to stop."""
         payloads = self.converter.encode_all(details)
+        check_size(payloads, self.payload_limit, f"a heartbeat of activity {self.info.activity_type}")
         self.last_details = payloads
         self._send(payloads)
         if self._cancelled.is_set() and not self._delivered and asyncio._get_running_loop() is None:
@@ -167,6 +181,21 @@ def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
             "by asyncio.CancelledError at its next await"
         )
     return context.wait_cancelled(limit)
+
+
+def client() -> Client:
+    """The client of the worker that runs this activity: to start, signal or look at workflows.
+
+    Its calls block; in an `async def` activity make them in `asyncio.to_thread`. A process activity has none
+    and connects for itself.
+    """
+    context = _require("client()")
+    if context.client is None:
+        raise UsageError(
+            f"activity {context.info.activity_type} was started without a client: connect one of your own there"
+        )
+    found: Client = context.client()
+    return found
 
 
 def complete_async() -> NoReturn:

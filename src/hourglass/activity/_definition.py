@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
@@ -22,6 +22,7 @@ from hourglass._engine.options import ActivitySettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.activity._plain import check_plain_call
+from hourglass.activity._processes import Executor, check_executor, refuse_method
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 
@@ -44,6 +45,7 @@ class ActivityDefinition:
     is_async: bool
     settings: ActivitySettings
     needs_instance: bool = False
+    executor: Executor = "thread"
 
     @property
     def beats_by_itself(self) -> bool:
@@ -76,6 +78,7 @@ class Activity(Generic[P, R]):
         is_method: bool = False,
         instance: object = None,
         signature: Signature | None = None,
+        executor: Executor = "thread",
     ) -> None:
         functools.update_wrapper(self, fn)
         self.name = name
@@ -84,6 +87,7 @@ class Activity(Generic[P, R]):
         self._is_method = is_method
         self._instance = instance
         self._signature = signature
+        self._executor: Executor = executor
         if signature is None and not _stands_in_class(fn):
             self._signed()
 
@@ -96,6 +100,8 @@ class Activity(Generic[P, R]):
 
     @property
     def __hourglass_activity__(self) -> ActivityDefinition:
+        if self._is_method and self._executor == "process":
+            raise refuse_method(self._function.__qualname__)
         return ActivityDefinition(
             name=self.name,
             fn=self.fn,
@@ -103,6 +109,7 @@ class Activity(Generic[P, R]):
             is_async=inspect.iscoroutinefunction(self._function),
             settings=self._settings,
             needs_instance=self._is_method and self._instance is None,
+            executor=self._executor,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -153,6 +160,7 @@ class Activity(Generic[P, R]):
             is_method=self._is_method,
             instance=self._instance if instance is None else instance,
             signature=self._signed(),
+            executor=self._executor,
         )
 
     def _signed(self) -> Signature:
@@ -206,15 +214,21 @@ def defn(fn: Callable[P, R], /) -> Activity[P, R]: ...
 def defn(
     *,
     name: str | None = None,
-    executor: Literal["thread", "process"] = "thread",
+    executor: Executor = "thread",
     **options: Unpack[ActivityOptions],
 ) -> _Decorator: ...
 def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread", **options: Any) -> Any:
     """Make a function or method an activity.
 
     `name` is its type on the wire (default: the function's name). Options are defaults for every call; see
-    `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes. `executor` says where
-    a `def` activity runs; `async def` ones run on the worker's activity loop.
+    `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes.
+
+    `executor` says where a `def` activity runs; `async def` ones run on the worker's activity loop. A
+    `"thread"` shares the worker's interpreter. A `"process"` is one of a few interpreters that the worker keeps
+    beside it: for work that fills a core, may crash, or must be killed when it is cancelled or takes too long.
+    It takes and gives what any activity does, and `info`, `heartbeat`, `heartbeat_details`, `cancelled` and
+    `complete_async` work there; `client` does not. The function must stand at the top level of a module, or be
+    a static method.
     """
     if fn is None:
         return functools.partial(_define, name=name, executor=executor, options=options)
@@ -223,19 +237,11 @@ def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread"
 
 def _define(fn: Any, /, *, name: str | None, executor: str, options: dict[str, Any]) -> Activity[..., Any]:
     _check_function(fn)
-    if executor not in ("thread", "process"):
-        raise DefinitionError(
-            f"activity {fn.__qualname__}: executor must be 'thread' or 'process', not {executor!r}"
-        )
-    if executor == "process":
-        raise DefinitionError(
-            f"activity {fn.__qualname__}: executor='process' comes later; use 'thread', and a process pool of your own "
-            f"inside the activity where it must be"
-        )
+    where = check_executor(fn, executor)
     if name is None and fn.__name__ == "<lambda>":
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
     title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
-    return Activity(fn, title, settings_with(DEFAULTS, options, f"activity {title}"))
+    return Activity(fn, title, settings_with(DEFAULTS, options, f"activity {title}"), executor=where)
 
 
 def _check_function(fn: Any) -> None:

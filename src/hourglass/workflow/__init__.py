@@ -58,7 +58,7 @@ from hourglass.workflow._facts import (
     uuid4,
 )
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
-from hourglass.workflow._tasks import as_completed, gather, map, sleep, spawn, wait, wait_condition
+from hourglass.workflow._tasks import as_completed, gather, map, sleep, spawn, wait, wait_condition, wait_for
 
 __all__ = [
     "ActivityCancellationType",
@@ -112,4 +112,5 @@ __all__ = [
     "uuid4",
     "wait",
     "wait_condition",
+    "wait_for",
 ]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from hourglass._engine.fibers import FiberTask, Task, require_fiber
+from hourglass._engine.fibers import FiberTask, Task, depth_of, require_fiber
 from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, seconds
 from hourglass.errors import Cancelled, UsageError
@@ -17,10 +17,12 @@ class Timeout:
     """A time limit for a block; see `timeout`."""
 
     def __init__(self, limit: float) -> None:
+        self.depth = 0
         self._limit = limit
         self._fiber: FiberTask[Any] | None = None
         self._timer: Timer | None = None
         self._expired = False
+        self._requests_before = 0
 
     @property
     def expired(self) -> bool:
@@ -31,6 +33,9 @@ class Timeout:
         if self._fiber is not None:
             raise UsageError("a timeout can be entered only once")
         self._fiber = require_fiber("workflow.timeout")
+        self._fiber.depth += 1
+        self.depth = self._fiber.depth
+        self._requests_before = self._fiber.outside_requests
         self._timer = Timer(self._fiber, self._limit, self._expire)
         return self
 
@@ -43,13 +48,24 @@ class Timeout:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._fiber is not None
+        self._fiber.depth -= 1
         if self._timer is not None:
             self._timer.cancel()
-        assert self._fiber is not None
         if self._expired:
             forget_undelivered(self._fiber, self)
-            if isinstance(error, Cancelled) and getattr(error, "source", None) is self:
+            if (
+                isinstance(error, Cancelled)
+                and getattr(error, "source", None) is self
+                and self._is_to_blame()
+            ):
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
+
+    def _is_to_blame(self) -> bool:
+        # In runs that other SDKs began a request from outside, even one that was dealt with, outweighs the timeout, as it
+        # does in `asyncio.timeout`.
+        assert self._fiber is not None
+        return self._fiber.run.is_ours or self._fiber.outside_requests == self._requests_before
 
 
 def timeout(limit: Duration, /) -> Timeout:
@@ -66,6 +82,7 @@ class Scope:
     """A block that can be cancelled as a whole, with all that was started in it; see `scope`."""
 
     def __init__(self) -> None:
+        self.depth = 0
         self._fiber: FiberTask[Any] | None = None
         self._outer: Scope | None = None
         self._members: dict[Task[Any] | Scope, None] = {}
@@ -101,6 +118,8 @@ class Scope:
         if self._fiber is not None:
             raise UsageError("a scope can be entered only once")
         fiber = self._fiber = require_fiber("workflow.scope")
+        fiber.depth += 1
+        self.depth = fiber.depth
         self._outer = fiber.scope
         if self._outer is not None:
             self._outer.add(self)
@@ -113,6 +132,7 @@ class Scope:
     ) -> bool:
         assert self._fiber is not None
         self._inside = False
+        self._fiber.depth -= 1
         self._fiber.scope = self._outer
         forget_undelivered(self._fiber, self)
         return isinstance(error, Cancelled) and getattr(error, "source", None) is self
@@ -138,11 +158,13 @@ def forget_undelivered(fiber: FiberTask[Any], source: object) -> None:
 def shield() -> Iterator[None]:
     """Hold back cancellation for a block: it is delivered, once, at the next wait after it."""
     fiber = require_fiber("workflow.shield")
-    fiber.shields += 1
+    fiber.depth += 1
+    outer, fiber.shield_depth = fiber.shield_depth, fiber.depth
     try:
         yield
     finally:
-        fiber.shields -= 1
-        if fiber.shields == 0 and fiber.deferred:
+        fiber.depth -= 1
+        fiber.shield_depth = outer
+        if fiber.deferred and not (outer and depth_of(fiber.cancel_source) < outer):
             fiber.deferred = False
             fiber.must_cancel = True

@@ -45,7 +45,7 @@ class Channel(Generic[T]):
             if found:
                 return message  # type: ignore[return-value]
             arrival = Future(fiber.scheduler)
-            receivers = live.handlers.receivers.setdefault(self.name, [])
+            receivers = live.handlers.receivers_of(self.name)
             receivers.append(arrival)
             try:
                 if limit is None:
@@ -83,7 +83,7 @@ class Channel(Generic[T]):
             try:
                 value = live.converter.decode(payloads[0], self.type) if payloads else None
             except PayloadError as error:
-                live.notices.append(f"a message to channel {self.name!r} was dropped: {error}")
+                live.notices += (f"a message to channel {self.name!r} was dropped: {error}",)
                 continue
             return True, value
         return False, None

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
-from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, wait_for
+from hourglass._engine.context import SINGLE_BATCH
+from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber
+from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
@@ -69,7 +71,7 @@ def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
         return []
     for child in children:
         child.looked_at = True
-    wait_for(Gathered(fiber.scheduler, list(children), return_exceptions=return_exceptions))
+    wait_until(Gathered(fiber.scheduler, list(children), return_exceptions=return_exceptions))
     return [_value(task, return_exceptions) for task in tasks]
 
 
@@ -147,7 +149,7 @@ def wait(
     for task in watched:
         task.add_callback(on_done)
     try:
-        wait_for(waiter)
+        wait_until(waiter)
     finally:
         if timer is not None:
             timer.cancel()
@@ -179,7 +181,7 @@ def as_completed(tasks: Iterable[Task[T]]) -> Iterator[Task[T]]:
             while not ended:
                 waiter = Future(fiber.scheduler)
                 waiters.append(waiter)
-                wait_for(waiter)
+                wait_until(waiter)
             yield ended.popleft()
 
     return iterate()
@@ -198,12 +200,34 @@ def wait_condition(
             f"workflow.wait_condition takes a function, such as `lambda: ready`, not {type(holds).__name__}"
         )
     limit = optional_seconds(timeout, "the timeout of workflow.wait_condition")
+    live = fiber.run
+    was_cancelled = live.cancel_reason is not None
     future = Future(fiber.scheduler)
-    fiber.run.scheduler.conditions.append((holds, future))
-    if limit is None:
-        wait_for(future)
-    else:
-        wait_with_timeout(fiber, future, limit, timeout_summary)
+    live.scheduler.conditions.append((holds, future))
+    try:
+        if limit is None:
+            wait_until(future)
+        else:
+            wait_with_timeout(fiber, future, limit, timeout_summary)
+    finally:
+        if (
+            SINGLE_BATCH in live.facts.flags
+            and not was_cancelled
+            and live.cancel_reason is not None
+            and not live.dead
+        ):
+            # temporalio's rule under this flag: a request to cancel the workflow outweighs what came together with it.
+            raise Cancelled
+
+
+def wait_for(task: Task[T], timeout: Duration | None) -> T:
+    """The result of a task, at most so late: after `timeout` the task is cancelled and `TimeoutError` raised."""
+    fiber = require_fiber("workflow.wait_for")
+    (watched,) = _tasks([task], "workflow.wait_for")
+    watched.looked_at = True
+    limit = optional_seconds(timeout, "the timeout of workflow.wait_for")
+    result: T = wait_until(watched) if limit is None else wait_with_timeout(fiber, watched, limit)
+    return result
 
 
 def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summary: str = "") -> Any:
@@ -213,29 +237,29 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
             _cancel_and_wait(fiber, future)
         if future.state == CANCELLED:
             raise TimeoutError("the condition did not hold")
-        return wait_for(future)
+        return wait_until(future)
     waiter = Future(fiber.scheduler)
     timer = Timer(fiber, limit, waiter.release, summary)
     future.add_callback(waiter.release)
     try:
         try:
-            wait_for(waiter)
+            wait_until(waiter)
         except Cancelled:
             if future.state != PENDING:
                 # asyncio forgets the cancellation here; in our own runs it is never lost.
                 if fiber.run.is_ours:
                     raise
-                return wait_for(future)
+                return wait_until(future)
             future.remove_callback(waiter.release)
             _cancel_and_wait(fiber, future)
             raise
         if future.state != PENDING:
-            return wait_for(future)
+            return wait_until(future)
         future.remove_callback(waiter.release)
         _cancel_and_wait(fiber, future)
         if future.state == CANCELLED:
             raise TimeoutError(f"not done within {limit:g} s")
-        return wait_for(future)
+        return wait_until(future)
     finally:
         timer.cancel()
 
@@ -245,6 +269,6 @@ def _cancel_and_wait(fiber: FiberTask[Any], future: Future) -> None:
     future.add_callback(waiter.release)
     try:
         future.cancel()
-        wait_for(waiter)
+        wait_until(waiter)
     finally:
         future.remove_callback(waiter.release)

@@ -1,0 +1,161 @@
+"""The end of a handle: does what `handle_life.next_step` says until the handle is closed or left behind.
+
+Needs nothing but the tables, so that it goes on when the holder that began it is dead, and can be begun again
+from any point. Invariants: `initiate_shutdown` comes first, always; every item that still comes is answered;
+the handle is finalized once, with nothing in flight; whatever fails here, the handle's life ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask
+from hourglass._bridge.handle_life import Deadlines, DrainView, HandleState, Signal, Step, next_step
+from hourglass._bridge.handle_record import Drain, HandleRecord
+from hourglass._bridge.poll_line import OURS
+from hourglass._bridge.sending import fail_attempt, fail_run
+from hourglass._bridge.tables import HandleTables, logger, tell
+
+_ENDED = "the worker's handle ended before this was dispatched"
+_UNFINISHED = "the worker's handle ended before this was finished"
+
+
+def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> None:
+    """Take no new work, now; the rest happens in the background. May be repeated: what was promised earlier
+    holds.
+
+    `RECYCLED` means that the worker lives on and its activities may finish; otherwise it has its graceful
+    period.
+    """
+    now = asyncio.get_running_loop().time()
+    graceful = None if signal is Signal.RECYCLED else record.config.graceful_shutdown
+    deadlines = Deadlines.after(now, tables.limits, graceful)
+    if record.drain is None:
+        record.hears(signal)
+        record.drain = Drain(deadlines, now)
+    else:
+        record.drain.deadlines = record.drain.deadlines.sooner(deadlines)
+    if record.state is HandleState.DRAINING:
+        _shut(record)
+    for line in record.lines():
+        line.bell.ring()
+    record.bell.ring()
+    drive(tables, record, record.drain)
+
+
+def drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
+    """See to it that somebody works on this handle's end."""
+    if not record.state.over and (drain.task is None or drain.task.done()):
+        drain.task = tables.spawn(_drive(tables, record, drain))
+
+
+def _shut(record: HandleRecord) -> None:
+    try:
+        record.handle.initiate_shutdown()
+    except OURS:
+        raise
+    except BaseException as error:
+        logger.error("%r did not take its shutdown: %s", record, type(error).__name__)
+
+
+async def _drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
+    try:
+        while record.state is HandleState.DRAINING:
+            await _step(tables, record, drain)
+        if record.state is HandleState.FINALIZING:
+            await _finalize(tables, record, drain)
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        logger.exception("the end of %r failed", record)
+        _abandon(tables, record)
+
+
+async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
+    _consume(tables, record)
+    loop = asyncio.get_running_loop()
+    view = DrainView(
+        open_runs=len(record.runs.open),
+        open_activities=len(record.attempts.open),
+        calls=len(record.calls),
+        polls_ended=all(line.end is not None for line in record.lines()),
+        told_to_stop=drain.told_to_stop,
+        quiet_since=drain.quiet_since,
+    )
+    step, until = next_step(view, drain.deadlines, tables.limits, loop.time())
+    match step:
+        case Step.WAIT:
+            if await record.bell.wait(until - loop.time()):
+                drain.quiet_since = loop.time()
+        case Step.FAIL_RUNS:
+            for run_id in tuple(record.runs.open):
+                fail_run(tables, record, run_id, _UNFINISHED)
+        case Step.STOP_ACTIVITIES:
+            drain.told_to_stop = True
+            for token in tuple(record.attempts.open):
+                _pass_on(tables, record, ActivityCancel(token, "WORKER_SHUTDOWN"))
+        case Step.FAIL_ACTIVITIES:
+            for token in tuple(record.attempts.open):
+                fail_attempt(tables, record, token, _UNFINISHED)
+        case Step.FINALIZE:
+            record.hears(Signal.DRAINED)
+        case Step.ABANDON:
+            _abandon(tables, record)
+
+
+def _consume(tables: HandleTables, record: HandleRecord) -> None:
+    """Answer what the polls brought and nobody has, and poll on."""
+    while record.activations.kept:
+        fail_run(tables, record, record.activations.kept.popleft().run_id, _ENDED)
+    while record.activities.kept:
+        _refuse(tables, record, record.activities.kept.popleft())
+    for line in record.lines():
+        line.ask()
+
+
+def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
+    match item:
+        case ActivityTask():
+            if item.token in record.attempts.open:
+                fail_attempt(tables, record, item.token, _ENDED)
+        case ActivityCancel() if item.reason != "WORKER_SHUTDOWN":
+            _pass_on(tables, record, item)
+        case ActivityCancel():
+            pass  # of a recycled handle the worker lives on; otherwise we say it ourselves when it is time
+
+
+def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel) -> None:
+    if tables.listener is not None:
+        tell(tables.listener.attempt_cancelled, record, cancel)
+
+
+async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
+    if drain.finalizing is None:
+        drain.finalizing = tables.spawn(record.handle.finalize_shutdown())
+    task = drain.finalizing
+    done, _ = await asyncio.wait({task}, timeout=tables.limits.finalize)
+    if done and not task.cancelled() and task.exception() is None:
+        record.hears(Signal.FREED)
+        tables.leave(record)
+    else:
+        task.cancel()
+        _abandon(tables, record)
+
+
+def _abandon(tables: HandleTables, record: HandleRecord) -> None:
+    """Leave a handle behind that does not end: nobody waits for it any more, and it is counted."""
+    if record.state.over:
+        return
+    logger.error(
+        "%r is left behind with %d runs, %d attempts and %d calls open",
+        record,
+        len(record.runs.open),
+        len(record.attempts.open),
+        len(record.calls),
+    )
+    record.hears(Signal.OVERDUE)
+    for line in record.lines():
+        line.cancel()
+    for call in tuple(record.calls):
+        call.cancel()
+    tables.leave(record)

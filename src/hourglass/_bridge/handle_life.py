@@ -1,0 +1,187 @@
+"""The life of a handle as data: its states, what moves it from one to the next, its limits, and what its end
+asks for next.
+
+Pure: no clock, no loop, no handle. `draining` does what is decided here. Invariants: a state is left only as
+`LIFE` says; nothing comes after closed and abandoned; a handle is finalized only when its polls have ended,
+nothing is open and no call is in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hourglass.errors import (
+    InternalError,
+    NamespaceNotFoundError,
+    ServiceError,
+    UsageError,
+)
+
+
+class HandleState(Enum):
+    """Where a handle is in its life."""
+
+    CONNECTING = "connecting"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    FINALIZING = "finalizing"
+    CLOSED = "closed"
+    ABANDONED = "abandoned"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing comes after it."""
+        return self in (HandleState.CLOSED, HandleState.ABANDONED)
+
+
+class Signal(Enum):
+    """What happens to a handle."""
+
+    OPENED = "opened"
+    UNWANTED = "nobody wants it any more"
+    UNREGISTERED = "its worker was unregistered"
+    RECYCLED = "a new handle takes its place"
+    DRAINED = "its polls have ended and nothing is open"
+    FREED = "it is finalized"
+    OVERDUE = "it did not end in time"
+
+
+LIFE: dict[tuple[HandleState, Signal], HandleState] = {
+    (HandleState.CONNECTING, Signal.OPENED): HandleState.ACTIVE,
+    (HandleState.CONNECTING, Signal.UNWANTED): HandleState.DRAINING,
+    (HandleState.ACTIVE, Signal.UNREGISTERED): HandleState.DRAINING,
+    (HandleState.ACTIVE, Signal.RECYCLED): HandleState.DRAINING,
+    (HandleState.DRAINING, Signal.DRAINED): HandleState.FINALIZING,
+    (HandleState.DRAINING, Signal.OVERDUE): HandleState.ABANDONED,
+    (HandleState.FINALIZING, Signal.FREED): HandleState.CLOSED,
+    (HandleState.FINALIZING, Signal.OVERDUE): HandleState.ABANDONED,
+}
+
+
+def advance(state: HandleState, signal: Signal) -> HandleState:
+    """The state that follows; a pair that is not in the table is our bug."""
+    try:
+        return LIFE[state, signal]
+    except KeyError:
+        raise InternalError(f"a handle that is {state.value} cannot hear that {signal.value}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds that each part of a handle's life may take, and how many handles may be left behind."""
+
+    connect: float = 10.0
+    open: float = 10.0
+    first_pause: float = 0.2
+    longest_pause: float = 10.0
+    completion: float = 30.0
+    """How long somebody waits for a completion to be taken; the call itself is left alone."""
+    resend: float = 5.0
+    """When an activity's end that the handle has not taken is sent again through the connection."""
+    workflow_grace: float = 2.0
+    """How long evaluators may still answer what they hold of a handle that drains."""
+    cancel_grace: float = 1.0
+    """Between telling activities to stop and reporting them as failed."""
+    recycled_activities: float = 3600.0
+    """How long activities may go on over a handle that was recycled: their worker lives on."""
+    drain: float = 30.0
+    """How long polls may take to end, and calls to return, once nothing is open any more."""
+    finalize: float = 35.0
+    max_abandoned: int = 5
+
+    def pause(self, setbacks: int) -> float:
+        """How long to wait before a new handle after so many that came to nothing: at once, then 0.2 s,
+        doubled up to 10 s.
+        """
+        if setbacks <= 0:
+            return 0.0
+        # Beyond 32 doublings the float would only overflow.
+        return min(self.first_pause * 2.0 ** min(setbacks - 1, 32), self.longest_pause)
+
+
+_HOPELESS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED", "INVALID_ARGUMENT"})
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Whether trying again would meet the same refusal, so that whoever registers should hear of it."""
+    match error:
+        case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
+            return True
+        case ServiceError():
+            return error.status in _HOPELESS
+        case _:
+            return False
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """When a draining handle's patience ends, in the loop's time."""
+
+    runs: float
+    stop_activities: float
+    activities: float
+
+    @staticmethod
+    def after(now: float, limits: Limits, graceful: float | None) -> Deadlines:
+        """For a drain that begins now; `graceful` is the worker's own patience with its activities, None if
+        it lives on.
+        """
+        stop = now + (limits.recycled_activities if graceful is None else graceful)
+        return Deadlines(
+            runs=now + limits.workflow_grace, stop_activities=stop, activities=stop + limits.cancel_grace
+        )
+
+    def sooner(self, other: Deadlines) -> Deadlines:
+        """What was promised earlier holds: a worker that ends while its recycled handles still drain."""
+        return Deadlines(
+            runs=min(self.runs, other.runs),
+            stop_activities=min(self.stop_activities, other.stop_activities),
+            activities=min(self.activities, other.activities),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainView:
+    """What is known of a draining handle."""
+
+    open_runs: int
+    open_activities: int
+    calls: int
+    polls_ended: bool
+    told_to_stop: bool
+    quiet_since: float
+    """When something last happened on the handle."""
+
+
+class Step(Enum):
+    """What a draining handle needs now."""
+
+    FAIL_RUNS = "fail runs"
+    STOP_ACTIVITIES = "stop activities"
+    FAIL_ACTIVITIES = "fail activities"
+    FINALIZE = "finalize"
+    ABANDON = "abandon"
+    WAIT = "wait"
+
+
+def next_step(view: DrainView, deadlines: Deadlines, limits: Limits, now: float) -> tuple[Step, float]:
+    """What to do now; for `WAIT`, until when at most."""
+    if view.open_runs and now >= deadlines.runs:
+        return Step.FAIL_RUNS, now
+    if view.open_activities and not view.told_to_stop and now >= deadlines.stop_activities:
+        return Step.STOP_ACTIVITIES, now
+    if view.open_activities and now >= deadlines.activities:
+        return Step.FAIL_ACTIVITIES, now
+    if view.open_runs or view.open_activities:
+        activities = deadlines.activities if view.told_to_stop else deadlines.stop_activities
+        patience = [deadlines.runs] * bool(view.open_runs) + [activities] * bool(view.open_activities)
+        return Step.WAIT, min(patience)
+    if view.polls_ended and not view.calls:
+        return Step.FINALIZE, now
+    if now >= view.quiet_since + limits.drain:
+        return Step.ABANDON, now
+    return Step.WAIT, view.quiet_since + limits.drain

@@ -1,0 +1,187 @@
+"""What is known of one open handle: its state, its two poll lines, what is outstanding on it, and the calls
+in flight.
+
+A record is what a drain needs, and all it needs: it outlives whoever opened the handle. It decides nothing.
+Invariants: what a poll returned is written down here in the same step; an entry is taken out only by who then
+sends its completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hourglass._bridge.bell import Bell
+from hourglass._bridge.handle import ActivityItem, ActivityTask, Handle, HandleConfig
+from hourglass._bridge.handle_life import Deadlines, HandleState, Signal, advance
+from hourglass._bridge.poll_line import PollLine
+from hourglass._bridge.service import Connection
+from hourglass._engine.events import Activation, RunEvicted
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """An activation that the engine waits for. `token` is who may complete it."""
+
+    token: int
+    is_eviction: bool
+    acknowledged: bool = False
+
+
+@dataclass(slots=True)
+class OpenActivity:
+    """An attempt that the engine waits for."""
+
+    is_local: bool
+    acknowledged: bool = False
+
+
+@dataclass(slots=True)
+class Drain:
+    """How far a handle's end has come."""
+
+    deadlines: Deadlines
+    quiet_since: float
+    told_to_stop: bool = False
+    task: asyncio.Task[None] | None = None
+    finalizing: asyncio.Task[None] | None = None
+
+
+class Activations:
+    """The book of activations: run ids, and the token under which each may be completed."""
+
+    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[str, OpenRun] = {}
+        self.poll_ended = poll_ended
+        self._next_token = next_token
+
+    def arrived(self, item: Activation) -> None:
+        """The engine gave this out."""
+        self.open[item.run_id] = OpenRun(self._next_token(), is_eviction(item))
+
+    def handed(self, item: Activation) -> int:
+        """Somebody is given it: from now on only the new token counts."""
+        token = self._next_token()
+        if item.run_id in self.open:
+            self.open[item.run_id].token = token
+        return token
+
+    def acknowledged(self, item: Activation) -> None:
+        """It was dispatched."""
+        if item.run_id in self.open:
+            self.open[item.run_id].acknowledged = True
+
+    def still_open(self, item: Activation) -> bool:
+        """Whether the engine waits for its completion."""
+        return item.run_id in self.open
+
+
+class ActivityItems:
+    """The book of activity items: attempts by task token. Cancellations are kept by nobody but the line."""
+
+    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[bytes, OpenActivity] = {}
+        self.poll_ended = poll_ended
+        self._next_token = next_token
+
+    def arrived(self, item: ActivityItem) -> None:
+        """The engine gave this out."""
+        if isinstance(item, ActivityTask):
+            self.open[item.token] = OpenActivity(item.is_local)
+
+    def handed(self, item: ActivityItem) -> int:
+        """Somebody is given it."""
+        return self._next_token()
+
+    def acknowledged(self, item: ActivityItem) -> None:
+        """It was dispatched."""
+        if isinstance(item, ActivityTask) and item.token in self.open:
+            self.open[item.token].acknowledged = True
+
+    def still_open(self, item: ActivityItem) -> bool:
+        """Whether the attempt it is about has not ended."""
+        return item.token in self.open
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a record is given by the tables it stands in."""
+
+    next_token: Callable[[], int]
+    now_ns: Callable[[], int]
+    broken: Callable[[HandleRecord, BaseException], None]
+
+
+class HandleRecord:
+    """See the module."""
+
+    def __init__(
+        self,
+        generation: int,
+        config: HandleConfig,
+        handle: Handle,
+        connection: Connection,
+        around: Surroundings,
+    ) -> None:
+        self.queue = config.task_queue
+        self.generation = generation
+        self.config = config
+        self.handle = handle
+        self.connection = connection
+        self.state = HandleState.CONNECTING
+        self.bell = Bell()
+        self.opened_ns = around.now_ns()
+        self.drain: Drain | None = None
+        self.calls: set[asyncio.Task[Any]] = set()
+        self.tails: dict[str, asyncio.Task[None]] = {}
+
+        def poll_ended(error: BaseException) -> None:
+            around.broken(self, error)
+
+        self.runs = Activations(around.next_token, poll_ended)
+        self.attempts = ActivityItems(around.next_token, poll_ended)
+        address = (self.queue, generation)
+        ring = self.bell.ring
+        self.activations = PollLine(handle.poll_activation, self.runs, address, around.now_ns, ring)
+        self.activities = PollLine(handle.poll_activity, self.attempts, address, around.now_ns, ring)
+
+    def __repr__(self) -> str:
+        return f"<HandleRecord {self.queue!r} generation {self.generation} {self.state.value}>"
+
+    def lines(self) -> Iterator[PollLine[Any]]:
+        """Both kinds of polls."""
+        yield self.activations
+        yield self.activities
+
+    @property
+    def received(self) -> int:
+        """How many items it gave so far."""
+        return self.activations.received + self.activities.received
+
+    def hears(self, signal: Signal) -> None:
+        """Move on in its life."""
+        self.state = advance(self.state, signal)
+
+    def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Make a call on the handle, in a task that nobody cancels; the handle is not finalized while it
+        runs.
+        """
+        task = asyncio.get_running_loop().create_task(call)
+        self.calls.add(task)
+        task.add_done_callback(self._call_ended)
+        return task
+
+    def _call_ended(self, task: asyncio.Task[Any]) -> None:
+        self.calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # read, or asyncio complains when nobody waited for it
+        self.bell.ring()
+
+
+def is_eviction(activation: Activation) -> bool:
+    """Whether the engine wants this run forgotten."""
+    return any(isinstance(event, RunEvicted) for event in activation.events)

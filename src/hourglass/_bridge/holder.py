@@ -1,0 +1,362 @@
+"""The BridgeHolder: owner of every handle of one Application, that is, of one target and namespace. Everybody
+else reaches handles through it alone.
+
+Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop and never makes anybody
+wait for somebody else's slow call. What it holds is in `HandleTables`, so that a holder that is thrown away
+in the middle of anything leaves nothing behind: the next one, over the same tables, drains the handles of the
+last and waits for the workers to register again. Invariants:
+
+- A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
+- Polls and completions are never cancelled; those who wait for them may be, at any instant.
+- A completion counts only for the generation and the token under which its item was handed out.
+- A handle that breaks is replaced; that is never an error of whoever polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from hourglass._bridge.draining import begin_drain, drive
+from hourglass._bridge.handle import (
+    ActivityCancel,
+    ActivityItem,
+    ActivityResult,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._bridge.handle_life import HandleState, Limits, Signal
+from hourglass._bridge.handle_record import HandleRecord
+from hourglass._bridge.holder_status import HolderStatus, holder_status
+from hourglass._bridge.opening import Connect, open_handle
+from hourglass._bridge.poll_line import OURS, Claim, Owner, PollLine, Ticket
+from hourglass._bridge.registration import (
+    AlreadyRegistered,
+    Registration,
+    StaleCompletion,
+    WorkerNotRegistered,
+)
+from hourglass._bridge.sending import attended, completed, send_result
+from hourglass._bridge.service import Connection
+from hourglass._bridge.tables import HandleTables, logger
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation, Payloads
+from hourglass.errors import HourglassError, UsageError
+
+__all__ = [
+    "AlreadyRegistered",
+    "BridgeHolder",
+    "Claim",
+    "HandleTables",
+    "HolderStatus",
+    "Limits",
+    "Owner",
+    "StaleCompletion",
+    "Ticket",
+    "WorkerNotRegistered",
+]
+
+T = TypeVar("T")
+
+
+def _ignore(*_: object) -> None:
+    return None
+
+
+class BridgeHolder:
+    """See the module.
+
+    `connect` makes a fresh connection for each handle that replaces another; the first handle of a queue uses
+    `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
+    attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
+    will not be heard of again.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        shared: Connection | None = None,
+        tables: HandleTables | None = None,
+        limits: Limits | None = None,
+        on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
+        on_handle_ended: Callable[[str, int], object] = _ignore,
+        on_too_many_abandoned: Callable[[], object] = _ignore,
+    ) -> None:
+        self.tables = tables if tables is not None else HandleTables()
+        self._connect = connect
+        self._shared = shared
+        self._limits = limits or Limits()
+        self._on_attempt_cancelled = on_attempt_cancelled
+        self._on_handle_ended = on_handle_ended
+        self._on_too_many_abandoned = on_too_many_abandoned
+        self._epoch = 0
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take over the tables. What a holder before left there is drained and closed."""
+        tables = self.tables
+        tables.epoch += 1
+        self._epoch = tables.epoch
+        tables.limits, tables.shared, tables.listener = self._limits, self._shared, self
+        if tables.registrations or tables.records:
+            tables.counters.takeovers += 1
+        for registration in tuple(tables.registrations.values()):
+            del tables.registrations[registration.queue]
+            registration.finish(
+                WorkerNotRegistered, "the holder of the handles was restarted; register again"
+            )
+        for record in tuple(tables.records.values()):
+            if record.state is HandleState.ACTIVE:
+                begin_drain(tables, record, Signal.RECYCLED)
+            elif record.drain is not None:
+                drive(tables, record, record.drain)
+
+    async def stop(self) -> None:
+        """Unregister everybody and wait until every handle is closed or left behind. May be cancelled: it
+        goes on.
+        """
+        if not self._in_charge:
+            return
+        for queue in tuple(self.tables.registrations):
+            await self.unregister_worker(queue)
+        for record in tuple(self.tables.records.values()):
+            begin_drain(self.tables, record, Signal.UNREGISTERED)
+        while self.tables.busy:
+            await self.tables.bell.wait()
+
+    @property
+    def _in_charge(self) -> bool:
+        """Whether no other holder has taken over since; one that was replaced has no say any more."""
+        return self._epoch != 0 and self._epoch == self.tables.epoch
+
+    def status(self) -> HolderStatus:
+        """What there is, as frozen data."""
+        return holder_status(self.tables)
+
+    # --- registering --------------------------------------------------------------------------------------
+
+    async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
+        """Open a handle for a queue, on behalf of `owner`, whose death unregisters it.
+
+        Waits until there is a handle, through failures that may pass. Raises `AlreadyRegistered`, what a
+        refusal that will not pass raised, or `WorkerNotRegistered` where it was unregistered meanwhile.
+        """
+        self._check_in_charge(queue)
+        config.check()
+        if config.task_queue != queue:
+            raise UsageError(f"a handle for {config.task_queue!r} cannot serve the task queue {queue!r}")
+        if queue in self.tables.registrations:
+            raise AlreadyRegistered(f"the task queue {queue!r} has a worker already, or is about to have one")
+        registration = Registration(config)
+        self.tables.registrations[queue] = registration
+        self.tables.farewells.discard(queue)
+        registration.unwatch = owner.add_death_callback(lambda: self._owner_died(registration))
+        try:
+            await self._opened(registration)
+            registration.check()
+        except Shutdown as error:
+            raise WorkerNotRegistered(f"{queue!r} was unregistered while it was being registered") from error
+        except BaseException:
+            # Refused, or whoever registers is gone: nobody would ever unregister it.
+            message = f"the task queue {queue!r} could not be registered"
+            self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
+            raise
+
+    async def unregister_worker(self, queue: str) -> None:
+        """Stop serving a queue, now; what is left to do is done in the background. Idempotent."""
+        registration = self.tables.registrations.get(queue)
+        if registration is not None and self._in_charge:
+            message = f"the worker of {queue!r} was unregistered"
+            self._end(registration, Shutdown, message, Signal.UNREGISTERED)
+
+    def registered(self, queue: str) -> bool:
+        """Whether a queue is served; also while its handle is being replaced."""
+        registration = self.tables.registrations.get(queue)
+        return registration is not None and registration.was_active and self._in_charge
+
+    async def recycle(self, queue: str, reason: str) -> None:
+        """Replace a queue's handle at once and let the old one drain. Returns when the new one is there.
+
+        One that is being opened or replaced already is not replaced again.
+        """
+        registration = self._registration(queue)
+        if registration.current is not None:
+            self._replace(registration, registration.current, reason)
+        await self._opened(registration)
+        registration.check()
+
+    async def _opened(self, registration: Registration) -> None:
+        """Wait for the handle that is being opened, or open one; returns early if the registration ends."""
+        if registration.has_ended() or registration.current is not None:
+            return
+        opening = self._open(registration)
+        while not (opening.done() or registration.has_ended() or registration.current is not None):
+            await registration.bell.wait()
+        if opening.done() and not opening.cancelled() and not registration.has_ended():
+            opening.result()
+
+    def _open(self, registration: Registration) -> asyncio.Task[None]:
+        if registration.opening is None or registration.opening.done():
+            task = self.tables.spawn(open_handle(self.tables, registration, self._connect), bounded=True)
+            task.add_done_callback(lambda _: registration.bell.ring())
+            registration.opening = task
+        return registration.opening
+
+    def _replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
+        tables = self.tables
+        logger.warning("%r is recycled: %s", record, reason)
+        tables.counters.recycles += 1
+        registration.current = None
+        begin_drain(tables, record, Signal.RECYCLED)
+        self._open(registration)
+
+    def _end(
+        self, registration: Registration, kind: type[HourglassError], message: str, signal: Signal
+    ) -> None:
+        tables = self.tables
+        if tables.registrations.get(registration.queue) is not registration:
+            return
+        del tables.registrations[registration.queue]
+        if kind is Shutdown:
+            tables.farewells.add(registration.queue)
+        registration.finish(kind, message)
+        for record in tables.of_queue(registration.queue):
+            begin_drain(tables, record, signal)
+
+    def _owner_died(self, registration: Registration) -> None:
+        # As after a recycle, its activities may finish: they live elsewhere, and its successor is on its way.
+        message = f"the worker of {registration.queue!r} died"
+        self._end(registration, Shutdown, message, Signal.RECYCLED)
+
+    def _check_in_charge(self, queue: str) -> None:
+        if not self._in_charge:
+            raise WorkerNotRegistered(f"this holder does not serve {queue!r}: it is not started, or replaced")
+
+    def _registration(self, queue: str) -> Registration:
+        self._check_in_charge(queue)
+        registration = self.tables.registrations.get(queue)
+        if registration is None:
+            if queue in self.tables.farewells:
+                raise Shutdown(f"the worker of {queue!r} was unregistered")
+            raise WorkerNotRegistered(f"no worker is registered for the task queue {queue!r}")
+        return registration
+
+    # --- polling ------------------------------------------------------------------------------------------
+
+    async def poll_activation(self, queue: str, taker: Owner | None = None) -> Ticket[Activation]:
+        """The next activation. Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where nobody is
+        registered.
+
+        Dispatch what comes, and acknowledge its ticket, without an await in between. The taker, by default the
+        task that polls, may be cancelled or killed at any instant: what it did not acknowledge goes to the next
+        asker. So do not poll inside `wait_for` or another task that ends before you acknowledge.
+        """
+        return await self._poll(queue, lambda record: record.activations, taker)
+
+    async def poll_activity(self, queue: str, taker: Owner | None = None) -> Ticket[ActivityItem]:
+        """The next activity task or cancellation; the rest as for `poll_activation`."""
+        return await self._poll(queue, lambda record: record.activities, taker)
+
+    async def _poll(
+        self, queue: str, line_of: Callable[[HandleRecord], PollLine[T]], taker: Owner | None
+    ) -> Ticket[T]:
+        registration = self._registration(queue)
+        while True:
+            registration.check()
+            record = registration.current
+            if record is None:
+                await registration.bell.wait()
+                continue
+            line = line_of(record)
+            ticket = line.take(taker)
+            if ticket is not None:
+                return ticket
+            line.ask()
+            await line.bell.wait()
+
+    # --- completing ---------------------------------------------------------------------------------------
+
+    async def complete_activation(self, claim: Claim | Ticket[Activation], completion: Completion) -> None:
+        """Answer an activation. Raises `StaleCompletion` (a `WorkerNotRegistered`) where it is no longer ours
+        to answer.
+
+        Returns when the engine has taken it, or has not within the limit: neither proves anything, the
+        engine's verdict comes as an eviction.
+        """
+        claim = claim.claim if isinstance(claim, Ticket) else claim
+        record = self._record(claim.queue, claim.generation)
+        opened = record.runs.open.get(completion.run_id)
+        if opened is None or opened.token != claim.token:
+            self.tables.counters.fenced += 1
+            raise StaleCompletion(f"run {completion.run_id} is not open under generation {claim.generation}")
+        await completed(self.tables, record, completion)
+
+    async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
+        """Report the end of an attempt; the rest as for `complete_activation`."""
+        record = self._record(queue, generation)
+        if result.token not in record.attempts.open:
+            self.tables.counters.fenced += 1
+            raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
+        await attended(self.tables, send_result(self.tables, record, result), "the end of an attempt")
+
+    def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
+        """Report that an attempt lives. Raises `WorkerNotRegistered` where it is not ours any more."""
+        record = self._find(queue, generation)
+        if record is None or token not in record.attempts.open:
+            raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
+        self._told(record, lambda: record.handle.heartbeat(token, details))
+
+    def request_eviction(self, queue: str, generation: int, run_id: str) -> None:
+        """Ask for a run to be evicted. A handle that drains evicts all of them anyway."""
+        record = self._find(queue, generation)
+        if record is None:
+            raise WorkerNotRegistered(f"generation {generation} of {queue!r} is gone")
+        if record.state is HandleState.ACTIVE:
+            self._told(record, lambda: record.handle.request_eviction(run_id))
+
+    def _told(self, record: HandleRecord, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except OURS:
+            raise
+        except BaseException as error:
+            raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
+
+    def _record(self, queue: str, generation: int) -> HandleRecord:
+        record = self._find(queue, generation)
+        if record is None:
+            self.tables.counters.fenced += 1
+            raise StaleCompletion(f"generation {generation} of {queue!r} is gone")
+        return record
+
+    def _find(self, queue: str, generation: int) -> HandleRecord | None:
+        record = self.tables.records.get(generation)
+        return record if record is not None and record.queue == queue else None
+
+    # --- what the tables tell -----------------------------------------------------------------------------
+
+    def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
+        """An active handle is dead: a new one, at once the first time, then with pauses."""
+        registration = self.tables.registrations.get(record.queue)
+        if registration is None or registration.current is not record:
+            return
+        # A handle that worked owes nothing to those before it that did not.
+        lived = (self.tables.now_ns() - record.opened_ns) / 1e9
+        worked = record.received or lived > self.tables.limits.longest_pause
+        registration.setbacks = 0 if worked else registration.setbacks + 1
+        self._replace(registration, record, type(error).__name__)
+
+    def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
+        """An attempt should stop."""
+        self._on_attempt_cancelled(record.queue, record.generation, cancel)
+
+    def handle_ended(self, record: HandleRecord) -> None:
+        """A handle is closed or left behind."""
+        self._on_handle_ended(record.queue, record.generation)
+
+    def too_many_abandoned(self) -> None:
+        """What is below the handles cannot be trusted any more."""
+        self._on_too_many_abandoned()

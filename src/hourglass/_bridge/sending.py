@@ -1,0 +1,209 @@
+"""Completions on their way to an engine: fenced, in order per run, at the same time across runs, never
+cancelled.
+
+Must not know: registrations, who asks. Invariants:
+
+- Only what is open under the given token is sent, and taking it out of the book and sending it is one step.
+- Whoever waits may be cancelled, or stop waiting when the limit has passed; the call itself goes on.
+- Nothing that an engine raises here reaches whoever completed: they could not mend it. An activation whose
+  completion is refused is completed as failed, or its run would be stuck; an attempt's end that the handle
+  does not take goes through the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeGuard
+
+from hourglass._bridge.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    HandleBroken,
+    Shutdown,
+)
+from hourglass._bridge.handle_life import is_hopeless
+from hourglass._bridge.handle_record import HandleRecord, OpenActivity
+from hourglass._bridge.poll_line import OURS
+from hourglass._bridge.service import CompleteActivity
+from hourglass._bridge.tables import HandleTables, logger
+from hourglass._engine.commands import Completion, Succeeded, TaskFailed
+from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
+from hourglass.errors import WorkflowNotFoundError
+
+
+async def attended(tables: HandleTables, task: asyncio.Task[None], what: str) -> bool:
+    """Wait for a call, but not for ever: afterwards it is left alone. Whether it has returned."""
+    done, _ = await asyncio.wait({task}, timeout=tables.limits.completion)
+    if not done:
+        tables.counters.unanswered_completions += 1
+        logger.warning("%s was not taken within %g s", what, tables.limits.completion)
+    return bool(done)
+
+
+# --- workflow tasks ---------------------------------------------------------------------------------------
+
+
+def send_completion(tables: HandleTables, record: HandleRecord, completion: Completion) -> asyncio.Task[None]:
+    """Close the activation of this run and send its completion behind those of the same run."""
+    run_id = completion.run_id
+    opened = record.runs.open.pop(run_id, None)
+    if opened is not None and not opened.acknowledged:
+        # Completed before it was acknowledged: it must not pass on when its taker ends.
+        record.activations.acknowledge(opened.token)
+    former = record.tails.get(run_id)
+    task = record.call(_complete(tables, record, completion, former))
+    record.tails[run_id] = task
+
+    def sent(_: asyncio.Task[None]) -> None:
+        if record.tails.get(run_id) is task:
+            del record.tails[run_id]
+
+    task.add_done_callback(sent)
+    return task
+
+
+async def completed(tables: HandleTables, record: HandleRecord, completion: Completion) -> None:
+    """Send a completion and wait for it as long as anybody would."""
+    run_id = completion.run_id
+    task = send_completion(tables, record, completion)
+    if (
+        not await attended(tables, task, f"the completion of run {run_id}")
+        and record.tails.get(run_id) is task
+    ):
+        del record.tails[run_id]  # the next of this run has waited enough
+
+
+async def _complete(
+    tables: HandleTables, record: HandleRecord, completion: Completion, former: asyncio.Task[None] | None
+) -> None:
+    if former is not None:
+        await asyncio.wait({former}, timeout=tables.limits.completion)
+    error = await _tried(record.handle.complete_activation(completion))
+    if error is not None and not _means_broken(error):
+        tables.counters.refused_completions += 1
+        logger.error(
+            "the completion of run %s was refused (%s); its task fails",
+            completion.run_id,
+            type(error).__name__,
+        )
+        error = await _tried(
+            record.handle.complete_activation(failed_task(completion.run_id, "the completion was refused"))
+        )
+    if error is not None:
+        logger.error(
+            "the completion of run %s could not be sent: %s", completion.run_id, type(error).__name__
+        )
+        tables.handle_broke(record, error)
+
+
+def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
+    """Answer an activation that nobody will answer; an eviction is done."""
+    opened = record.runs.open.get(run_id)
+    if opened is not None and opened.is_eviction:
+        send_completion(tables, record, Succeeded(run_id))
+        return
+    tables.counters.forced_failures += 1
+    send_completion(tables, record, failed_task(run_id, reason))
+
+
+def failed_task(run_id: str, reason: str) -> TaskFailed:
+    """A task that fails for a reason of ours; the engine tries it again."""
+    return TaskFailed(run_id, _failure(reason))
+
+
+def _failure(reason: str) -> Failure:
+    return Failure(reason, ApplicationFailure(type="WorkerShutdown"), source="Hourglass")
+
+
+# --- activities -------------------------------------------------------------------------------------------
+
+
+def send_result(tables: HandleTables, record: HandleRecord, result: ActivityResult) -> asyncio.Task[None]:
+    """Close this attempt and report its end."""
+    opened = record.attempts.open.pop(result.token)
+    raw = record.call(record.handle.complete_activity(result))
+    return tables.spawn(_see_to(tables, record, opened, result, raw))
+
+
+async def _see_to(
+    tables: HandleTables,
+    record: HandleRecord,
+    opened: OpenActivity,
+    result: ActivityResult,
+    raw: asyncio.Task[None],
+) -> None:
+    # In an outage an engine can take results and lose them without a word; repeating one is harmless.
+    done, _ = await asyncio.wait({raw}, timeout=tables.limits.resend)
+    error = raw.exception() if done and not raw.cancelled() else None
+    if done and not raw.cancelled() and error is None:
+        return
+    if error is not None:
+        logger.warning("the end of an attempt could not be sent: %s", type(error).__name__)
+    if _means_broken(error):
+        tables.handle_broke(record, error)
+    request = None if opened.is_local else _as_request(result)
+    if request is not None:
+        tables.counters.resent += 1
+        await _send_again(tables, record, request)
+
+
+async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:
+    """Through whichever connection works, for as long as anybody waits for it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + tables.limits.completion
+    setbacks = 0
+    while True:
+        try:
+            await tables.working_connection(record.connection).call(request)
+            return
+        except WorkflowNotFoundError:
+            return  # it has arrived before, or is no longer waited for
+        except Exception as error:
+            setbacks += 1
+            pause = tables.limits.pause(setbacks)
+            if is_hopeless(error) or loop.time() + pause > deadline:
+                logger.warning("the end of an attempt could not be sent again: %s", type(error).__name__)
+                return
+        await asyncio.sleep(pause)
+
+
+def _means_broken(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Whether a handle that raised this is good for nothing any more; a panic is no Exception."""
+    return error is not None and (
+        isinstance(error, (HandleBroken, Shutdown)) or not isinstance(error, Exception)
+    )
+
+
+def _as_request(result: ActivityResult) -> CompleteActivity | None:
+    match result:
+        case ActivityOk():
+            return CompleteActivity(token=result.token, result=result.result)
+        case ActivityFailed():
+            return CompleteActivity(token=result.token, failure=result.failure)
+        case ActivityCancelled():
+            info = result.failure.info
+            details = info.details if isinstance(info, CanceledFailure) else ()
+            return CompleteActivity(token=result.token, cancelled=True, cancelled_details=details)
+        case ActivityDeferred():
+            return None
+
+
+def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reason: str) -> None:
+    """Report an attempt that nobody will end as failed, so that the engine tries it again."""
+    tables.counters.forced_failures += 1
+    send_result(tables, record, ActivityFailed(token, _failure(reason)))
+
+
+async def _tried(call: Coroutine[Any, Any, None]) -> BaseException | None:
+    """What the call raised, panics included; our own cancellation passes through."""
+    try:
+        await call
+    except OURS:
+        raise
+    except BaseException as error:
+        return error
+    return None

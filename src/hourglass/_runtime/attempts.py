@@ -1,0 +1,168 @@
+"""One attempt of an activity in flight, as the control loop sees it, and what the activity may know of it.
+
+Invariants:
+
+- The first to say how an attempt ended is heard, nobody after it.
+- A process that an activity forked cannot speak: what it says is dropped here.
+- A heartbeat that cannot be sent ends nothing: the next is tried all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from hourglass._bridge.handle import ActivityResult, ActivityTask
+from hourglass._engine.events import Payloads
+from hourglass.activity import Info
+from hourglass.activity._context import ActivityContext
+from hourglass.converter import Converter
+
+logger = logging.getLogger("hourglass.worker")
+
+Heartbeat = Callable[[bytes, Payloads], None]
+
+
+class Work(Protocol):
+    """Where an attempt executes. On the control loop; nothing here waits."""
+
+    def cancel(self, reason: str) -> None:
+        """Tell it that it was asked to stop (the attempt's context knows already)."""
+        ...
+
+    def give_up(self) -> bool:
+        """Free what it holds although it has not ended; False if that cannot be."""
+        ...
+
+
+class Attempt:
+    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it."""
+
+    def __init__(
+        self,
+        task: ActivityTask,
+        converter: Converter,
+        heartbeat: Heartbeat,
+        *,
+        client: Callable[[], Any] | None = None,
+        payload_limit: int | None = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.task = task
+        self.outcome: asyncio.Future[ActivityResult] = loop.create_future()
+        self.work: Work | None = None
+        self._loop = loop
+        self._pid = os.getpid()
+        self._heartbeat = heartbeat
+        self._timers: list[asyncio.TimerHandle] = []
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._failing_beats = False
+        self.context = ActivityContext(
+            info_of(task, converter), self._send, client=client, payload_limit=payload_limit
+        )
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Which activity this is an attempt of."""
+        return self.task.workflow_id, self.task.run_id, self.task.activity_id
+
+    def finish(self, result: ActivityResult) -> None:
+        """The attempt has ended; only the first to say so counts."""
+        if not self.outcome.done():
+            self.outcome.set_result(result)
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def finish_threadsafe(self, result: ActivityResult) -> None:
+        """The same, from another thread."""
+        self.threadsafe(self.finish, result)
+
+    def after(self, delay: float, callback: Callable[[], object]) -> None:
+        """Call something later, unless the attempt has ended by then."""
+        if not self.outcome.done():
+            self._timers.append(self._loop.call_later(delay, callback))
+
+    def beat_every(self, interval: float) -> None:
+        """Send the last details again and again while the attempt lives."""
+
+        def beat() -> None:
+            if not self.outcome.done():
+                self._beat(self.context.last_details)
+                self.beat_every(interval)
+
+        self._beat_timer = self._loop.call_later(interval, beat)
+
+    def take_beat(self, details: Payloads) -> None:
+        """Pass on a heartbeat that the activity made in another process. From any thread."""
+        self.context.last_details = details
+        self._send(details)
+
+    def threadsafe(self, callback: Callable[[Any], object], argument: Any) -> None:
+        """Call something on the control loop, from another thread."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            self._loop.call_soon_threadsafe(callback, argument)
+        except RuntimeError:
+            pass  # the control loop is closed: nobody is left to be told
+
+    def _send(self, details: Payloads) -> None:
+        if not self.task.is_local:
+            self.threadsafe(self._beat, details)
+
+    def _beat(self, details: Payloads) -> None:
+        if self.outcome.done():
+            return
+        try:
+            self._heartbeat(self.task.token, details)
+        except Exception as error:
+            if not self._failing_beats:
+                logger.warning(
+                    "activity %s (%s): its heartbeats do not get through: %s",
+                    self.task.activity_type,
+                    self.task.activity_id,
+                    error,
+                )
+            self._failing_beats = True
+        else:
+            self._failing_beats = False
+
+
+def info_of(task: ActivityTask, converter: Converter) -> Info:
+    """What an activity may know of its attempt."""
+    return Info(
+        activity_id=task.activity_id,
+        activity_type=task.activity_type,
+        attempt=task.attempt,
+        task_token=task.token,
+        is_local=task.is_local,
+        namespace=task.namespace,
+        task_queue=task.task_queue,
+        workflow_id=task.workflow_id,
+        workflow_run_id=task.run_id,
+        workflow_type=task.workflow_type,
+        scheduled_time=_time(task.scheduled_time_ns),
+        current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
+        started_time=_time(task.started_time_ns),
+        schedule_to_close_timeout=_duration(task.schedule_to_close_timeout),
+        start_to_close_timeout=_duration(task.start_to_close_timeout),
+        heartbeat_timeout=_duration(task.heartbeat_timeout),
+        priority_key=task.priority_key,
+        encoded_heartbeat_details=task.heartbeat_details,
+        converter=converter,
+    )
+
+
+def _time(ns: int) -> datetime | None:
+    return datetime.fromtimestamp(ns / 1e9, UTC) if ns else None
+
+
+def _duration(seconds: float) -> timedelta | None:
+    return timedelta(seconds=seconds) if seconds else None

@@ -1,0 +1,73 @@
+"""Where a thread stands that does not come back: the author's frames, as text, and whether a debugger holds it there.
+
+Looks at other threads from the control loop, once something is wrong; nothing here is called while all is well.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import dataclass
+from traceback import FrameSummary, StackSummary, walk_stack
+from types import FrameType
+from typing import Any
+
+from hourglass._runtime import debugging
+from hourglass._runtime.places import is_library, is_ours
+
+_MOST_FRAMES = 50
+_DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd", "debugpy")
+
+
+@dataclass(frozen=True)
+class HungStack:
+    """A stack as text, the newest frame last, and the place of the newest one, such as `orders.py:12 in wait`."""
+
+    text: str = ""
+    place: str = "an unknown place"
+
+
+def frame_of(thread_id: int | None) -> FrameType | None:
+    """The frame that a thread executes now, None if there is no such thread."""
+    return sys._current_frames().get(thread_id) if thread_id is not None else None
+
+
+def take_stack(frame: FrameType | None) -> HungStack:
+    """The author's frames of a stack; where there are none, the innermost one whosever it is."""
+    if frame is None:
+        return HungStack()
+    # Positions first, source lines later: the thread may be running on while it is looked at.
+    summary = StackSummary.extract(walk_stack(frame), limit=_MOST_FRAMES * 4, lookup_lines=False)
+    own = [each for each in summary if not is_ours(each.filename) and not is_library(each.filename)]
+    shown: list[FrameSummary] = (own or list(summary[:1]))[:_MOST_FRAMES]
+    shown.reverse()
+    last = shown[-1]
+    return HungStack(
+        "".join(StackSummary.from_list(shown).format()), f"{last.filename}:{last.lineno} in {last.name}"
+    )
+
+
+def is_debugged(thread_id: int, frame: FrameType | None) -> bool:
+    """Whether somebody looks at a thread with a debugger: at a breakpoint, or stepping through its code."""
+    if debugging.is_debugging(thread_id) or _is_debugger(threading.gettrace()):
+        return True
+    monitoring: Any = getattr(sys, "monitoring", None)
+    if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None:
+        return True
+    each = frame
+    while each is not None:
+        if _is_debugger(each.f_trace) or _names_debugger(each.f_globals.get("__name__", "")):
+            return True
+        each = each.f_back
+    return False
+
+
+def _is_debugger(tracer: object) -> bool:
+    # Coverage traces, too, and nobody looks at anything there.
+    if tracer is None:
+        return False
+    return _names_debugger(getattr(tracer, "__module__", "")) or _names_debugger(type(tracer).__module__)
+
+
+def _names_debugger(module: object) -> bool:
+    return isinstance(module, str) and module.startswith(_DEBUGGERS)

@@ -1,0 +1,300 @@
+"""One lane: a thread that runs workflow code, one activation at a time, and tells the control loop the verdicts.
+
+A lane does no I/O of ours and holds no lock while workflow code runs. It can be abandoned at any instant: from then on it
+takes nothing more, says nothing more, unwinds its fibers and ends.
+
+Invariants:
+
+- An activation is queued, or in work, or answered: never two of them, never none, wherever the thread dies.
+- Answers reach the control loop in order; those that come together wake it once. Each job is answered at most once,
+  there, and never by a lane that was abandoned (I5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from hourglass._engine.events import Activation
+from hourglass._runtime import debugging
+from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
+from hourglass._runtime.hung_stack import frame_of
+from hourglass._runtime.lane_stopping import LaneStopped, clear_raised, may_interrupt, raise_in
+from hourglass.activity._plain import runs_workflows
+
+logger = logging.getLogger("hourglass.worker")
+
+Reply: TypeAlias = Callable[[Verdict], object]
+
+
+class Job:
+    """An activation that somebody wants answered. `answered` belongs to the control loop, `since` to the lane."""
+
+    __slots__ = ("activation", "answered", "generation", "reply", "since")
+
+    def __init__(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
+        self.activation = activation
+        self.generation = generation
+        self.reply = reply
+        self.answered = False
+        self.since = 0.0
+
+    def answer(self, verdict: Verdict) -> None:
+        """Tell whoever asked, once."""
+        if self.answered:
+            return
+        self.answered = True
+        try:
+            self.reply(verdict)
+        except Exception:
+            logger.exception("a verdict could not be delivered")
+
+
+class Chore:
+    """Something to do with the lane's runs that nobody waits for, and that does no harm when it is done twice."""
+
+    __slots__ = ("do", "since")
+
+    def __init__(self, do: Callable[[Evaluations], None]) -> None:
+        self.do = do
+        self.since = 0.0
+
+
+STOP = Chore(Evaluations.close)
+"""The last chore: drop everything, and end."""
+
+Work: TypeAlias = Job | Chore
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What an abandoned lane leaves: the job it was at, and the work that it has not done, in order."""
+
+    job: Job | None
+    queued: tuple[Work, ...]
+
+
+class Lane:
+    """One thread that runs workflow code, and its runs."""
+
+    def __init__(
+        self,
+        name: str,
+        evaluations: Evaluations,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        thread_name: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.evaluations = evaluations
+        self.on_died: Callable[[Lane, BaseException | None], object] | None = None
+        self._loop = loop
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._work: deque[Work] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._busy: Work | None = None
+        self._abandoned = False
+        self._ended = False
+        self._closing = 0
+        self._answers: deque[tuple[Job, Verdict]] = deque()
+        self._woken = False
+        self._thread = threading.Thread(target=self._live, name=thread_name or name, daemon=True)
+
+    # --- for the control loop ----------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Counts:
+        """What the lane has done so far."""
+        return self.evaluations.counts
+
+    @property
+    def thread_id(self) -> int | None:
+        """The thread's number, None before it has begun."""
+        return self._thread.ident
+
+    @property
+    def busy(self) -> Work | None:
+        """What is in work."""
+        return self._busy
+
+    @property
+    def queued(self) -> int:
+        """How much waits."""
+        return len(self._work)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has left all code of ours and the author's."""
+        return self._ended or (self._thread.ident is not None and not self._thread.is_alive())
+
+    @property
+    def progress(self) -> int:
+        """A number that moves while the thread unwinds its fibers; 0 before it does."""
+        return self._closing and self._closing + self.evaluations.unwound
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
+        """Have an activation evaluated; `reply` is called with the verdict on the control loop."""
+        self._put(Job(activation, reply, generation))
+
+    def do(self, chore: Callable[[Evaluations], None]) -> None:
+        """Have something done with the lane's runs, in its turn."""
+        self._put(Chore(chore))
+
+    def take_over(self, work: Iterable[Work]) -> None:
+        """Begin with what another lane has not done."""
+        for each in work:
+            self._put(each)
+
+    def stop(self) -> None:
+        """Finish what is queued, drop all fibers on this lane's thread, and end; waits for nothing."""
+        self._put(STOP)
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end after `stop`; True if it has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def wait_ended(self, timeout: float) -> bool:
+        """The same, for a lane that was abandoned."""
+        return self.join(timeout)
+
+    def abandon(self, at: Work | None = None) -> Remains | None:
+        """Take everything from the lane. What it has answered so far is delivered, what it says from now on is not. None, and nothing
+        happens, if it is not at a given work any more.
+        """
+        with self._mutex:
+            busy = self._busy
+            if at is not None and at is not busy:
+                return None
+            self._abandoned = True
+            queued = list(self._work)
+            self._work.clear()
+        self._bell.put(None)  # should it wait for work: there is none
+        if queued and queued[0] is busy:
+            del queued[0]  # it died between taking the work and striking it off
+        if isinstance(busy, Chore):
+            queued.insert(0, busy)
+        self._deliver()
+        job = busy if isinstance(busy, Job) and not busy.answered else None
+        return Remains(job, tuple(queued))
+
+    def interrupt(self, attempt: int) -> None:
+        """Raise `LaneStopped` in the thread, if that is safe now."""
+        with self._mutex:
+            thread_id = self._thread.ident
+            # Under the mutex: a thread that has ended may have left its number to another one.
+            if thread_id is None or self.ended:
+                return
+            if may_interrupt(frame_of(thread_id), attempt):
+                raise_in(thread_id)
+
+    def _put(self, work: Work) -> None:
+        self._work.append(work)
+        self._bell.put(None)
+
+    def _deliver(self) -> None:
+        self._woken = False  # first: an answer that comes from now on wakes us again
+        while self._answers:
+            job, verdict = self._answers.popleft()
+            job.answer(verdict)
+
+    def _tell_died(self, error: BaseException | None) -> None:
+        if self.on_died is not None:
+            self.on_died(self, error)
+
+    # --- on the lane's thread ----------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        try:
+            runs_workflows()
+            finished, error = self._serve(), None
+        except BaseException as raised:
+            finished, error = False, raised
+        try:
+            self._end(finished=finished, error=error)
+        except LaneStopped:
+            pass  # raised between two tries to end: the thread is gone, and that can be seen
+
+    def _serve(self) -> bool:
+        """Work until told to stop; False if it was abandoned instead."""
+        while True:
+            self._bell.get()
+            with self._mutex:
+                if self._abandoned:
+                    return False
+                work = self._work[0]
+                work.since = self._clock()
+                self._busy = work  # first, and only then struck off: see `abandon`
+                self._work.popleft()
+            if work is STOP:
+                return True
+            if isinstance(work, Job):
+                verdict = self.evaluations.evaluate(work.activation, work.generation)
+                if not self._answer(work, verdict):
+                    return False
+                del verdict
+            else:
+                work.do(self.evaluations)
+                self._busy = None
+            del work
+
+    def _answer(self, job: Job, verdict: Verdict) -> bool:
+        """Hand a verdict to the control loop; False if this lane has nothing to say any more."""
+        debugging.left(threading.get_ident())
+        with self._mutex:
+            if self._abandoned:
+                return False
+            self._answers.append((job, verdict))
+            self._busy = None
+        if not self._woken:
+            self._woken = True
+            if not self._call_loop(self._deliver):
+                logger.warning("%s: the control loop is closed, an answer is lost", self.name)
+        return True
+
+    def _end(self, *, finished: bool, error: BaseException | None) -> None:
+        """Unwind the fibers, whatever is raised at us meanwhile, and be gone."""
+        unwound, failed = False, None
+        while not self._ended:
+            try:
+                self._closing = 1
+                if not finished and not self._abandoned:
+                    self._call_loop(lambda: self._tell_died(error))
+                if failed is not None:
+                    logger.error("%s did not end cleanly", self.name, exc_info=failed)
+                if not unwound:
+                    debugging.left(threading.get_ident())
+                    (self.evaluations.close if finished else self.evaluations.unwind)()
+                    unwound = True
+                self._gone()
+            except LaneStopped:
+                continue
+            except BaseException as raised:
+                unwound, failed = True, raised
+
+    def _gone(self) -> None:
+        with self._mutex:
+            clear_raised(threading.get_ident())
+            self._busy = None
+            self._ended = True
+
+    def _call_loop(self, call: Callable[[], object]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            return False
+        return True

@@ -1,0 +1,179 @@
+"""The program of a process beside the worker: `python -m hourglass._runtime.process_child FD PARENT`.
+
+Its main thread runs one activity after another; a second thread listens to the parent, so that a cancellation
+arrives while the activity runs. Knows nothing of engines: what it has to say goes to the parent.
+
+Invariants:
+
+- It does not outlive its parent: the kernel kills it (Linux), or it sees that the socket has ended or that it
+  was adopted.
+- Signals that a terminal or a service manager sends to the whole group do not end it: the parent decides.
+  They are handled by doing nothing, not ignored, since programs that an activity starts inherit what is ignored.
+- A process that an activity forked never speaks to the parent.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from queue import SimpleQueue
+from typing import NoReturn
+
+from hourglass._bridge.handle import ActivityResult
+from hourglass._engine.events import Payloads
+from hourglass._runtime import outcomes
+from hourglass._runtime.activity_calls import call_plainly
+from hourglass._runtime.attempts import info_of
+from hourglass._runtime.process_entry import find_activity, find_converter
+from hourglass._runtime.process_wire import Beat, Cancel, Channel, Job, Setup, ToParent, done, to_child
+from hourglass.activity._context import ActivityContext
+from hourglass.errors import UsageError
+
+_ORPHAN_CHECK = 2.0
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """The process, seen from inside."""
+
+    def __init__(self, channel: Channel, parent: int) -> None:
+        self._channel = channel
+        self._parent = parent
+        self._pid = os.getpid()
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._setup = Setup(path=[], argv=[])
+        self._lock = threading.Lock()
+        self._running: tuple[int, ActivityContext] | None = None
+        self._cancels: dict[int, str] = {}
+
+    def run(self) -> NoReturn:
+        """Work for the parent until it hangs up."""
+        threading.Thread(target=self._listen, name="hourglass-parent", daemon=True).start()
+        while True:
+            job = self._jobs.get()
+            result = self._run(job)
+            _flush()
+            self._say(done(job.number, result))
+
+    # --- the main thread ---------------------------------------------------------------------------------------------
+
+    def _run(self, job: Job) -> ActivityResult:
+        task, setup = job.task, self._setup
+        try:
+            converter = find_converter(setup.converter, setup.main)
+            definition = find_activity(job.function, setup.main)
+        except BaseException as error:  # an import may raise anything
+            return outcomes.refused(task, error)
+        context = ActivityContext(
+            info_of(task, converter),
+            lambda details: self._beat(job.number, details),
+            client=_no_client,
+            payload_limit=setup.payload_limit,
+        )
+        self._enter(job.number, context)
+        try:
+            return call_plainly(task, context, definition)
+        finally:
+            self._running = None
+
+    def _enter(self, number: int, context: ActivityContext) -> None:
+        with self._lock:
+            self._running = (number, context)
+            reason = self._cancels.pop(number, None)
+            self._cancels.clear()
+        if reason is not None:
+            context.cancel(reason)
+
+    def _beat(self, number: int, details: Payloads) -> None:
+        self._say(Beat(number, details))
+
+    def _say(self, message: ToParent) -> None:
+        if os.getpid() != self._pid:
+            return
+        try:
+            self._channel.send(message)
+        except OSError:
+            _leave()
+
+    # --- the thread that listens -------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._channel.sock, selectors.EVENT_READ)
+        try:
+            while True:
+                ready = selector.select(_ORPHAN_CHECK)
+                if not ready and os.getppid() == self._parent:
+                    continue
+                frames = self._channel.receive() if ready else None
+                if frames is None:
+                    return
+                for frame in frames:
+                    self._take(to_child.decode(frame))
+        finally:
+            _leave()
+
+    def _take(self, message: Setup | Job | Cancel) -> None:
+        match message:
+            case Setup():
+                sys.path[:] = message.path
+                sys.argv[:] = message.argv
+                self._setup = message
+            case Job():
+                self._jobs.put(message)
+            case Cancel(number, reason):
+                with self._lock:
+                    self._cancels[number] = reason
+                    running = self._running
+                if running is not None and running[0] == number:
+                    running[1].cancel(reason)
+
+
+def _no_client() -> NoReturn:
+    raise UsageError(
+        "a process activity shares no connection with its worker: use Client.connect(…) in the activity, or run it in a thread"
+    )
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass  # closed by the activity: nothing to keep
+
+
+def _leave() -> NoReturn:
+    """End at once: what the activity left running must not keep the process."""
+    try:
+        _flush()
+    finally:
+        os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before we asked to be told
+        os._exit(0)
+
+
+def main() -> NoReturn:
+    """Run the program."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    Child(Channel(sock), parent).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+"""Runs process activities: children that are started when they are needed, reused, and replaced when they die.
+
+A thread of the pool looks after each attempt: it takes an idle child or starts one, hands it the job and
+listens until the job is done or the child is dead. Blocking, and none of it on the control loop; from there
+an attempt can be cancelled or killed at any time.
+
+Invariants:
+
+- A child that dies fails the attempt that it ran, and no other. What it said before it died counts.
+- Death is learned from the kernel, not from the socket alone: a process that the activity forked may hold the
+  other end open.
+- A child runs one attempt at a time, and a child that was killed or left something unsaid is not used again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+
+from hourglass._bridge.handle import ActivityResult, ActivityTask
+from hourglass._runtime import outcomes
+from hourglass._runtime.activity_threads import ThreadPool
+from hourglass._runtime.attempts import Attempt
+from hourglass._runtime.process_entry import converter_place, main_script, place_of
+from hourglass._runtime.process_wire import Beat, Cancel, Channel, Done, Job, Setup, to_parent
+from hourglass.activity import ActivityDefinition
+from hourglass.converter import Converter
+
+logger = logging.getLogger("hourglass.worker")
+
+_LOOK = 1.0  # how often a child's life is looked at where the kernel does not tell
+_LAST_WORDS = 2.0  # for a dead child to be reaped, for an idle one to end
+
+
+class ChildProcess:
+    """One child, seen from the parent. Used by one thread at a time, but for `kill` and `wake`."""
+
+    def __init__(self, setup: Setup) -> None:
+        ours, theirs = socket.socketpair()
+        self._bell, self._rope = os.pipe()
+        os.set_blocking(self._rope, False)
+        self._channel = Channel(ours)
+        self._selector = selectors.DefaultSelector()  # not select(): its descriptors end at 1024
+        self._lock = threading.Lock()
+        self._closed = False
+        self.jobs = 0
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "hourglass._runtime.process_child",
+                        str(theirs.fileno()),
+                        str(os.getpid()),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                )
+            self._death = _death_watch(self._process.pid)
+            for source in (ours, self._bell, self._death):
+                if source is not None:
+                    self._selector.register(source, selectors.EVENT_READ)
+            self._channel.send(setup)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def wake(self) -> None:
+        """Make `run` look around. From any thread."""
+        with self._lock:
+            if not self._closed:
+                try:
+                    os.write(self._rope, b"!")
+                except BlockingIOError:
+                    pass  # it has been rung often enough
+
+    def kill(self) -> None:
+        """End it now. From any thread."""
+        self._process.kill()
+
+    def run(
+        self, job: Job, on_beat: Callable[[Beat], None], cancelled: Callable[[], str | None]
+    ) -> Done | int | None:
+        """Have it run an attempt: what it said at the end, or its exit code if it died before."""
+        self.jobs += 1
+        told = False
+        try:
+            self._channel.send(job)
+            while True:
+                if not told and (reason := cancelled()) is not None:
+                    told = True
+                    self._channel.send(Cancel(job.number, reason))
+                over = self._listen(job.number, on_beat)
+                if over is not None:
+                    return over
+                if not self.alive:
+                    return self._last_words(job.number, on_beat)
+        except OSError:  # it hung up
+            return self._last_words(job.number, on_beat)
+
+    def close(self) -> None:
+        """Let it end, and take it from the process table; kill it if it does not."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._selector.close()
+        self._channel.close()
+        for descriptor in (self._bell, self._rope, getattr(self, "_death", None)):
+            if descriptor is not None:
+                os.close(descriptor)
+        process = getattr(self, "_process", None)
+        if process is not None:
+            _reap(process)
+
+    def _listen(self, number: int, on_beat: Callable[[Beat], None]) -> Done | None:
+        ready = {key.fileobj for key, _ in self._selector.select(_LOOK)}
+        if self._bell in ready:
+            os.read(self._bell, 4096)
+        return self._hear(number, on_beat) if self._channel.sock in ready else None
+
+    def _hear(self, number: int, on_beat: Callable[[Beat], None], *flags: int) -> Done | None:
+        frames = self._channel.receive(*flags)
+        if frames is None:
+            raise ConnectionResetError("the child hung up")
+        for frame in frames:
+            message = to_parent.decode(frame)
+            if message.number != number:
+                continue
+            if isinstance(message, Done):
+                return message
+            on_beat(message)
+        return None
+
+    def _last_words(self, number: int, on_beat: Callable[[Beat], None]) -> Done | int | None:
+        """What a dead child had still said; its exit code, if that was not the end of its job."""
+        try:
+            while True:
+                over = self._hear(number, on_beat, socket.MSG_DONTWAIT)
+                if over is not None:
+                    return over
+        except OSError:
+            pass
+        return _reap(self._process)
+
+
+class ProcessJob:
+    """An attempt in a child, or on its way there: the `Work` of a process activity."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.reason: str | None = None
+        self.killed_for: str | None = None
+        self.child: ChildProcess | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Tell the child, or, if it has not begun, never begin."""
+        self.reason = self.reason or reason
+        child = self.child
+        if child is not None:
+            child.wake()
+
+    def give_up(self) -> bool:
+        """Kill the child."""
+        self.killed_for = self.reason or "GIVEN_UP"
+        child = self.child
+        if child is not None:
+            child.kill()
+        return True
+
+
+class ProcessPool:
+    """The children of one worker."""
+
+    def __init__(self, limit: int, converter: Converter, payload_limit: int | None) -> None:
+        self._threads = ThreadPool("hourglass-process", limit)
+        self._converter = converter
+        self._payload_limit = payload_limit
+        self._lock = threading.Lock()
+        self._idle: list[ChildProcess] = []
+        self._busy: set[ChildProcess] = set()
+        self._stopped = False
+        self.started = 0
+        self.died = 0
+
+    @property
+    def size(self) -> int:
+        """How many children there are."""
+        return len(self._idle) + len(self._busy)
+
+    def submit(self, attempt: Attempt, definition: ActivityDefinition) -> ProcessJob:
+        """Run an attempt in a child as soon as one is free."""
+        job = ProcessJob(attempt)
+
+        def run() -> None:
+            try:
+                result = self._run(job, definition)
+            except BaseException as error:
+                logger.exception(
+                    "activity %s: its process cannot be looked after", attempt.task.activity_type
+                )
+                result = outcomes.refused(attempt.task, error)
+            attempt.finish_threadsafe(result)
+
+        self._threads.submit(run)
+        return job
+
+    def stop(self) -> None:
+        """Kill what runs, let the idle ones end; waits for nothing."""
+        with self._lock:
+            self._stopped = True
+            busy = list(self._busy)
+        for child in busy:
+            child.kill()
+        try:
+            if self.started:
+                self._threads.submit(self._close_idle)
+        except RuntimeError:
+            pass  # no thread can be made at the end of the interpreter; children see their parent end
+        self._threads.stop()
+
+    # --- in a thread of the pool -------------------------------------------------------------------------------------
+
+    def _run(self, job: ProcessJob, definition: ActivityDefinition) -> ActivityResult:
+        task = job.attempt.task
+        if job.reason is not None:  # cancelled while it waited
+            return outcomes.stopped(task, job.reason)
+        try:
+            place = place_of(definition)
+            child = self._take()
+        except BaseException as error:
+            return outcomes.refused(task, error)
+        job.child = child
+        over: Done | int | None = None
+        try:
+            if job.killed_for is None:
+                order = Job(child.jobs + 1, place, task)
+                over = child.run(order, lambda beat: job.attempt.take_beat(beat.details), lambda: job.reason)
+        except BaseException as error:
+            logger.exception("the process of activity %s said what cannot be read", task.activity_type)
+            child.kill()
+            return outcomes.refused(task, error)
+        finally:
+            job.child = None
+            self._put_back(child, isinstance(over, Done) and job.killed_for is None)
+        return self._result(task, job, child, over)
+
+    def _result(
+        self, task: ActivityTask, job: ProcessJob, child: ChildProcess, over: Done | int | None
+    ) -> ActivityResult:
+        if isinstance(over, Done) and over.result is not None:
+            return over.result
+        if job.killed_for is not None:
+            logger.warning(
+                "activity %s (%s): its process was killed (%s)",
+                task.activity_type,
+                task.activity_id,
+                job.killed_for,
+            )
+            return outcomes.stopped(task, job.killed_for)
+        result = outcomes.died(task, over if isinstance(over, int) else None)
+        logger.error("%s (process %d)", result.failure.message, child.pid)
+        return result
+
+    def _take(self) -> ChildProcess:
+        while True:
+            with self._lock:
+                child = self._idle.pop() if self._idle else None
+                if child is not None and child.alive:
+                    self._busy.add(child)
+                    return child
+            if child is None:
+                break
+            logger.warning("process %d ended while it was idle; another takes its place", child.pid)
+            self.died += 1
+            child.close()
+        setup = Setup(
+            path=list(sys.path),
+            argv=list(sys.argv),
+            main=main_script(),
+            converter=converter_place(self._converter),
+            payload_limit=self._payload_limit,
+        )
+        child = ChildProcess(setup)
+        with self._lock:
+            self.started += 1
+            self._busy.add(child)
+        return child
+
+    def _put_back(self, child: ChildProcess, usable: bool) -> None:
+        with self._lock:
+            self._busy.discard(child)
+            if usable and not self._stopped:
+                self._idle.append(child)
+                return
+            self.died += not usable
+        if not usable:
+            child.kill()
+        child.close()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for child in idle:
+            child.close()
+
+
+def _death_watch(pid: int) -> int | None:
+    """A descriptor that becomes readable when a process ends, where the system has such."""
+    if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+        try:
+            return os.pidfd_open(pid)
+        except OSError:
+            return None  # an old kernel, or a container that forbids it
+    return None
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(_LAST_WORDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    try:
+        return process.wait(_LAST_WORDS)
+    except subprocess.TimeoutExpired:
+        return None

@@ -1,0 +1,83 @@
+"""Short ways to run attempts on an executor, and to read their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hourglass._bridge.handle import ActivityFailed, ActivityOk, ActivityTask
+from hourglass._engine.events import Payloads
+from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
+from hourglass._runtime.resolver import Resolver
+from hourglass.converter import ApplicationFailure, Converter, default_converter
+
+Beats = list[tuple[bytes, Payloads]]
+Script = Callable[[ActivityExecutor, Beats], Awaitable[Any]]
+
+
+def payloads(*values: Any) -> Payloads:
+    """Values as they travel."""
+    return default_converter.encode_all(values)
+
+
+def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
+    """An attempt of an activity."""
+    given = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
+    return ActivityTask(token=token, activity_type=activity_type, arguments=payloads(*args), **given)
+
+
+def with_executor(
+    activities: list[Any],
+    script: Script,
+    *,
+    max_threads: int = 4,
+    converter: Converter = default_converter,
+    client: Any = None,
+    modules: tuple[str, ...] = (),
+    beat_interval: float = 10.0,
+    heartbeat: Callable[[bytes, Payloads], None] | None = None,
+    **limits: Any,
+) -> Any:
+    """Run a script on a control loop with an executor."""
+
+    async def main() -> Any:
+        beats: Beats = []
+        executor = ActivityExecutor(
+            Resolver(activities=activities, modules=modules),
+            converter,
+            heartbeat or (lambda token, details: beats.append((token, details))),
+            max_threads=max_threads,
+            beat_interval=beat_interval,
+            limits=ExecutorLimits(**{"max_processes": 1, **limits}),
+            client=client,
+        )
+        try:
+            async with asyncio.timeout(60):
+                return await script(executor, beats)
+        finally:
+            executor.stop()
+
+    return asyncio.run(main())
+
+
+async def until(holds: Callable[[], Any]) -> Any:
+    """Look until something holds that happens in another thread or process, and that no event tells."""
+    async with asyncio.timeout(60):
+        while not (found := holds()):
+            await asyncio.sleep(0.005)
+        return found
+
+
+def value(result: object) -> Any:
+    """What an attempt returned."""
+    assert isinstance(result, ActivityOk), result
+    assert result.result is not None
+    return default_converter.decode(result.result)
+
+
+def failure(result: object) -> tuple[str, bool, str]:
+    """How an attempt failed: type, whether for good, message."""
+    assert isinstance(result, ActivityFailed), result
+    assert isinstance(result.failure.info, ApplicationFailure)
+    return result.failure.info.type, result.failure.info.non_retryable, result.failure.message

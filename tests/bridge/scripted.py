@@ -1,0 +1,313 @@
+"""A scripted engine: handles and connections that do what a test tells them, and misbehave as real ones do.
+
+As Core does, a handle's polls end only when everything that it gave out has come back, and it may be finalized
+once, with nothing in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._bridge.bell import Bell
+from hourglass._bridge.handle import (
+    ActivityItem,
+    ActivityResult,
+    ActivityTask,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._bridge.handle_life import Limits
+from hourglass._bridge.holder import BridgeHolder, HandleTables
+from hourglass._engine.commands import Completion, Succeeded
+from hourglass._engine.events import Activation, Payloads, RunEvicted, SignalReceived
+
+Q = "orders"
+
+
+class RustPanic(BaseException):
+    """What a panic in Rust looks like from Python."""
+
+
+def activation(run_id: str = "run-1") -> Activation:
+    return Activation(run_id=run_id, events=(SignalReceived("go"),))
+
+
+def eviction(run_id: str = "run-1") -> Activation:
+    return Activation(run_id=run_id, events=(RunEvicted("CACHE_FULL"),))
+
+
+def attempt(token: bytes = b"a-1", **more: Any) -> ActivityTask:
+    return ActivityTask(token=token, activity_id="1", activity_type="charge", **more)
+
+
+def done(run_id: str = "run-1") -> Succeeded:
+    return Succeeded(run_id)
+
+
+class ScriptedHandle:
+    """Implements `hourglass._bridge.handle.Handle`."""
+
+    def __init__(self, config: HandleConfig) -> None:
+        self.config = config
+        self.given: dict[str, deque[Any]] = {"workflow": deque(), "activity": deque()}
+        self.errors: dict[str, BaseException] = {}
+        self.open_runs: set[str] = set()
+        self.open_attempts: set[bytes] = set()
+        self.completions: list[Completion] = []
+        self.results: list[ActivityResult] = []
+        self.beats: list[bytes] = []
+        self.evictions: list[str] = []
+        self.log: list[str] = []
+        self.polling = 0
+        self.calls = 0
+        self.cancelled = 0
+        self.closing = False
+        self.finalized = 0
+        # How it misbehaves.
+        self.gates: dict[str, asyncio.Event] = {}  # run id -> when its completion returns
+        self.refusals: deque[BaseException] = deque()  # what completing raises, one after another
+        self.result_errors: deque[BaseException] = deque()
+        self.slow_results: asyncio.Event | None = None
+        self.deaf = False  # its polls never end
+        self.hangs_at_the_end = False
+        self.error_at_the_end: BaseException | None = None
+        self.shutdown_error: BaseException | None = None
+        self.bell = Bell()
+
+    def give(self, item: Activation | ActivityItem) -> None:
+        """Something for the next poll."""
+        self.given["workflow" if isinstance(item, Activation) else "activity"].append(item)
+        self.bell.ring()
+
+    def break_poll(self, kind: str, error: BaseException) -> None:
+        """What the poll of this kind raises from now on."""
+        self.errors[kind] = error
+        self.bell.ring()
+
+    async def poll_activation(self) -> Activation:
+        item: Activation = await self._poll("workflow", lambda: not self.open_runs)
+        self.open_runs.add(item.run_id)
+        return item
+
+    async def poll_activity(self) -> ActivityItem:
+        item: ActivityItem = await self._poll("activity", lambda: not (self.open_runs or self.open_attempts))
+        if isinstance(item, ActivityTask):
+            self.open_attempts.add(item.token)
+        return item
+
+    async def _poll(self, kind: str, empty: Callable[[], bool]) -> Any:
+        self.polling += 1
+        try:
+            while True:
+                if kind in self.errors:
+                    raise self.errors[kind]
+                if self.given[kind]:
+                    return self.given[kind].popleft()
+                if self.closing and empty() and not self.deaf:
+                    raise Shutdown("over")
+                await self.bell.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.polling -= 1
+
+    async def complete_activation(self, completion: Completion) -> None:
+        self.calls += 1
+        try:
+            self.log.append(f"begin {completion.run_id}")
+            if completion.run_id in self.gates:
+                await self.gates[completion.run_id].wait()
+            if self.refusals:
+                raise self.refusals.popleft()
+            self.log.append(f"end {completion.run_id}")
+            self.completions.append(completion)
+            self.open_runs.discard(completion.run_id)
+            self.bell.ring()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.calls -= 1
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        self.calls += 1
+        try:
+            if self.result_errors:
+                raise self.result_errors.popleft()
+            if self.slow_results is not None:
+                await self.slow_results.wait()
+            self.results.append(result)
+            self.open_attempts.discard(result.token)
+            self.bell.ring()
+        finally:
+            self.calls -= 1
+
+    def heartbeat(self, token: bytes, details: Payloads) -> None:
+        self.beats.append(token)
+
+    def request_eviction(self, run_id: str) -> None:
+        self.evictions.append(run_id)
+
+    def initiate_shutdown(self) -> None:
+        self.log.append("shutdown")
+        self.closing = True
+        self.bell.ring()
+        if self.shutdown_error is not None:
+            raise self.shutdown_error
+
+    async def finalize_shutdown(self) -> None:
+        self.log.append("finalize")
+        self.finalized += 1
+        assert self.finalized == 1, "finalized twice"
+        assert not (self.polling or self.calls), "finalized with a call in flight"
+        if self.hangs_at_the_end:
+            await asyncio.Event().wait()
+        if self.error_at_the_end is not None:
+            raise self.error_at_the_end
+
+
+class ScriptedConnection:
+    """Implements `hourglass._bridge.service.Connection`."""
+
+    target, namespace, identity = "scripted", "default", "me"
+
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine = engine
+        self.handles: list[ScriptedHandle] = []
+        self.requests: list[Any] = []
+        self.answers: deque[BaseException] = deque()
+        self.closed = 0
+
+    async def call(self, request: Any) -> Any:
+        self.requests.append(request)
+        if self.answers:
+            raise self.answers.popleft()
+
+    async def open_handle(self, config: HandleConfig) -> ScriptedHandle:
+        await self.engine.behave(self.engine.openings)
+        live = [each for each in self.handles if each.config.task_queue == config.task_queue]
+        assert all(each.finalized for each in live), "a second handle for a queue on one connection"
+        handle = ScriptedHandle(config)
+        self.handles.append(handle)
+        self.engine.handles.append(handle)
+        for change in self.engine.changes[:1]:
+            change(handle)
+        return handle
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class ScriptedEngine:
+    """Makes connections. `connects` and `openings` say how the next ones go: an error, or an event to wait for."""
+
+    def __init__(self) -> None:
+        self.connections: list[ScriptedConnection] = []
+        self.handles: list[ScriptedHandle] = []
+        self.connects: deque[BaseException | asyncio.Event] = deque()
+        self.openings: deque[BaseException | asyncio.Event] = deque()
+        self.changes: list[Callable[[ScriptedHandle], None]] = []
+
+    async def connect(self) -> ScriptedConnection:
+        await self.behave(self.connects)
+        connection = ScriptedConnection(self)
+        self.connections.append(connection)
+        return connection
+
+    async def behave(self, script: deque[BaseException | asyncio.Event]) -> None:
+        match script.popleft() if script else None:
+            case asyncio.Event() as gate:
+                await _stubborn(gate)
+            case BaseException() as error:
+                raise error
+            case _:
+                return
+
+
+async def _stubborn(gate: asyncio.Event) -> None:
+    """A call into another world: cancelling it changes nothing."""
+    while not gate.is_set():
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            pass
+
+
+class Worker:
+    """Somebody who registers, and may die."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[], object]] = []
+        self.dead = False
+
+    def add_death_callback(self, callback: Callable[[], object]) -> Callable[[], object]:
+        if self.dead:
+            callback()
+            return lambda: None
+        self.callbacks.append(callback)
+        return lambda: self.callbacks.remove(callback) if callback in self.callbacks else None
+
+    def die(self) -> None:
+        self.dead = True
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+class World:
+    """A scripted engine, tables, a holder on them, and what it told."""
+
+    def __init__(self, *, shared: bool = False, **limits: Any) -> None:
+        self.engine = ScriptedEngine()
+        loop = asyncio.get_running_loop()
+        self.tables = HandleTables(now_ns=lambda: round(loop.time() * 1e9))
+        self.limits = Limits(**limits)
+        self.shared = ScriptedConnection(self.engine) if shared else None
+        self.cancels: list[tuple[int, bytes, str]] = []
+        self.ended: list[tuple[str, int]] = []
+        self.alarms = 0
+        self.worker = Worker()
+        self.holder = self.new_holder()
+
+    def new_holder(self) -> BridgeHolder:
+        return BridgeHolder(
+            self.engine.connect,
+            shared=self.shared,
+            tables=self.tables,
+            limits=self.limits,
+            on_attempt_cancelled=lambda _, generation, c: self.cancels.append(
+                (generation, c.token, c.reason)
+            ),
+            on_handle_ended=lambda queue, generation: self.ended.append((queue, generation)),
+            on_too_many_abandoned=self._alarm,
+        )
+
+    def _alarm(self) -> None:
+        self.alarms += 1
+
+    @staticmethod
+    async def started(queue: str = Q, *, shared: bool = False, config: Any = None, **limits: Any) -> World:
+        """A holder that serves one queue."""
+        world = World(shared=shared, **limits)
+        await world.holder.start()
+        await world.register(queue, **(config or {}))
+        return world
+
+    async def register(self, queue: str = Q, **config: Any) -> None:
+        await self.holder.register_worker(queue, HandleConfig(task_queue=queue, **config), self.worker)
+
+    @property
+    def handle(self) -> ScriptedHandle:
+        """The newest handle."""
+        return self.engine.handles[-1]
+
+    @property
+    def counters(self) -> Any:
+        return self.tables.counters
+
+    def states(self) -> list[str]:
+        return [each.state for each in self.holder.status().handles]

@@ -1,0 +1,348 @@
+"""Completions: fenced, in order per run, at the same time across runs, never cancelled, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hourglass._bridge.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    HandleBroken,
+)
+from hourglass._bridge.holder import Claim, StaleCompletion, Ticket, WorkerNotRegistered
+from hourglass._bridge.service import CompleteActivity
+from hourglass._engine.commands import TaskFailed
+from hourglass.converter import CanceledFailure, Failure, Payload
+from hourglass.errors import ConnectionFailedError, WorkflowNotFoundError
+
+from .scripted import Q, RustPanic, World, activation, attempt, done
+from .virtual_loop import run, settle
+
+
+async def taken(world: World, run_id: str = "run-1") -> Ticket[Any]:
+    world.handle.give(activation(run_id))
+    ticket = await world.holder.poll_activation(Q)
+    ticket.acknowledge()
+    return ticket
+
+
+async def taken_attempt(world: World, token: bytes = b"a-1", **more: Any) -> int:
+    world.handle.give(attempt(token, **more))
+    ticket = await world.holder.poll_activity(Q)
+    ticket.acknowledge()
+    return ticket.generation
+
+
+def test_a_second_completion_is_not_sent() -> None:
+    """Core says ok to it and logs an error, or takes it for a newer activation: it stays here, counted."""
+
+    async def body() -> None:
+        world = await World.started()
+        ticket = await taken(world)
+        await world.holder.complete_activation(ticket, done())
+        with pytest.raises(StaleCompletion):
+            await world.holder.complete_activation(ticket, done())
+        assert world.handle.completions == [done()]
+        assert world.counters.fenced == 1
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_stale_completion_is_not_taken_for_a_newer_activation() -> None:
+    """An evaluator that wakes late cannot answer what came after, though the run is the same."""
+
+    async def body() -> None:
+        world = await World.started()
+        first = await taken(world)
+        await world.holder.complete_activation(first, done())
+        second = await taken(world)
+        with pytest.raises(WorkerNotRegistered):
+            await world.holder.complete_activation(first, done())
+        assert len(world.handle.completions) == 1
+        await world.holder.complete_activation(second.claim, done())
+        assert len(world.handle.completions) == 2
+        await world.holder.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize(("queue", "generation"), [(Q, 7), ("other", 1)])
+def test_another_generation_or_queue_is_refused(queue: str, generation: int) -> None:
+    """The fence is the generation and the token, of the queue that was meant."""
+
+    async def body() -> None:
+        world = await World.started()
+        ticket = await taken(world)
+        await taken_attempt(world)
+        with pytest.raises(WorkerNotRegistered):
+            await world.holder.complete_activation(Claim(queue, generation, ticket.token), done())
+        with pytest.raises(WorkerNotRegistered):
+            await world.holder.complete_activity(queue, generation, ActivityOk(b"a-1"))
+        with pytest.raises(WorkerNotRegistered):
+            world.holder.heartbeat(queue, generation, b"a-1", ())
+        with pytest.raises(WorkerNotRegistered):
+            world.holder.request_eviction(queue, generation, "run-1")
+        assert world.counters.fenced == 2
+        assert (world.handle.completions, world.handle.results, world.handle.beats) == ([], [], [])
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_what_is_gone_says_so() -> None:
+    """After a handle is closed its evaluators and executors hear that nobody is registered."""
+
+    async def body() -> None:
+        world = await World.started()
+        ticket = await taken(world)
+        await world.holder.stop()
+        with pytest.raises(WorkerNotRegistered):
+            await world.holder.complete_activation(ticket, done())
+        with pytest.raises(WorkerNotRegistered):
+            await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
+
+    run(body)
+
+
+def test_completions_of_different_runs_go_at_the_same_time() -> None:
+    """One that waits in the engine holds up no other run."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.gates["run-1"] = asyncio.Event()
+        first, second = await taken(world, "run-1"), await taken(world, "run-2")
+        slow = asyncio.ensure_future(world.holder.complete_activation(first, done("run-1")))
+        await settle()
+        await world.holder.complete_activation(second, done("run-2"))
+        assert not slow.done()
+        world.handle.gates["run-1"].set()
+        await slow
+        assert world.handle.log == ["begin run-1", "begin run-2", "end run-2", "end run-1"]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_completions_of_one_run_go_in_order() -> None:
+    """The next one of a run begins when the one before has returned."""
+
+    async def body() -> None:
+        world = await World.started()
+        gate = world.handle.gates["run-1"] = asyncio.Event()
+        first = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        await settle()
+        second = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        await settle()
+        assert world.handle.log == ["begin run-1"]
+        gate.set()
+        await asyncio.gather(first, second)
+        assert world.handle.log == ["begin run-1", "end run-1", "begin run-1", "end run-1"]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_an_attempts_end_goes_through_while_a_workflows_completion_waits() -> None:
+    """Core may hold a completion until the end of an attempt arrives: that must never be stuck behind it."""
+
+    async def body() -> None:
+        world = await World.started()
+        gate = world.handle.gates["run-1"] = asyncio.Event()
+        generation = await taken_attempt(world)
+        waiting = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        await settle()
+        await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
+        assert world.handle.results == [ActivityOk(b"a-1")]
+        assert not waiting.done()
+        gate.set()
+        await waiting
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_completion_is_not_cancelled_with_its_caller() -> None:
+    """An evaluator may be killed while it completes: the engine gets its answer all the same."""
+
+    async def body() -> None:
+        world = await World.started()
+        gate = world.handle.gates["run-1"] = asyncio.Event()
+        completing = asyncio.ensure_future(world.holder.complete_activation(await taken(world), done()))
+        await settle()
+        completing.cancel()
+        await settle()
+        assert completing.cancelled()
+        gate.set()
+        await settle()
+        assert world.handle.completions == [done()]
+        assert world.handle.cancelled == 0
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_nobody_waits_for_ever_for_a_completion() -> None:
+    """Completing a run that Core does not know never returns: its caller goes on, the call is left alone."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.gates["run-1"] = asyncio.Event()
+        await world.holder.complete_activation(await taken(world), done())
+        assert world.counters.unanswered_completions == 1
+        assert world.handle.calls == 1
+        assert world.handle.cancelled == 0
+        assert world.holder.status().handles[0].calls_in_flight == 1
+        # The next of the same run does not wait behind it for ever either.
+        await world.holder.complete_activation(await taken(world), done())
+        assert world.handle.log.count("begin run-1") == 2
+        world.handle.gates["run-1"].set()
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_refused_completion_fails_its_task() -> None:
+    """A completion that the engine refuses leaves the activation open, so the task is failed instead."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.refusals.append(ValueError("malformed"))
+        await world.holder.complete_activation(await taken(world), done())
+        assert [type(each) for each in world.handle.completions] == [TaskFailed]
+        assert world.counters.refused_completions == 1
+        assert world.counters.recycles == 0
+        await world.holder.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [[HandleBroken("gone")], [RustPanic("oh")], [ValueError("one"), ValueError("two")]],
+    ids=["broken", "panic", "refused twice"],
+)
+def test_a_handle_that_cannot_complete_is_recycled(errors: list[BaseException]) -> None:
+    """Whoever completes hears nothing of it; the queue gets a new handle."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.refusals.extend(errors)
+        await world.holder.complete_activation(await taken(world), done())
+        await settle()
+        assert world.counters.recycles == 1
+        assert world.holder.status().queues[0].generation == 2
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_heartbeats_and_evictions_reach_the_handle() -> None:
+    """They are told at once, and need no answer."""
+
+    async def body() -> None:
+        world = await World.started()
+        generation = await taken_attempt(world)
+        world.holder.heartbeat(Q, generation, b"a-1", (Payload(b"1"),))
+        world.holder.request_eviction(Q, generation, "run-1")
+        assert (world.handle.beats, world.handle.evictions) == ([b"a-1"], ["run-1"])
+        with pytest.raises(WorkerNotRegistered):
+            world.holder.heartbeat(Q, generation, b"unknown", ())
+        await world.holder.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("result", "request_"),
+    [
+        (ActivityOk(b"a-1", Payload(b"1")), CompleteActivity(token=b"a-1", result=Payload(b"1"))),
+        (ActivityFailed(b"a-1", Failure("no")), CompleteActivity(token=b"a-1", failure=Failure("no"))),
+        (
+            ActivityCancelled(b"a-1", Failure("c", CanceledFailure((Payload(b"2"),)))),
+            CompleteActivity(token=b"a-1", cancelled=True, cancelled_details=(Payload(b"2"),)),
+        ),
+    ],
+)
+def test_an_attempts_end_that_is_not_taken_in_time_is_sent_again(
+    result: ActivityResult, request_: CompleteActivity
+) -> None:
+    """In an outage Core loses results without a word: after 5 s they go through the connection too."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.slow_results = asyncio.Event()
+        generation = await taken_attempt(world)
+        await world.holder.complete_activity(Q, generation, result)
+        assert world.engine.connections[0].requests == [request_]
+        assert world.counters.resent == 1
+        world.handle.slow_results.set()
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_sending_again_goes_on_until_a_connection_works() -> None:
+    """A connection that is down is tried again; one that has never heard of the attempt has it already."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.result_errors.append(RuntimeError("not now"))
+        connection = world.engine.connections[0]
+        connection.answers.extend(
+            [
+                ConnectionFailedError("down", status="UNAVAILABLE"),
+                WorkflowNotFoundError("x", status="NOT_FOUND"),
+            ]
+        )
+        generation = await taken_attempt(world)
+        await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
+        assert len(connection.requests) == 2
+        world.handle.open_attempts.clear()
+        await world.holder.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_local"), [(ActivityOk(b"a-1"), True), (ActivityDeferred(b"a-1"), False)]
+)
+def test_what_only_the_handle_knows_is_not_sent_again(result: ActivityResult, is_local: bool) -> None:
+    """A server has never heard of a local activity, and a deferred end is no end."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.slow_results = asyncio.Event()
+        generation = await taken_attempt(world, is_local=is_local)
+        await world.holder.complete_activity(Q, generation, result)
+        assert world.engine.connections[0].requests == []
+        world.handle.slow_results.set()
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_the_end_of_an_attempt_on_a_broken_handle_is_sent_through_the_connection() -> None:
+    """The handle is replaced, and the result is not lost with it."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.result_errors.append(HandleBroken("gone"))
+        generation = await taken_attempt(world)
+        old = world.handle
+        await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
+        old.open_attempts.clear()
+        old.bell.ring()
+        sent = [request for each in world.engine.connections for request in each.requests]
+        assert sent == [CompleteActivity(token=b"a-1")]
+        await settle()
+        assert world.holder.status().queues[0].generation == 2
+        await world.holder.stop()
+
+    run(body)

@@ -1,0 +1,342 @@
+"""The end of a handle: shutdown first, everything answered, finalized with nothing in flight, or left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, HandleBroken
+from hourglass._bridge.holder import StaleCompletion, Ticket
+from hourglass._engine.commands import Succeeded, TaskFailed
+
+from .scripted import Q, RustPanic, World, activation, attempt, done, eviction
+from .virtual_loop import run, settle
+
+
+async def in_work(world: World, *items: Any) -> list[Ticket[Any]]:
+    """Items that were dispatched."""
+    tickets: list[Ticket[Any]] = []
+    for item in items:
+        world.handle.give(item)
+        poll = world.holder.poll_activity if hasattr(item, "token") else world.holder.poll_activation
+        tickets.append(await poll(Q))
+        tickets[-1].acknowledge()
+    return tickets
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time() - 1000
+
+
+def test_shutdown_comes_before_anything_is_failed() -> None:
+    """Failed after the shutdown a task is delivered again at once, before it only after 10 s."""
+
+    async def body() -> None:
+        world = await World.started()
+        asking = asyncio.ensure_future(world.holder.poll_activation(Q))
+        await settle()
+        asking.cancel()
+        world.handle.give(activation())
+        await settle()
+        await world.holder.unregister_worker(Q)
+        await settle()
+        assert world.handle.log == ["shutdown", "begin run-1", "end run-1", "finalize"]
+        assert isinstance(world.handle.completions[0], TaskFailed)
+        assert world.counters.forced_failures == 1
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_evaluators_have_two_seconds() -> None:
+    """What they answer in time counts; what they do not is failed, and their late answer is fenced."""
+
+    async def body() -> None:
+        world = await World.started()
+        quick, slow = await in_work(world, activation("quick"), activation("slow"))
+        await world.holder.unregister_worker(Q)
+        await asyncio.sleep(1.9)
+        await world.holder.complete_activation(quick, done("quick"))
+        assert len(world.handle.completions) == 1
+        await world.holder.stop()
+        assert now() == pytest.approx(2.0)
+        kinds = {each.run_id: type(each) for each in world.handle.completions}
+        assert kinds == {"quick": Succeeded, "slow": TaskFailed}
+        with pytest.raises(StaleCompletion):
+            await world.holder.complete_activation(slow, done("slow"))
+
+    run(body)
+
+
+def test_evictions_are_answered() -> None:
+    """Those that come during the drain, and those that nobody answered: with an empty success, never a failure."""
+
+    async def body() -> None:
+        world = await World.started()
+        await in_work(world, eviction("unanswered"), activation("busy"))
+        world.handle.give(eviction("came-later"))
+        await world.holder.stop()
+        assert {each.run_id: type(each) for each in world.handle.completions} == {
+            "unanswered": Succeeded,
+            "came-later": Succeeded,
+            "busy": TaskFailed,
+        }
+        assert world.counters.forced_failures == 1
+
+    run(body)
+
+
+def test_what_still_comes_is_failed_at_once() -> None:
+    """A task that the engine gives to a handle that drains goes back, for another handle."""
+
+    async def body() -> None:
+        world = await World.started()
+        await in_work(world, activation("held"))
+        await world.holder.recycle(Q, "test")
+        old = world.engine.handles[0]
+        old.give(activation("late"))
+        old.give(attempt(b"late"))
+        await settle()
+        assert [each.run_id for each in old.completions] == ["late"]
+        assert [type(each) for each in old.results] == [ActivityFailed]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_activities_have_the_graceful_period_then_are_told_then_failed() -> None:
+    """When a worker ends its activities may finish; then they are told to stop, and a second later given up."""
+
+    async def body() -> None:
+        world = await World.started(config={"graceful_shutdown": 20.0})
+        await in_work(world, attempt(b"finishes"), attempt(b"stops"), attempt(b"hangs"))
+        await world.holder.unregister_worker(Q)
+        await asyncio.sleep(19)
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"finishes"))
+        assert world.cancels == []
+        await asyncio.sleep(1)
+        await settle()
+        assert world.cancels == [(1, b"stops", "WORKER_SHUTDOWN"), (1, b"hangs", "WORKER_SHUTDOWN")]
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"stops"))
+        await world.holder.stop()
+        assert now() == pytest.approx(21.0)
+        assert [type(each) for each in world.handle.results] == [ActivityOk, ActivityOk, ActivityFailed]
+        assert world.handle.finalized == 1
+
+    run(body)
+
+
+def test_activities_of_a_recycled_handle_may_finish() -> None:
+    """The worker lives on: nobody stops them, though the old engine says that it shuts down."""
+
+    async def body() -> None:
+        world = await World.started()
+        await in_work(world, attempt(b"long"))
+        await world.holder.recycle(Q, "test")
+        old = world.engine.handles[0]
+        old.give(ActivityCancel(b"long", "WORKER_SHUTDOWN"))
+        await asyncio.sleep(1800)
+        assert world.cancels == []
+        assert world.states() == ["draining", "active"]
+        world.holder.heartbeat(Q, 1, b"long", ())
+        assert old.beats == [b"long"]
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"long"))
+        await settle()
+        assert old.finalized == 1
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_cancellation_that_arrives_during_the_drain_is_passed_on() -> None:
+    """No poll loop is there to take it: the holder says it."""
+
+    async def body() -> None:
+        world = await World.started()
+        await in_work(world, attempt(b"long"))
+        await world.holder.recycle(Q, "test")
+        world.engine.handles[0].give(ActivityCancel(b"long", "CANCELLED"))
+        await settle()
+        assert world.cancels == [(1, b"long", "CANCELLED")]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_worker_that_ends_does_not_wait_for_its_recycled_handles() -> None:
+    """Unregistering shortens the patience with older generations too."""
+
+    async def body() -> None:
+        world = await World.started()
+        await in_work(world, attempt(b"long"))
+        await world.holder.recycle(Q, "test")
+        await world.holder.unregister_worker(Q)
+        await world.holder.stop()
+        assert now() == pytest.approx(1.0)
+        assert world.cancels == [(1, b"long", "WORKER_SHUTDOWN")]
+        assert [type(each) for each in world.engine.handles[0].results] == [ActivityFailed]
+
+    run(body)
+
+
+def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
+    """Finalizing waits for completions that the engine has not taken yet."""
+
+    async def body() -> None:
+        world = await World.started()
+        gate = world.handle.gates["run-1"] = asyncio.Event()
+        (ticket,) = await in_work(world, activation())
+        completing = asyncio.ensure_future(world.holder.complete_activation(ticket, done()))
+        await settle()
+        world.handle.open_runs.clear()  # its polls end although the call has not returned
+        await world.holder.unregister_worker(Q)
+        await asyncio.sleep(20)
+        assert world.handle.finalized == 0
+        gate.set()
+        await completing
+        await world.holder.stop()
+        assert world.handle.finalized == 1
+        assert world.counters.abandoned == 0
+
+    run(body)
+
+
+def test_polls_that_do_not_end_are_left_behind() -> None:
+    """A handle that is deaf to its shutdown is abandoned after its limit, counted, and never finalized."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.deaf = True
+        await world.holder.stop()
+        assert now() == pytest.approx(30.0)
+        assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 2)
+        assert world.engine.connections[0].closed == 1
+        assert world.ended == [(Q, 1)]
+
+    run(body)
+
+
+def test_a_call_that_never_returns_is_left_behind() -> None:
+    """It would make finalizing impossible: the handle is abandoned, and the worker ends."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.gates["run-1"] = asyncio.Event()
+        (ticket,) = await in_work(world, activation())
+        completing = asyncio.ensure_future(world.holder.complete_activation(ticket, done()))
+        await world.holder.stop()
+        await completing
+        assert (world.counters.abandoned, world.handle.finalized) == (1, 0)
+
+    run(body)
+
+
+def test_finalizing_that_hangs_is_left_behind() -> None:
+    """On a frozen link it takes longer than anybody waits; a new handle never waits for it."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.hangs_at_the_end = True
+        await world.holder.recycle(Q, "test")
+        await settle()
+        assert world.states() == ["finalizing", "active"]
+        await asyncio.sleep(36)
+        assert world.states() == ["active"]
+        assert world.counters.abandoned == 1
+        await world.holder.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize("error", [HandleBroken("in use"), ValueError("x"), RustPanic("oh")], ids=repr)
+def test_finalizing_that_fails_is_left_behind(error: BaseException) -> None:
+    """Whatever it raises, the drain ends and says that this one did not close."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.error_at_the_end = error
+        await world.holder.stop()
+        assert (world.counters.abandoned, world.counters.closed) == (1, 0)
+
+    run(body)
+
+
+@pytest.mark.parametrize("error", [HandleBroken("gone"), RustPanic("oh")], ids=repr)
+def test_a_shutdown_that_raises_does_not_stop_the_drain(error: BaseException) -> None:
+    """Unregistering still returns, and the rest still happens."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.shutdown_error = error
+        await world.holder.unregister_worker(Q)
+        assert not world.holder.registered(Q)
+        await world.holder.stop()
+        assert world.handle.finalized == 1
+
+    run(body)
+
+
+def test_too_many_left_behind_is_told_once() -> None:
+    """With the sixth what is below is no longer trusted; the count begins again."""
+
+    async def body() -> None:
+        world = await World.started()
+        for number in range(6):
+            world.handle.deaf = True
+            assert world.alarms == 0
+            await world.holder.recycle(Q, str(number))
+            await asyncio.sleep(31)
+        assert world.counters.abandoned == 6
+        assert world.alarms == 1
+        world.handle.deaf = True
+        await world.holder.stop()
+        assert (world.counters.abandoned, world.alarms) == (7, 1)
+
+    run(body)
+
+
+def test_a_callback_that_raises_harms_nobody() -> None:
+    """The drain of the next handle, and of this one, goes on."""
+
+    async def body() -> None:
+        world = World()
+
+        def raises(*_: object) -> None:
+            raise RuntimeError("not my problem")
+
+        world.holder._on_handle_ended = raises
+        await world.holder.start()
+        await world.register()
+        await world.holder.recycle(Q, "test")
+        await world.holder.stop()
+        assert world.counters.closed == 2
+
+    run(body)
+
+
+def test_a_taker_that_dies_during_the_drain_leaves_nothing_open() -> None:
+    """What it had in hand is failed at once, not after the two seconds."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(activation())
+        die = asyncio.Event()
+
+        async def loop() -> None:
+            await world.holder.poll_activation(Q)
+            await die.wait()
+
+        taker = asyncio.ensure_future(loop())
+        await settle()
+        await world.holder.unregister_worker(Q)
+        await settle()
+        assert world.handle.completions == []
+        die.set()
+        await taker
+        await world.holder.stop()
+        assert now() == 0.0
+        assert isinstance(world.handle.completions[0], TaskFailed)
+
+    run(body)

@@ -1,0 +1,119 @@
+"""The life of a handle as a table, and what its end asks for, decided without a loop or a clock."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from hourglass._bridge.handle_life import (
+    LIFE,
+    Deadlines,
+    DrainView,
+    HandleState,
+    Limits,
+    Signal,
+    Step,
+    advance,
+    is_hopeless,
+    next_step,
+)
+from hourglass.errors import (
+    ConnectionFailedError,
+    InternalError,
+    NamespaceNotFoundError,
+    ServiceError,
+    TargetError,
+)
+
+LIMITS = Limits()
+DEADLINES = Deadlines(runs=102.0, stop_activities=110.0, activities=111.0)
+
+
+def view(**more: object) -> DrainView:
+    given: dict[str, object] = {
+        "open_runs": 0,
+        "open_activities": 0,
+        "calls": 0,
+        "polls_ended": False,
+        "told_to_stop": False,
+        "quiet_since": 100.0,
+    }
+    return DrainView(**{**given, **more})  # type: ignore[arg-type]
+
+
+def test_every_state_but_the_last_two_is_left() -> None:
+    """Closed and abandoned are the ends; every other state can be left, and leads to an end."""
+    leaves = {state for state, _ in LIFE}
+    assert leaves == {state for state in HandleState if not state.over}
+    for state in leaves:
+        seen, front = {state}, {state}
+        while front:
+            front = {after for (before, _), after in LIFE.items() if before in front} - seen
+            seen |= front
+        assert HandleState.CLOSED in seen
+        assert HandleState.ABANDONED in seen
+
+
+@pytest.mark.parametrize(
+    ("state", "signal"), [each for each in itertools.product(HandleState, Signal) if each not in LIFE]
+)
+def test_what_is_not_in_the_table_is_our_bug(state: HandleState, signal: Signal) -> None:
+    """A handle that hears what it cannot hear is reported, not silently moved."""
+    with pytest.raises(InternalError):
+        advance(state, signal)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """At once the first time, then 0.2 s, doubled, never more than 10 s, however often it fails."""
+    assert [LIMITS.pause(n) for n in (0, 1, 2, 3)] == [0.0, 0.2, 0.4, 0.8]
+    assert LIMITS.pause(7) == 10.0
+    assert LIMITS.pause(10**9) == 10.0
+
+
+@pytest.mark.parametrize(
+    ("error", "hopeless"),
+    [
+        (TargetError("x"), True),
+        (NamespaceNotFoundError("x", status="NOT_FOUND"), True),
+        (ServiceError("x", status="PERMISSION_DENIED"), True),
+        (ConnectionFailedError("x", status="UNAVAILABLE"), False),
+        (ServiceError("x", status="FAILED_PRECONDITION"), False),
+        (RuntimeError("x"), False),
+    ],
+)
+def test_which_refusals_will_not_pass(error: Exception, hopeless: bool) -> None:
+    """What is wrong with the request stays wrong; what is wrong with the world may pass."""
+    assert is_hopeless(error) is hopeless
+
+
+@pytest.mark.parametrize(
+    ("seen", "now", "expected"),
+    [
+        (view(open_runs=1), 101.0, (Step.WAIT, 102.0)),
+        (view(open_runs=1), 102.0, (Step.FAIL_RUNS, 102.0)),
+        (view(open_runs=1, open_activities=1), 103.0, (Step.FAIL_RUNS, 103.0)),
+        (view(open_runs=1, open_activities=1), 101.0, (Step.WAIT, 102.0)),
+        (view(open_activities=1), 103.0, (Step.WAIT, 110.0)),
+        (view(open_activities=1), 110.0, (Step.STOP_ACTIVITIES, 110.0)),
+        (view(open_activities=1, told_to_stop=True), 110.0, (Step.WAIT, 111.0)),
+        (view(open_activities=1, told_to_stop=True), 111.0, (Step.FAIL_ACTIVITIES, 111.0)),
+        (view(), 101.0, (Step.WAIT, 130.0)),
+        (view(), 130.0, (Step.ABANDON, 130.0)),
+        (view(polls_ended=True), 101.0, (Step.FINALIZE, 101.0)),
+        (view(polls_ended=True, calls=1), 101.0, (Step.WAIT, 130.0)),
+        (view(polls_ended=True, calls=1), 130.0, (Step.ABANDON, 130.0)),
+        (view(polls_ended=True, open_activities=1), 500.0, (Step.STOP_ACTIVITIES, 500.0)),
+    ],
+)
+def test_what_a_draining_handle_needs(seen: DrainView, now: float, expected: tuple[Step, float]) -> None:
+    """Runs get 2 s, activities their own time; then polls and calls must end, or the handle is left behind."""
+    assert next_step(seen, DEADLINES, LIMITS, now) == expected
+
+
+def test_an_end_that_is_asked_for_shortens_a_recycled_drain() -> None:
+    """Of two promises the earlier one holds."""
+    recycled = Deadlines.after(100.0, LIMITS, None)
+    asked = Deadlines.after(200.0, LIMITS, 5.0)
+    both = recycled.sooner(asked)
+    assert both == Deadlines(runs=102.0, stop_activities=205.0, activities=206.0)

@@ -1,0 +1,125 @@
+"""The holder over the engine in memory: real handles, and a worker whose parts die all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
+from hourglass._bridge.service import RunCompleted
+from hourglass._embedded.connection import MemoryConnection, connect_memory
+from hourglass._engine.events import Activation
+from hourglass.converter import Payload
+
+from .loops import STEPS, LoopsOverHolder, outcome, start_workflow
+
+LIMITS = Limits(workflow_grace=0.05, cancel_grace=0.05, drain=5.0, finalize=5.0)
+ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
+
+
+def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await body()
+
+    asyncio.run(limited())
+
+
+def holder_of(connection: MemoryConnection, tables: HandleTables | None = None) -> BridgeHolder:
+    async def same() -> MemoryConnection:
+        return connection  # the engine lives in its connection: there is no other
+
+    return BridgeHolder(same, shared=connection, tables=tables, limits=LIMITS)
+
+
+def test_workflows_run_through_a_holder() -> None:
+    """Polls, completions and a farewell: the plain way, and everything is closed at the end."""
+
+    async def body() -> None:
+        connection = await connect_memory()
+        holder = holder_of(connection)
+        await holder.start()
+        worker = LoopsOverHolder(holder, "q")
+        await worker.start()
+        for number in range(20):
+            await start_workflow(connection, "q", f"w{number}")
+        assert [await outcome(connection, f"w{number}") for number in range(20)] == [ALL] * 20
+        assert worker.executed == 20 * STEPS
+        await worker.stop()
+        counters = holder.status().counters
+        assert (counters["abandoned"], counters["fenced"], counters["closed"]) == (0, 0, 1)
+        await connection.close()
+
+    run(body)
+
+
+def test_nothing_is_lost_when_loops_die_and_handles_are_recycled() -> None:
+    """200 workflows, loops cancelled in every turn, a recycle now and then, and evaluators that never answer."""
+
+    async def body() -> None:
+        rng = random.Random(7)
+        connection = await connect_memory()
+        holder = holder_of(connection)
+        await holder.start()
+        worker = LoopsOverHolder(holder, "q", hang=lambda _: rng.random() < 0.02)
+        await worker.start()
+        ids = [f"w{number}" for number in range(200)]
+        for each in ids:
+            await start_workflow(connection, "q", each)
+        ends = asyncio.gather(*(outcome(connection, each) for each in ids))
+        while not ends.done():
+            for _ in range(40):
+                worker.kill_a_loop(rng.choice(("workflow", "activity")))
+                for _ in range(rng.randrange(4)):
+                    await asyncio.sleep(0)
+            await holder.recycle("q", "chaos")
+            await asyncio.wait({ends}, timeout=0.02)
+        assert await ends == [ALL] * 200
+        assert worker.cancelled_loops > 40
+        await worker.stop()
+        counters = holder.status().counters
+        assert counters["abandoned"] == 0
+        assert counters["closed"] == counters["opened"] == counters["recycles"] + 1
+        await connection.close()
+
+    run(body)
+
+
+def test_a_new_holder_carries_on_where_one_died() -> None:
+    """The holder is thrown away again and again under load; workers register again and every workflow ends."""
+
+    async def body() -> None:
+        connection = await connect_memory()
+        tables = HandleTables()
+        dropped: set[str] = set()
+
+        def hang_once(activation: Activation) -> bool:
+            first = activation.run_id not in dropped and len(dropped) < 10
+            dropped.add(activation.run_id)
+            return first
+
+        ids = [f"w{number}" for number in range(50)]
+        for each in ids:
+            await start_workflow(connection, "q", each)
+        ends = asyncio.gather(*(outcome(connection, each) for each in ids))
+        lives = 0
+        while not ends.done():
+            lives += 1
+            holder = holder_of(connection, tables)
+            await holder.start()
+            worker = LoopsOverHolder(holder, "q", hang=hang_once)
+            await worker.start()
+            await asyncio.wait({ends}, timeout=0.02)
+            if not ends.done():
+                for loop in worker.loops.values():
+                    loop.cancel()
+        assert await ends == [ALL] * 50
+        await worker.stop()
+        assert lives > 1
+        assert tables.records == {}
+        assert tables.counters.abandoned == 0
+        await connection.close()
+
+    run(body)

@@ -1,0 +1,259 @@
+"""Polls belong to the holder: whoever waits for them may die at any instant, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from hourglass._bridge.handle import ActivityCancel, ActivityOk
+from hourglass._bridge.holder import StaleCompletion, Ticket
+from hourglass.converter import Payload
+
+from .scripted import Q, Worker, World, activation, attempt, done
+from .virtual_loop import run, settle
+
+
+def asker(world: World, kind: str = "workflow") -> asyncio.Future[Ticket[Any]]:
+    """Somebody who polls and then dies: its task ends with what it got."""
+    poll = world.holder.poll_activation if kind == "workflow" else world.holder.poll_activity
+    return asyncio.ensure_future(poll(Q))
+
+
+def test_a_cancelled_asker_cancels_no_poll() -> None:
+    """The raw poll goes on and its item goes to the next asker."""
+
+    async def body() -> None:
+        world = await World.started()
+        first = asker(world)
+        await settle()
+        first.cancel()
+        await settle()
+        assert world.handle.polling == 1
+        world.handle.give(activation())
+        assert (await world.holder.poll_activation(Q)).item.run_id == "run-1"
+        assert world.handle.cancelled == 0
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_an_item_that_nobody_waits_for_is_kept_and_known() -> None:
+    """What came while no loop lived is outstanding from that instant, and given to the next asker."""
+
+    async def body() -> None:
+        world = await World.started()
+        first = asker(world)
+        await settle()
+        first.cancel()
+        world.handle.give(activation())
+        await settle()
+        handle = world.holder.status().handles[0]
+        assert (handle.open_runs, handle.activations.kept, handle.activations.in_flight) == (1, 1, False)
+        (await world.holder.poll_activation(Q)).acknowledge()
+        assert world.holder.status().handles[0].activations.kept == 0
+        await world.holder.stop()
+
+    run(body)
+
+
+@pytest.mark.parametrize("turns", range(8))
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+def test_an_item_that_comes_in_the_same_instant_as_a_cancel_is_not_lost(kind: str, turns: int) -> None:
+    """However many turns of the loop lie between the item's arrival and the cancel, the next asker gets it."""
+
+    async def body() -> None:
+        world = await World.started()
+        first = asker(world, kind)
+        await settle()
+        world.handle.give(activation() if kind == "workflow" else attempt())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        ticket = await asker(world, kind)
+        assert ticket.item == (activation() if kind == "workflow" else attempt())
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_taker_that_dies_before_acknowledging_passes_its_item_on() -> None:
+    """The next asker gets the same item under another token, and the dead one's completion does not count."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(activation())
+        dead = await asker(world)
+        ticket = await world.holder.poll_activation(Q)
+        assert ticket.item is dead.item
+        assert ticket.token != dead.token
+        assert dead.acknowledge() is False
+        with pytest.raises(StaleCompletion):
+            await world.holder.complete_activation(dead, done())
+        assert ticket.acknowledge() is True
+        await world.holder.complete_activation(ticket, done())
+        assert world.handle.completions == [done()]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_an_acknowledged_item_is_not_passed_on() -> None:
+    """Once it is dispatched its taker may die: whoever evaluates it has it."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(activation())
+
+        async def loop() -> Ticket[Any]:
+            ticket = await world.holder.poll_activation(Q)
+            ticket.acknowledge()
+            return ticket
+
+        ticket = await asyncio.ensure_future(loop())
+        await settle()
+        assert world.holder.status().handles[0].activations.kept == 0
+        assert world.holder.status().handles[0].open_runs == 1
+        await world.holder.complete_activation(ticket, done())
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_taker_can_be_named() -> None:
+    """Where a process is not one task, its death counts, not the end of the task that polled."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(activation())
+        loop = Worker()
+        ticket = await asyncio.ensure_future(world.holder.poll_activation(Q, taker=loop))
+        await settle()
+        assert world.holder.status().handles[0].activations.in_hand == 1
+        loop.die()
+        assert ticket.acknowledge() is False
+        assert (await world.holder.poll_activation(Q)).item is ticket.item
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_an_item_completed_before_it_was_acknowledged_is_not_passed_on() -> None:
+    """Completing is as good as acknowledging, for activations and attempts."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(activation())
+        world.handle.give(attempt())
+
+        async def hasty() -> None:
+            ticket = await world.holder.poll_activation(Q)
+            await world.holder.complete_activation(ticket, done())
+            other = await world.holder.poll_activity(Q)
+            await world.holder.complete_activity(Q, other.generation, ActivityOk(other.item.token))
+
+        await asyncio.ensure_future(hasty())
+        await settle()
+        handle = world.holder.status().handles[0]
+        assert (handle.activations.kept, handle.activities.kept) == (0, 0)
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_one_raw_poll_serves_all_askers() -> None:
+    """Several who ask get one item each, and never two raw polls of a kind are out."""
+
+    async def body() -> None:
+        world = await World.started()
+
+        async def loop() -> str:
+            ticket = await world.holder.poll_activation(Q)
+            ticket.acknowledge()
+            return ticket.item.run_id
+
+        loops = [asyncio.ensure_future(loop()) for _ in range(3)]
+        await settle()
+        assert world.handle.polling == 1
+        for number in range(3):
+            world.handle.give(activation(f"run-{number}"))
+        assert set(await asyncio.gather(*loops)) == {"run-0", "run-1", "run-2"}
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_cancellations_of_attempts_come_through_the_poll() -> None:
+    """They are items as well, and need no answer."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(attempt())
+        (await world.holder.poll_activity(Q)).acknowledge()
+        world.handle.give(ActivityCancel(b"a-1"))
+        ticket = await world.holder.poll_activity(Q)
+        assert ticket.item == ActivityCancel(b"a-1")
+        ticket.acknowledge()
+        assert world.holder.status().handles[0].open_activities == 1
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_poll_that_somebody_cancels_against_the_rules_is_issued_again() -> None:
+    """Even then the worker does not become one that polls nothing."""
+
+    async def body() -> None:
+        world = await World.started()
+        asking = asker(world)
+        await settle()
+        call = world.tables.records[1].activations.call
+        assert call is not None
+        call.cancel()
+        await settle()
+        assert world.handle.polling == 1
+        world.handle.give(activation())
+        assert (await asking).item.run_id == "run-1"
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_status_shows_when_polls_were_issued_and_returned() -> None:
+    """A watchdog sees a poll that has not returned, and a loop that has not asked."""
+
+    async def body() -> None:
+        world = await World.started()
+        polls = world.holder.status().handles[0].activations
+        assert (polls.last_poll_ns, polls.last_issued_ns, polls.in_flight, polls.waiting) == (0, 0, False, 0)
+        asking = asker(world)
+        await settle()
+        polls = world.holder.status().handles[0].activations
+        assert (polls.in_flight, polls.waiting) == (True, 1)
+        issued = polls.last_issued_ns
+        await asyncio.sleep(7)
+        world.handle.give(activation())
+        await asking
+        polls = world.holder.status().handles[0].activations
+        assert polls.last_issued_ns == issued
+        assert polls.last_poll_ns == issued + 7_000_000_000
+        assert polls.received == 1
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_what_is_shown_carries_no_payloads() -> None:
+    """Tickets, records and status can be logged."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(attempt(arguments=(Payload(b'"secret"'),)))
+        ticket = await world.holder.poll_activity(Q)
+        shown = repr(ticket) + repr(world.holder.status()) + repr(world.tables.records)
+        assert "secret" not in shown
+        await world.holder.stop()
+
+    run(body)

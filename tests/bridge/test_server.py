@@ -1,0 +1,138 @@
+"""The holder over Core and a real Temporal server: what only they can show."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
+from hourglass._bridge.service import RunCompleted
+from hourglass._temporal.connection import TemporalConnection, connect
+from hourglass.converter import Payload
+from hourglass.testing import DevServer
+
+from .loops import STEPS, LoopsOverHolder, harass, outcome, start_workflow
+
+pytestmark = pytest.mark.server
+
+ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
+
+
+def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """A test that takes this long is stuck."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(120):
+            await body()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(limited())
+
+
+def holder_on(
+    server: DevServer, connection: TemporalConnection, tables: HandleTables | None = None
+) -> BridgeHolder:
+    async def fresh() -> TemporalConnection:
+        return await connect(server.target, namespace=server.namespace)
+
+    return BridgeHolder(fresh, shared=connection, tables=tables, limits=Limits(workflow_grace=0.5))
+
+
+def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
+    hourglass_server: DevServer, hourglass_task_queue: str
+) -> None:
+    """200 workflows with loops cancelled at random and recycles under load: none lost, none stuck, no ghost."""
+    queue = hourglass_task_queue
+
+    async def body() -> None:
+        connection = await connect(hourglass_server.target, namespace=hourglass_server.namespace)
+        holder = holder_on(hourglass_server, connection)
+        await holder.start()
+        worker = LoopsOverHolder(holder, queue)
+        await worker.start()
+        chaos = asyncio.ensure_future(harass(worker, random.Random(3), recycle_every=1.0))
+        ids = [f"{queue}-{number}" for number in range(200)]
+
+        async def one(each: str) -> Any:
+            await start_workflow(connection, queue, each)
+            return await outcome(connection, each)
+
+        at_once = asyncio.Semaphore(40)
+
+        async def limited(each: str) -> Any:
+            async with at_once:
+                return await one(each)
+
+        assert await asyncio.gather(*map(limited, ids)) == [ALL] * 200
+        chaos.cancel()
+        await asyncio.gather(chaos, return_exceptions=True)
+        await worker.stop()
+        counters = holder.status().counters
+        assert counters["recycles"] > 0
+        assert counters["abandoned"] == 0
+        assert counters["closed"] == counters["opened"]
+        await connection.close()
+
+    run(body)
+
+
+def test_a_new_holder_carries_on_where_one_died(
+    hourglass_server: DevServer, hourglass_task_queue: str
+) -> None:
+    """The holder is thrown away in the middle of 30 workflows; its handle does not linger and take tasks."""
+    queue = hourglass_task_queue
+
+    async def body() -> None:
+        connection = await connect(hourglass_server.target, namespace=hourglass_server.namespace)
+        tables = HandleTables()
+        first = holder_on(hourglass_server, connection, tables)
+        await first.start()
+        dying = LoopsOverHolder(first, queue)
+        await dying.start()
+        ids = [f"{queue}-{number}" for number in range(30)]
+        for each in ids:
+            await start_workflow(connection, queue, each)
+        while not dying.executed:  # noqa: ASYNC110 - until it is in the middle of it
+            await asyncio.sleep(0)
+        for loop in dying.loops.values():
+            loop.cancel()
+        second = holder_on(hourglass_server, connection, tables)
+        await second.start()
+        worker = LoopsOverHolder(second, queue)
+        await worker.start()
+        assert await asyncio.gather(*(outcome(connection, each) for each in ids)) == [ALL] * 30
+        await worker.stop()
+        assert tables.counters.takeovers == 1
+        assert (tables.counters.abandoned, tables.counters.closed) == (0, 2)
+        await connection.close()
+
+    run(body)
+
+
+def test_an_idle_queue_closes_cleanly_and_can_be_served_again(hourglass_server: DevServer) -> None:
+    """Unregistering a handle that never had work, and registering the same queue on the same connection."""
+    queue = f"idle-{uuid.uuid4().hex[:8]}"
+
+    async def body() -> None:
+        connection = await connect(hourglass_server.target, namespace=hourglass_server.namespace)
+        holder = holder_on(hourglass_server, connection)
+        await holder.start()
+        for number in range(2):
+            worker = LoopsOverHolder(holder, queue)
+            await worker.start()
+            await start_workflow(connection, queue, f"{queue}-{number}")
+            assert await outcome(connection, f"{queue}-{number}") == ALL
+            await holder.unregister_worker(queue)
+            await asyncio.gather(*worker.loops.values())
+        await holder.stop()
+        counters = holder.status().counters
+        assert (counters["opened"], counters["closed"]) == (2, 2)
+        await connection.close()
+
+    run(body)

@@ -1,0 +1,205 @@
+"""Deterministic facts: time, randomness, ids, patches, info and the quiet logger."""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass._engine.commands import SetPatchMarker
+from hourglass._engine.events import PatchNoticed, SeedChanged
+from hourglass.errors import NotInWorkflowError
+
+from .acts import work
+from .conftest import Drive
+from .driver import EPOCH, SECOND, brief
+
+
+def test_time_stands_still_within_an_activation(drive: Drive) -> None:
+    """`now`, `time` and `time_ns` tell the activation's time, exactly, and move only between activations."""
+
+    @workflow.defn
+    def run() -> list[Any]:
+        first = [workflow.time_ns(), workflow.time(), workflow.now().isoformat()]
+        same = workflow.time_ns() == first[0]
+        work("x")
+        return [first, same, workflow.time_ns()]
+
+    d = drive(run)
+    d.begin()
+    d.send(d.done("work"), timestamp_ns=EPOCH + 5 * SECOND + 123_456_789)
+    moment = datetime.fromtimestamp(EPOCH // SECOND, timezone.utc).isoformat()
+    assert d.result == [[EPOCH, EPOCH / 1e9, moment], True, EPOCH + 5 * SECOND + 123_456_789]
+
+
+def test_now_does_not_round(drive: Drive) -> None:
+    """Microseconds survive, which a float of seconds would lose."""
+
+    @workflow.defn
+    def run() -> int:
+        return workflow.now().microsecond
+
+    d = drive(run)
+    d.send(d.started, timestamp_ns=EPOCH + 999_999_001)
+    assert d.result == 999_999
+
+
+def test_randomness_is_temporalios(drive: Drive) -> None:
+    """The generator of the run's seed, and UUIDs drawn from it big-endian, version 4: the same as in temporalio."""
+
+    @workflow.defn
+    def run() -> list[Any]:
+        return [workflow.random().random(), str(workflow.uuid4()), workflow.random().randint(0, 99)]
+
+    d = drive(run, seed=4711)
+    d.begin()
+    generator = random.Random(4711)
+    first = generator.random()
+    drawn = uuid.UUID(bytes=generator.getrandbits(128).to_bytes(16, "big"), version=4)
+    assert d.result == [first, str(drawn), generator.randint(0, 99)]
+
+
+def test_a_reset_changes_the_seed(drive: Drive) -> None:
+    """Randomness goes on from the new seed, from that activation on."""
+
+    @workflow.defn
+    def run() -> list[float]:
+        first = workflow.random().random()
+        work("x")
+        return [first, workflow.random().random()]
+
+    d = drive(run, seed=1)
+    d.begin()
+    d.send(SeedChanged(2), d.done("work"))
+    assert d.result == [random.Random(1).random(), random.Random(2).random()]
+
+
+def test_info_tells_who_and_where(drive: Drive) -> None:
+    """Ids, type, queue and the facts of the current activation."""
+
+    @workflow.defn
+    def run() -> list[Any]:
+        info = workflow.info()
+        work("x")
+        later = workflow.info()
+        return [
+            info.workflow_id,
+            info.run_id,
+            info.workflow_type,
+            info.task_queue,
+            info.attempt,
+            info.first_execution_run_id,
+            info.parent_workflow_id,
+            info.history_length,
+            later.history_length,
+            later.is_continue_as_new_suggested,
+        ]
+
+    d = drive(run)
+    d.begin()
+    d.send(d.done("work"), continue_as_new_suggested=True)
+    assert d.result == ["workflow-1", "run-1", "run", "default", 1, "run-1", None, 3, 6, True]
+
+
+def test_facts_need_a_workflow() -> None:
+    """Outside a workflow there is nothing to tell; `in_workflow` says so."""
+    for fact in (workflow.now, workflow.time, workflow.uuid4, workflow.random, workflow.info, workflow.is_replaying):
+        with pytest.raises(NotInWorkflowError):
+            fact()
+    assert workflow.in_workflow() is False
+
+
+# --- patches ----------------------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def patched() -> str:
+    """Takes the new way if it may."""
+    first = workflow.patched("new")
+    again = workflow.patched("new")
+    assert first == again
+    work("new" if first else "old")
+    return "new" if workflow.patched("new") else "old"
+
+
+def test_new_runs_take_the_new_way_and_record_it_once(drive: Drive) -> None:
+    """The marker goes before the command that it governs, once for each patch."""
+    d = drive(patched)
+    assert d.begin()[0] == SetPatchMarker("new")
+    assert d.activities == ["work"]
+    d.send(d.done("work"))
+    assert d.result == "new"
+
+
+def test_a_history_without_the_marker_takes_the_old_way(drive: Drive) -> None:
+    """Replaying a run that was begun before the patch; the answer stays the same when it is live again."""
+    d = drive(patched)
+    assert brief(d.send(d.started, is_replaying=True)) == ["work(old)"]
+    d.send(d.done("work"), is_replaying=False)
+    assert d.result == "old"
+
+
+def test_a_history_with_the_marker_takes_the_new_way(drive: Drive) -> None:
+    """The marker is told of before anything runs."""
+    d = drive(patched)
+    commands = d.send(PatchNoticed("new"), d.started, is_replaying=True)
+    assert brief(commands) == ["SetPatchMarker", "work(new)"]
+
+
+def test_a_deprecated_patch_is_marked_so(drive: Drive) -> None:
+    """`deprecate_patch` records that the old way is gone."""
+
+    @workflow.defn
+    def run() -> None:
+        workflow.deprecate_patch("new")
+
+    d = drive(run)
+    assert d.begin()[0] == SetPatchMarker("new", True)
+
+
+# --- the logger -------------------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def chatty() -> None:
+    """Says what it does."""
+    workflow.logger.info("begun")
+    work("x")
+    workflow.logger.info("done")
+
+
+def test_the_logger_tells_who_speaks(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    """Records carry the workflow's type and ids."""
+    caplog.set_level(logging.INFO, "hourglass.workflow")
+    d = drive(chatty, shadow=False)
+    d.begin()
+    assert "begun" in caplog.messages[0]
+    assert caplog.records[0].hourglass_workflow == {  # type: ignore[attr-defined]
+        "workflow_id": "workflow-1",
+        "run_id": "run-1",
+        "workflow_type": "chatty",
+    }
+
+
+def test_the_logger_is_quiet_when_replaying(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    """What was said when it happened is not said again when history is replayed."""
+    caplog.set_level(logging.INFO, "hourglass.workflow")
+    d = drive(chatty, shadow=False)
+    d.send(d.started, is_replaying=True)
+    d.send(d.done("work"))
+    assert [message.split()[0] for message in caplog.messages] == ["done"]
+
+
+def test_the_logger_is_quiet_when_fibers_are_rebuilt(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    """Re-execution of the journal says nothing; what is new is said."""
+    caplog.set_level(logging.INFO, "hourglass.workflow")
+    d = drive(chatty, shadow=False)
+    d.begin()
+    d.run.drop()
+    d.send(d.done("work"))
+    assert [message.split()[0] for message in caplog.messages] == ["begun", "done"]

@@ -1,0 +1,123 @@
+"""I9: what the evaluator does in the order of things is flagged in the history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass._engine.commands import Succeeded
+from hourglass.workflow import Channel
+
+from .acts import charge
+from .conftest import Drive
+from .driver import Driver, brief, cancel, signal
+
+inbox: Channel[int] = Channel("inbox", int)
+
+
+def used(d: Driver) -> list[tuple[int, ...]]:
+    """The flags of each completion."""
+    return [completion.used_flags for completion in d.completions if isinstance(completion, Succeeded)]
+
+
+@workflow.defn
+def two_steps() -> None:
+    """Two activities."""
+    charge("a")
+    charge("b")
+
+
+def test_the_first_completion_carries_our_flag(drive: Drive) -> None:
+    """1000, once, in the completion of the first task of a run that we begin."""
+    d = drive(two_steps)
+    d.begin()
+    d.finish(lambda *_: "")
+    assert used(d) == [(1000,), (), ()]
+
+
+def test_a_foreign_history_is_not_claimed(drive: Drive) -> None:
+    """Replaying a run that another SDK began, and going on live afterwards, does not set it."""
+    d = drive(two_steps)
+    d.send(d.started, is_replaying=True)
+    d.send(d.done("charge", ""), is_replaying=True)
+    d.send(d.done("charge", ""), is_replaying=False)
+    assert used(d) == [(), (), ()]
+
+
+def test_our_own_history_is_known_again(drive: Drive) -> None:
+    """On replay the flag comes with the history, and what it stands for holds."""
+
+    @workflow.defn
+    def late() -> None:
+        workflow.update(name="late")(lambda: None)
+        workflow.sleep(1)
+
+    from .driver import update
+
+    d = drive(late, replaying=True, flags=(1000,))
+    assert brief(d.begin(update("late"))) == ["timer 1", "AcceptUpdate", "CompleteUpdate"]
+
+
+def test_a_cancel_that_beats_a_result_is_flagged(drive: Drive) -> None:
+    """temporalio's flag 1, recorded in the completion in which it mattered."""
+
+    @workflow.defn
+    def run() -> None:
+        charge("a")
+
+    d = drive(run)
+    d.begin()
+    d.send(d.done("charge", ""), cancel())
+    assert d.was_cancelled
+    assert 1 in used(d)[-1]
+
+
+@pytest.mark.parametrize(("flags", "ends"), [((), "CompleteRun"), ((1,), "CancelRun")])
+def test_replay_follows_the_recorded_behaviour(drive: Drive, flags: tuple[int, ...], ends: str) -> None:
+    """A history without flag 1 keeps the result, one with it the cancellation."""
+
+    @workflow.defn
+    def run() -> None:
+        charge("a")
+
+    d = drive(run, replaying=True, flags=flags)
+    d.begin()
+    assert brief(d.send(d.done("charge", ""), cancel()))[-1] == ends
+    assert used(d) == [(), ()]
+
+
+def test_a_single_batch_is_honoured(drive: Drive) -> None:
+    """temporalio's flag 2: all events are applied before anything runs, so a timer is not given up by a message."""
+
+    @workflow.defn
+    def run() -> list[Any]:
+        try:
+            return [inbox.receive(timeout=5)]
+        except TimeoutError:
+            return ["late"]
+
+    plain, single = drive(run), drive(run, flags=(2,))
+    for d in (plain, single):
+        d.begin()
+    assert brief(plain.send(signal("inbox", 1), plain.fired())) == ["cancel timer 1", "CompleteRun"]
+    assert "cancel timer 1" not in brief(single.send(signal("inbox", 1), single.fired()))
+
+
+def test_flags_survive_a_re_execution(drive: Drive) -> None:
+    """Rebuilding the fibers does not send a flag twice, and does not forget it."""
+
+    @workflow.defn
+    def run() -> None:
+        try:
+            charge("a")
+        except workflow.Cancelled:
+            charge("b")
+
+    d = drive(run)
+    d.begin()
+    d.send(d.done("charge", ""), cancel())
+    d.run.drop()
+    d.send(d.done("charge", ""))
+    assert used(d) == [(1000,), (1, 1000), ()]

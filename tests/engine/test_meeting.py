@@ -1,0 +1,162 @@
+"""I7: a cancellation and a result meet in one activation: the cancellation wins, whichever is listed first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass._engine import operations
+from hourglass._engine.commands import ScheduleActivity, StartChildWorkflow
+from hourglass._engine.events import AnyEvent, ChildCompleted, ChildStarted, ExternalSignalResolved
+from hourglass._engine.commands import SignalExternalWorkflow
+from hourglass.workflow import Channel
+
+from .acts import charge, refund
+from .conftest import Drive
+from .driver import Driver, brief, cancel, encode, signal
+
+inbox: Channel[int] = Channel("inbox", int)
+
+
+def child() -> Any:
+    """A child's result."""
+    command = StartChildWorkflow(seq=0, workflow_id="c", workflow_type="child")
+    return operations.start_child(command, str).result()
+
+
+def tell() -> None:
+    """A signal to another workflow."""
+    operations.signal_external(SignalExternalWorkflow(seq=0, workflow_id="o", signal_name="hello"))
+
+
+def ready_flag() -> Any:
+    """A condition that an activity's end makes true."""
+    box: list[str] = []
+    workflow.spawn(lambda: box.append(charge("a")))
+    workflow.wait_condition(lambda: box)
+    return box[0]
+
+
+def ready_flag_in_time() -> Any:
+    """The same with a timeout."""
+    box: list[str] = []
+    workflow.spawn(lambda: box.append(charge("a")))
+    workflow.wait_condition(lambda: box, timeout=99)
+    return box[0]
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[Driver], list[AnyEvent]]]] = {
+    "activity": (lambda: charge("a"), lambda d: [d.done("charge", "A")]),
+    "local activity": (lambda: charge.local("a"), lambda d: [d.done("charge", "A")]),
+    "failed activity": (lambda: charge("a"), lambda d: [d.failed("charge")]),
+    "timer": (lambda: workflow.sleep(5), lambda d: [d.fired()]),
+    "task": (lambda: workflow.spawn(charge, "a").result(), lambda d: [d.done("charge", "A")]),
+    "gather": (
+        lambda: workflow.gather(charge.start("a"), charge.start("b")),
+        lambda d: [d.done(1, "A"), d.done(2, "B")],
+    ),
+    "wait": (lambda: workflow.wait([charge.start("a")]), lambda d: [d.done("charge", "A")]),
+    "condition": (ready_flag, lambda d: [d.done("charge", "A")]),
+    "condition with timeout": (ready_flag_in_time, lambda d: [d.done("charge", "A")]),
+    "condition that times out": (
+        lambda: workflow.wait_condition(lambda: False, timeout=5),
+        lambda d: [d.fired()],
+    ),
+    "receive that times out": (lambda: inbox.receive(timeout=5), lambda d: [d.fired()]),
+    "child": (child, lambda d: [ChildCompleted(1, encode("C"))]),
+}
+
+
+@pytest.mark.parametrize("cancel_first", [True, False], ids=["cancel first", "result first"])
+@pytest.mark.parametrize("kind", CASES)
+def test_the_cancellation_wins(drive: Drive, kind: str, cancel_first: bool) -> None:
+    """The body sees `Cancelled`, not the result, and its clean-up runs."""
+    wait, answer = CASES[kind]
+
+    @workflow.defn
+    def run() -> str:
+        try:
+            wait()
+        except workflow.Cancelled:
+            refund("o1")
+            raise
+        return "the result won"
+
+    d = drive(run)
+    d.begin()
+    if kind == "child":
+        d.send(ChildStarted(1, "run"))
+    events: list[AnyEvent] = [*answer(d), cancel()]
+    d.send(*(reversed(events) if cancel_first else events))
+    while d.owed:
+        d.send()
+    assert d.activities == ["refund"], d.terminal
+    d.send(d.done("refund", ""))
+    assert d.was_cancelled
+
+
+def test_a_message_and_a_cancellation(drive: Drive) -> None:
+    """Messages are handled before anything else of an activation: the one who receives gets it, and is cancelled next."""
+
+    @workflow.defn
+    def run() -> int:
+        got = inbox.receive()
+        try:
+            workflow.sleep(5)
+        except workflow.Cancelled:
+            return got
+        return 0
+
+    d = drive(run)
+    d.begin()
+    d.send(cancel(), signal("inbox", 7))
+    assert d.result == 7
+
+
+def test_the_result_of_a_signal_to_another_workflow_and_a_cancellation(drive: Drive) -> None:
+    """The cancellation is not lost, though the signal cannot be taken back any more."""
+
+    @workflow.defn
+    def run() -> str:
+        try:
+            tell()
+            workflow.sleep(5)
+        except workflow.Cancelled:
+            return "saw it"
+        return "lost"
+
+    d = drive(run)
+    d.begin()
+    d.send(ExternalSignalResolved(1), cancel())
+    while d.terminal is None and d.timers:
+        d.send(d.fired())
+    assert d.result == "saw it"
+
+
+def test_a_closed_run_says_nothing_more(drive: Drive) -> None:
+    """A fiber that reacts after the body has returned is muted: later activations yield no commands."""
+
+    @workflow.defn
+    def run() -> str:
+        def side() -> None:
+            try:
+                charge("side")
+            finally:
+                refund("side")
+
+        task = workflow.spawn(side)
+        workflow.sleep(1)
+        task.cancel()
+        return "done"
+
+    d = drive(run)
+    d.begin()
+    first = d.send(d.fired())
+    assert brief(first)[0] == "CompleteRun"
+    assert not any(isinstance(command, ScheduleActivity) for command in first)
+    assert d.send() == ()
+    assert d.send(signal("anything")) == ()
+    assert d.send(cancel()) == ()

@@ -1,0 +1,341 @@
+"""Supervisors whose children come and go, and thousands of temporary tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from hourglass._supervision import (
+    ChildSpec,
+    Context,
+    Down,
+    DynamicSupervisor,
+    IntensityExceeded,
+    NoSuchChild,
+    NotRunning,
+    SpecError,
+    StartFailed,
+    State,
+    Supervisor,
+    TaskSupervisor,
+    Tree,
+)
+
+from .world import Boom, World, on_both_loops, run_in_world
+
+
+async def grown(world: World, **options: float) -> tuple[Tree, DynamicSupervisor]:
+    """A tree with a dynamic supervisor, `Pool`."""
+    pool = DynamicSupervisor(**options)  # type: ignore[arg-type]
+    return await world.start(pool.as_child("Pool")), pool
+
+
+@on_both_loops
+async def test_children_come_and_go(world: World) -> None:
+    """`start_child` gives the running process, `terminate_child` stops it in order, `children` lists them."""
+    tree, pool = await grown(world)
+    process = await pool.start_child(world.worker("a"))
+    assert (process.value, process.state) == ("a", State.RUNNING)
+    await pool.start_child(world.worker("b"))
+    assert tree.paths() == ["App", "App/Pool", "App/Pool/a", "App/Pool/b"]
+    await pool.terminate_child("a")
+    assert [view.id for view in pool.children()] == ["b"]
+    assert world.log == ["+a", "+b", "-a"]
+
+
+@on_both_loops
+async def test_ids_are_unique_and_known(world: World) -> None:
+    """A second child of an id and an unknown id are refused; after the end of the first its id is free."""
+    _, pool = await grown(world)
+    await pool.start_child(world.worker("a"))
+    with pytest.raises(SpecError, match="App/Pool has a child 'a' already"):
+        await pool.start_child(world.worker("a"))
+    with pytest.raises(NoSuchChild, match="App/Pool has no child 'b'"):
+        await pool.terminate_child("b")
+    await pool.terminate_child("a")
+    await pool.start_child(world.worker("a"))
+
+
+@on_both_loops
+async def test_a_bad_spec_is_refused(world: World) -> None:
+    """A dynamic child's spec is checked like any other."""
+    _, pool = await grown(world)
+    with pytest.raises(SpecError, match="restart must be one of"):
+        await pool.start_child(ChildSpec("a", world.body("a"), "never"))  # type: ignore[arg-type]
+
+
+@on_both_loops
+async def test_each_is_restarted_by_itself(world: World) -> None:
+    """A crash restarts the one child; its siblings do not notice."""
+    tree, pool = await grown(world)
+    a, b = [await pool.start_child(world.worker(id)) for id in "ab"]
+    await world.crash("App/Pool/a")
+    assert not a.alive
+    assert b.alive
+    assert tree.find("App/Pool/a").state is State.RUNNING
+    assert [(view.id, view.restarts) for view in pool.children()] == [("a", 1), ("b", 0)]
+
+
+@on_both_loops
+async def test_children_that_are_not_restarted_are_forgotten(world: World) -> None:
+    """A transient child that ended normally and a temporary one that crashed leave no trace."""
+    _, pool = await grown(world)
+    await pool.start_child(world.worker("a", restart="transient"))
+    await pool.start_child(world.worker("b", restart="temporary"))
+    await world.finish("App/Pool/a")
+    await world.crash("App/Pool/b")
+    assert pool.children() == ()
+
+
+@on_both_loops
+async def test_a_failed_first_start_is_the_callers(world: World) -> None:
+    """A child that does not start is not kept, not restarted and not counted; its id is free at once."""
+    tree, pool = await grown(world, max_restarts=0)
+    world.refusals["a"] = 2
+    for _ in range(2):
+        with pytest.raises(StartFailed) as caught:
+            await pool.start_child(world.worker("a"))
+        assert isinstance(caught.value.__cause__, Boom)
+    await pool.start_child(world.worker("a"))
+    assert tree.paths() == ["App", "App/Pool", "App/Pool/a"]
+
+
+@on_both_loops
+async def test_failing_restarts_escalate(world: World) -> None:
+    """Restarts that fail to start count; one too many fails the supervisor, which comes back empty."""
+    tree, pool = await grown(world, max_restarts=2)
+    await pool.start_child(world.worker("a"))
+    await pool.start_child(world.worker("b"))
+    before = tree.find("App/Pool")
+    world.refusals["a"] = 5
+    await world.crash("App/Pool/a")
+    assert before.exit is not None
+    assert isinstance(before.exit.error, IntensityExceeded)
+    assert world.log == ["+a", "+b", "-a", "+a", "-a", "+a", "-a", "-b"]
+    assert tree.paths() == ["App", "App/Pool"]
+    assert pool.children() == ()
+
+
+@on_both_loops
+async def test_backoff_of_a_dynamic_child(world: World) -> None:
+    """A dynamic child waits out its back-off; ending it meanwhile ends the waiting."""
+    tree, pool = await grown(world, max_restarts=0)
+    for id in "ab":
+        await pool.start_child(world.worker(id, backoff=(1.0, 8.0)))
+        await world.crash(f"App/Pool/{id}")
+    assert [view.state for view in pool.children()] == ["waiting", "waiting"]
+    await pool.terminate_child("b")
+    await world.advance(1.0)
+    assert tree.paths() == ["App", "App/Pool", "App/Pool/a"]
+
+
+@on_both_loops
+async def test_a_pause_that_ends_as_the_child_is_ended(world: World) -> None:
+    """A child that is ended in the instant in which its pause is over does not come back."""
+    tree, pool = await grown(world)
+    await pool.start_child(world.worker("a", backoff=(1.0, 1.0)))
+    await world.crash("App/Pool/a")
+    assert world.clock.fire_next(1.0)
+    await pool.terminate_child("a")
+    await world.settle()
+    assert tree.paths() == ["App", "App/Pool"]
+
+
+@on_both_loops
+async def test_starts_do_not_wait_for_one_another(world: World) -> None:
+    """A child that takes its time to start keeps nobody else from starting, nor from being restarted."""
+    _, pool = await grown(world)
+    ready = asyncio.Event()
+
+    async def slow(context: Context) -> None:
+        await ready.wait()
+        await context.started()
+        await asyncio.Event().wait()
+
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", slow)))
+    await world.settle()
+    await pool.start_child(world.worker("b"))
+    await world.crash("App/Pool/b")
+    assert [(view.id, view.state) for view in pool.children()] == [("slow", "starting"), ("b", "running")]
+    ready.set()
+    assert (await starting).state is State.RUNNING
+
+
+@on_both_loops
+async def test_start_during_stop(world: World) -> None:
+    """While a supervisor stops, and after, starts are refused and nothing new runs; before, too."""
+    pool, tasks = DynamicSupervisor(), TaskSupervisor()
+    with pytest.raises(NotRunning, match="has not been started"):
+        await pool.start_child(world.worker("early"))
+    tree = await world.start(pool.as_child("Pool"), tasks.as_child("Tasks"))
+    finish = asyncio.Event()
+
+    async def slow(context: Context) -> None:
+        context.on_terminate(finish.wait)
+        await context.started()
+        await asyncio.Event().wait()
+
+    await pool.start_child(ChildSpec("slow", slow))
+    stopping = asyncio.ensure_future(tree.stop())
+    await world.settle()
+    with pytest.raises(NotRunning, match="App/Pool is stopping"):
+        await pool.start_child(world.worker("late"))
+    with pytest.raises(NotRunning, match="App/Tasks is dead"):
+        tasks.spawn(asyncio.Event().wait)
+    finish.set()
+    await stopping
+    with pytest.raises(NotRunning, match="App/Pool is dead"):
+        await pool.start_child(world.worker("late"))
+    assert world.log == []
+
+
+@on_both_loops
+async def test_terminating_a_child_that_is_starting(world: World) -> None:
+    """Who ends a child in its start lets the start fail."""
+    _, pool = await grown(world)
+
+    async def never(context: Context) -> None:
+        await asyncio.Event().wait()
+
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("n", never)))
+    await world.settle()
+    await pool.terminate_child("n")
+    with pytest.raises(StartFailed, match="App/Pool/n did not start: shutdown"):
+        await starting
+
+
+@on_both_loops
+async def test_a_caller_that_gives_up_does_not_take_the_child_along(world: World) -> None:
+    """Cancelling `start_child` leaves the child to its supervisor."""
+    tree, pool = await grown(world)
+    ready = asyncio.Event()
+
+    async def slow(context: Context) -> None:
+        await ready.wait()
+        await context.started()
+        await asyncio.Event().wait()
+
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", slow)))
+    await world.settle()
+    starting.cancel()
+    await world.settle()
+    ready.set()
+    await world.settle()
+    assert tree.find("App/Pool/slow").state is State.RUNNING
+
+
+@on_both_loops
+async def test_dynamic_children_are_stopped_at_the_same_time(world: World) -> None:
+    """Ten children that each use up their limit take one limit together, not ten."""
+    tree, pool = await grown(world)
+
+    async def stubborn(context: Context) -> None:
+        await context.started()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    for number in range(10):
+        await pool.start_child(ChildSpec(f"s{number}", stubborn, shutdown=2.0))
+    stopping = asyncio.ensure_future(tree.stop())
+    await world.advance(2.0)
+    assert stopping.done()
+
+
+@on_both_loops
+async def test_one_object_runs_in_one_place(world: World) -> None:
+    """The same dynamic supervisor cannot be in a tree twice."""
+    pool = DynamicSupervisor()
+    with pytest.raises(StartFailed) as caught:
+        await world.start(pool.as_child("One"), pool.as_child("Two"))
+    assert caught.value.__cause__ is not None
+    assert "the same supervisor runs as App/One" in str(caught.value.__cause__.__cause__)
+
+
+@on_both_loops
+async def test_survivors_do_not_notice(world: World) -> None:
+    """A task that crashes and one that is killed change nothing for the others, and are reported; good ends are not."""
+    tasks = TaskSupervisor()
+    tree = await world.grow(tasks.as_child("Tasks"))
+    go = asyncio.Event()
+
+    async def fail() -> None:
+        raise Boom
+
+    async def wait() -> str:
+        await go.wait()
+        return "done"
+
+    waiting, failing, doomed = tasks.spawn(wait), tasks.spawn(fail), tasks.spawn(wait)
+    down: list[Down] = []
+    failing.monitor(down.append)
+    doomed.kill()
+    await world.settle()
+    assert [each.exit.kind for each in down] == ["crash"]
+    assert len(tasks) == 1
+    go.set()
+    assert await waiting.wait_result() == "done"
+    assert world.reported("exited") == [doomed.path, failing.path]
+    assert tree.paths() == ["Tasks"]
+
+
+@on_both_loops
+async def test_a_task_must_be_a_coroutine_function(world: World) -> None:
+    """What gives no coroutine is refused when it is spawned."""
+    tasks = TaskSupervisor()
+    await world.grow(tasks.as_child("Tasks"))
+    with pytest.raises(SpecError, match="must be a coroutine function"):
+        tasks.spawn(lambda: None)  # type: ignore[arg-type, return-value]
+    assert len(tasks) == 0
+
+
+@on_both_loops
+async def test_tasks_outlive_a_crash_elsewhere(world: World) -> None:
+    """Tasks under their own supervisor survive the restart of the subsystem next to it."""
+    tasks = TaskSupervisor()
+    subsystem = Supervisor("rest_for_one", [world.worker("holder"), world.worker("worker")])
+    tree = await world.start(subsystem.as_child("Subsystem"), tasks.as_child("Tasks"))
+    task = tasks.spawn(asyncio.Event().wait)
+    tree.kill("App/Subsystem")
+    await world.settle()
+    assert task.alive
+    assert tree.find("App/Subsystem/worker").state is State.RUNNING
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_ten_thousand_temporary_tasks(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Ten thousand tasks live side by side, each ends in its own way, and the rest are stopped together."""
+    # Not in debug mode, which records a stack for each of them.
+    run_in_world(_ten_thousand_tasks, new_loop)
+
+
+async def _ten_thousand_tasks(world: World) -> None:
+    tasks = TaskSupervisor()
+    tree = await world.grow(tasks.as_child("Tasks"))
+    gates = [asyncio.Event() for _ in range(10_000)]
+
+    async def work(number: int) -> int:
+        await gates[number].wait()
+        if number % 3 == 0:
+            raise Boom
+        return number
+
+    handles = [tasks.spawn(work, number) for number in range(10_000)]
+    await world.settle()
+    assert len(tasks) == len(tree.paths()) - 1 == 10_000
+    assert "… and 9980 more" in tree.render()
+    for gate in gates[:5000]:
+        gate.set()
+    for handle in handles[5000:7000]:
+        handle.kill()
+    await world.settle()
+    assert len(tasks) == 3000
+    ended = [handle.exit.kind for handle in handles[:5000] if handle.exit]
+    assert (ended.count("normal"), ended.count("crash")) == (3333, 1667)
+    await tree.stop()
+    assert {handle.exit.kind for handle in handles[7000:] if handle.exit} == {"shutdown"}

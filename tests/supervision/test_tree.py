@@ -1,0 +1,209 @@
+"""Looking at a running tree, and what it reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from hourglass._supervision import (
+    DynamicSupervisor,
+    NoSuchChild,
+    Report,
+    Reports,
+    StartFailed,
+    Supervisor,
+    Tree,
+    start_tree,
+)
+from hourglass._supervision.exits import KILLED, crash
+
+from .world import Boom, World, on_both_loops
+
+
+async def grown(world: World) -> tuple[Tree, DynamicSupervisor]:
+    pool = DynamicSupervisor()
+    inner = Supervisor(
+        "rest_for_one", [world.worker("Runtime"), world.worker("Holder"), pool.as_child("Pool")]
+    )
+    tree = await world.start(
+        inner.as_child("Subsystem"),
+        world.worker("Lanes", restart="temporary"),
+        world.worker("Slow", backoff=(9, 9)),
+    )
+    await pool.start_child(world.worker("default"))
+    return tree, pool
+
+
+@on_both_loops
+async def test_paths_list_the_living_in_order(world: World) -> None:
+    """`paths` names every living process, parents first, in order of start."""
+    tree, _ = await grown(world)
+    assert tree.paths() == [
+        "App",
+        "App/Subsystem",
+        "App/Subsystem/Runtime",
+        "App/Subsystem/Holder",
+        "App/Subsystem/Pool",
+        "App/Subsystem/Pool/default",
+        "App/Lanes",
+        "App/Slow",
+    ]
+    await tree.stop()
+    assert tree.paths() == []
+
+
+@on_both_loops
+async def test_render_draws_states_and_restarts(world: World) -> None:
+    """The drawing shows who is where, in which state and how often restarted, the ended and the waiting included."""
+    tree, _ = await grown(world)
+    for _ in range(2):
+        await world.crash("App/Subsystem/Holder")
+    await world.crash("App/Lanes")
+    await world.crash("App/Slow")
+    assert tree.render() == "\n".join(
+        (
+            "App  running",
+            "├── Subsystem  running",
+            "│   ├── Runtime  running",
+            "│   ├── Holder  running, 2 restarts",
+            "│   └── Pool  running, 2 restarts",
+            "├── Lanes  ended",
+            "└── Slow  waiting",
+        )
+    )
+    await tree.stop()
+    assert tree.render() == "App  dead"
+
+
+@on_both_loops
+async def test_what_is_not_there_is_not_found(world: World) -> None:
+    """A path that leads nowhere is refused, with the place where it ends."""
+    tree, _ = await grown(world)
+    for path, message in (
+        ("Other", "the tree's root is 'App'"),
+        ("", "the tree's root is 'App'"),
+        ("App/Nobody", "App has no living child 'Nobody'"),
+        ("App/Subsystem/Holder/x", "App/Subsystem/Holder has no living child 'x'"),
+    ):
+        with pytest.raises(NoSuchChild, match=message):
+            tree.kill(path)
+
+
+@on_both_loops
+async def test_killing_the_root_ends_the_tree(world: World) -> None:
+    """Nobody restarts a root: a kill of it is the end of everything, and a later stop has nothing to do but to tidy up."""
+    tree, _ = await grown(world)
+    tree.kill("App")
+    assert (tree.paths(), await tree.wait()) == ([], KILLED)
+    assert await tree.stop() is KILLED
+
+
+@on_both_loops
+async def test_a_tree_on_the_loops_own_clock(world: World) -> None:
+    """Without a clock of its own a tree uses the loop's: a pause before a restart passes by itself."""
+    back = asyncio.Event()
+    seen: list[str] = []
+
+    def sink(report: Report) -> None:
+        seen.append(report.kind)
+        if seen.count("started") == 3:
+            back.set()
+
+    root = Supervisor("one_for_one", [world.worker("a", backoff=(0.001, 0.001))]).as_child("App")
+    tree = await start_tree(root, sink=sink)
+    tree.kill("App/a")
+    await back.wait()
+    assert seen == ["started", "started", "exited", "delayed", "restarting", "started"]
+    await tree.stop()
+
+
+@on_both_loops
+async def test_every_start_exit_restart_and_escalation_is_reported(world: World) -> None:
+    """A life with a crash and an escalation, as its reports tell it."""
+    inner = Supervisor("one_for_one", [world.worker("a")], max_restarts=1)
+    tree = await world.start(inner.as_child("Sub"))
+    await world.crash("App/Sub/a")
+    await world.crash("App/Sub/a")
+    assert [f"{report.kind} {report.path}" for report in world.reports] == [
+        "started App/Sub/a",
+        "started App/Sub",
+        "started App",
+        "exited App/Sub/a",
+        "restarting App/Sub/a",
+        "started App/Sub/a",
+        "exited App/Sub/a",
+        "gave_up App/Sub",
+        "exited App/Sub",
+        "restarting App/Sub",
+        "started App/Sub/a",
+        "started App/Sub",
+    ]
+    assert [str(report) for report in tree.reports()] == [str(report) for report in world.reports]
+    assert world.reports[7].detail == "intensity exceeded: more than 1 restarts in 5 s; last a"
+    assert isinstance(world.reports[3].error, Boom)
+
+
+def test_the_ring_is_bounded_and_keeps_no_errors() -> None:
+    """Only the latest reports are kept, and none holds on to an error and what hangs on it."""
+    reports = Reports(lambda report: None, kept=3)
+    for number in range(10):
+        reports.add("exited", f"App/{number}", float(number), crash(Boom()))
+    assert [report.path for report in reports.recent()] == ["App/7", "App/8", "App/9"]
+    assert [report.error for report in reports.recent()] == [None] * 3
+
+
+def test_the_text_of_a_report_carries_no_message_of_an_error() -> None:
+    """Errors may carry what a process worked on: texts and reprs name the type and the place only."""
+    with pytest.raises(ValueError) as caught:
+        raise ValueError("secret")
+    reports = Reports(lambda report: None)
+    reports.add("exited", "App/a", 0.0, crash(caught.value))
+    (report,) = reports.recent()
+    assert "secret" not in f"{report} {report!r} {crash(caught.value)!r}"
+    assert "ValueError at test_tree.py:" in str(report)
+
+
+def test_the_default_sink_logs_by_severity(caplog: pytest.LogCaptureFixture) -> None:
+    """Crashes and escalations are errors, kills and restarts warnings, ordinary starts and ends only for debugging."""
+    caplog.set_level(logging.DEBUG, "hourglass.supervision")
+    reports = Reports()
+    reports.add("started", "App/a", 0.0)
+    reports.add("exited", "App/a", 0.0, KILLED)
+    reports.add("exited", "App/a", 0.0, crash(Boom()))
+    reports.add("restarting", "App/a", 0.0, detail="restart 1")
+    reports.add("gave_up", "App", 0.0)
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("DEBUG", "App/a started"),
+        ("WARNING", "App/a exited (killed)"),
+        ("ERROR", "App/a exited (crash: Boom)"),
+        ("WARNING", "App/a restarting (restart 1)"),
+        ("ERROR", "App gave up"),
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [False, False, True, False, False]
+
+
+@on_both_loops
+async def test_a_failing_sink_harms_nobody(world: World) -> None:
+    """A sink that raises is logged; the tree lives on."""
+
+    def broken(report: object) -> None:
+        raise Boom
+
+    tree = await start_tree(
+        Supervisor("one_for_one", [world.worker("a")]).as_child("App"), clock=world.clock, sink=broken
+    )
+    tree.kill("App/a")
+    await world.settle()
+    assert tree.paths() == ["App", "App/a"]
+    await tree.stop()
+
+
+@on_both_loops
+async def test_a_tree_that_does_not_start_leaves_nothing(world: World) -> None:
+    """A failed start raises, and the runner finds no task left."""
+    world.refusals["a"] = 1
+    with pytest.raises(StartFailed, match="App did not start"):
+        await world.start(world.worker("b"), world.worker("a"))
+    assert world.log == ["+b", "+a", "-a", "-b"]
