@@ -64,7 +64,7 @@ def with_executor(
 async def until(holds: Callable[[], Any]) -> Any:
     """Look until something holds that happens in another thread or process, and that no event tells."""
     async with asyncio.timeout(60):
-        while not (found := holds()):
+        while not (found := holds()):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.005)
         return found
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hourglass import activity
 from hourglass._bridge.handle import ActivityCancelled, ActivityDeferred
 from hourglass._runtime.process_entry import converter_place, place_of
 from hourglass.activity import activity_definition
@@ -413,7 +412,9 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
 def test_what_has_no_file_is_refused():
     """Code given on the command line cannot be imported again."""
     code = textwrap.dedent(SCRIPT) + "print(start('where').failure.message)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert "put it into a module" in done.stdout
 
 
@@ -437,11 +438,6 @@ def _ended(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return _gone(process)
-
-
-@activity.defn(executor="process")
-def here() -> str:
-    return activity.info().activity_type
 
 
 def test_an_activity_found_late_under_a_root():

@@ -153,13 +153,11 @@ async def outcome(connection: Connection, workflow_id: str) -> Outcome:
             return end
 
 
-async def harass(worker: LoopsOverHolder, rng: random.Random, *, recycle_every: float) -> None:
-    """Cancel loops and recycle the handle at random instants, until cancelled."""
-    loop = asyncio.get_running_loop()
-    due = loop.time() + recycle_every
+async def harass(worker: LoopsOverHolder, rng: random.Random, *, recycle_after: list[int]) -> None:
+    """Cancel loops at random instants, and recycle after so many attempts were executed, until cancelled."""
     while True:
         await asyncio.sleep(rng.random() * 0.01)
         worker.kill_a_loop(rng.choice(("workflow", "activity")))
-        if loop.time() >= due:
-            due = loop.time() + recycle_every
+        if recycle_after and worker.executed >= recycle_after[0]:
+            del recycle_after[0]
             await worker.holder.recycle(worker.queue, "chaos")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -116,7 +117,7 @@ def test_handles_that_break_at_once_are_replaced_with_pauses() -> None:
         await settle()
         world.handle.break_poll("workflow", HandleBroken("first"))
         await asyncio.sleep(60)
-        pauses = [round(later - sooner, 3) for sooner, later in zip(opened, opened[1:], strict=False)]
+        pauses = [round(later - sooner, 3) for sooner, later in itertools.pairwise(opened)]
         assert pauses[:6] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
         world.engine.changes.clear()
         await asyncio.sleep(10)

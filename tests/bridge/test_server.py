@@ -56,7 +56,7 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
         await holder.start()
         worker = LoopsOverHolder(holder, queue)
         await worker.start()
-        chaos = asyncio.ensure_future(harass(worker, random.Random(3), recycle_every=1.0))
+        chaos = asyncio.ensure_future(harass(worker, random.Random(3), recycle_after=[50, 200, 350, 500]))
         ids = [f"{queue}-{number}" for number in range(200)]
 
         async def one(each: str) -> Any:
@@ -74,7 +74,8 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
         await asyncio.gather(chaos, return_exceptions=True)
         await worker.stop()
         counters = holder.status().counters
-        assert counters["recycles"] > 0
+        assert counters["recycles"] == 4
+        assert worker.cancelled_loops > 100
         assert counters["abandoned"] == 0
         assert counters["closed"] == counters["opened"]
         await connection.close()

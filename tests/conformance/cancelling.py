@@ -191,8 +191,9 @@ def shield(world: World) -> None:
 @workflow.defn
 def limited(seconds: float) -> list[Any]:
     log: list[Any] = []
+    limit = workflow.timeout(seconds)
     try:
-        with workflow.timeout(seconds) as limit:
+        with limit:
             try:
                 workflow.wait_condition(lambda: seconds > 1)
                 log.append("held")
@@ -217,8 +218,9 @@ def timeout_block_in_time(world: World) -> None:
 
 @workflow.defn
 def scoped() -> list[Any]:
+    started: list[workflow.Task[None]] = []
     with workflow.scope() as block:
-        sleeper = workflow.spawn(workflow.sleep, 3600)
+        started.append(workflow.spawn(workflow.sleep, 3600))
 
         def stop() -> None:
             workflow.sleep(0.02)
@@ -226,7 +228,7 @@ def scoped() -> list[Any]:
 
         workflow.spawn(stop)
         workflow.sleep(7200)
-    return [block.cancelled, type(sleeper.exception()).__name__]
+    return [block.cancelled, type(started[0].exception()).__name__]
 
 
 @scenario()
@@ -304,7 +306,8 @@ def waits_for_the_stop() -> list[str]:
     told.receive()
     task.cancel()
     error = task.exception()
-    return [type(error).__name__, type(error.__cause__).__name__]
+    assert isinstance(error, ActivityError)
+    return [type(error).__name__, type(error.cause).__name__]
 
 
 @scenario("loose")

@@ -17,7 +17,7 @@ def counts_down(number: int, log: list[str]) -> list[str]:
     if number == 0:
         return log
     acts.note(f"run {number}")
-    workflow.continue_as_new(number - 1, [*log, f"run {number}"])
+    return workflow.continue_as_new(number - 1, [*log, f"run {number}"])
 
 
 @scenario()
@@ -36,7 +36,7 @@ def continues_with_signal(carried: list[str]) -> list[str]:
     if carried:
         return [*carried, inbox.receive()]
     first = inbox.receive()
-    workflow.continue_as_new([first])
+    return workflow.continue_as_new([first])
 
 
 @scenario("loose")

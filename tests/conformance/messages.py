@@ -175,7 +175,7 @@ def class_style(world: World) -> None:
     """Handlers as methods: one that calls an activity, a named one, the dynamic one, a query with an argument."""
     handle = world.start(Cart.run, "Ann")
     handle.signal(Cart.add, "pear")
-    world.until(handle, "ACTIVITY_TASK_COMPLETED")
+    world.until_true(lambda: handle.query(Cart.count) == 1, "a pear in the cart")
     handle.signal("other", 5)
     handle.signal(Cart.close)
     assert handle.result(timeout=20) == "Ann: pear, other=5"

@@ -217,8 +217,7 @@ def locally() -> list[Any]:
     try:
         acts.fails_for_good.local("no")
     except ActivityError as error:
-        assert isinstance(error.cause, ApplicationError)
-        return [good, error.cause.type, acts.double(1)]
+        return [good, getattr(error.cause, "type", ""), acts.double(1)]
     return []
 
 

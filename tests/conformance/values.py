@@ -129,7 +129,7 @@ class Who:
     """What a workflow knows of itself."""
 
     workflow_id: str
-    run_id: str
+    run_id: str | None
     workflow_type: str
     task_queue: str
     namespace: str

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hourglass.client import Client, WorkflowHandle
-from hourglass.errors import WorkflowFailedError
+from hourglass.errors import TimedOutError, WorkflowFailedError
 from hourglass.replay import History
 from hourglass.worker import Worker
 
@@ -121,12 +121,12 @@ def described(error: BaseException | None) -> list[Any]:
     """A chain of failures as plain data: all that a program may look at, outermost first."""
     chain: list[Any] = []
     while error is not None:
-        facts = {"class": type(error).__name__, "message": str(error)}
+        facts: dict[str, Any] = {"class": type(error).__name__, "message": str(error)}
         for name in ("type", "details", "non_retryable", "retry_state", "activity_type", "activity_id"):
             if hasattr(error, name):
                 value = getattr(error, name)
                 facts[name] = list(value) if isinstance(value, tuple) else value
-        if hasattr(error, "last_heartbeat_details"):
+        if isinstance(error, TimedOutError):
             facts["last_heartbeat_details"] = list(error.last_heartbeat_details)
         chain.append(facts)
         error = error.__cause__

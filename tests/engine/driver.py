@@ -140,7 +140,7 @@ class Driver:
 
     def activation(self, *events: AnyEvent, **facts: Any) -> Activation:
         """The next activation, a second after the last."""
-        given = {
+        given: dict[str, Any] = {
             "timestamp_ns": EPOCH + len(self.activations) * SECOND,
             "is_replaying": self.replaying,
             "history_length": 3 * len(self.activations) + 3,

@@ -121,6 +121,12 @@ class InterpretedAsync:
         if later:
             await self._wait(later[which % len(later)])
 
+    async def _do_timed(self, me: int, kind: str, limit: int) -> None:
+        try:
+            await self._wait(asyncio.wait_for(self._start(kind, "timed"), limit))
+        except TimeoutError:
+            self.number += 2
+
     async def _do_sleep(self, me: int, pause: int) -> None:
         await self._mine(asyncio.sleep(pause))
 
@@ -169,7 +175,7 @@ class InterpretedAsync:
         wanted = self.number + number
         try:
             await self._mine(workflow.wait_condition(lambda: self.number >= wanted, timeout=limit or None))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.number += 1
 
     async def _do_cancel(self, me: int, which: int) -> None:

@@ -94,6 +94,14 @@ class InterpretedPlain:
         if later:
             self._wait(later[which % len(later)])
 
+    def _do_timed(self, me: int, kind: str, limit: int) -> None:
+        try:
+            workflow.wait_for(self._start(kind, "timed"), limit)
+        except TimeoutError:
+            self.number += 2
+        except CAUGHT:
+            self.number += 1
+
     def _do_sleep(self, me: int, pause: int) -> None:
         workflow.sleep(pause)
 
@@ -106,7 +114,7 @@ class InterpretedPlain:
     def _do_gather(self, me: int, blocks: list[Any], keep: bool) -> None:
         tasks = [self._spawn(block) for block in blocks]
         try:
-            workflow.gather(*tasks, return_exceptions=keep)
+            workflow.gather(*tasks, return_exceptions=True) if keep else workflow.gather(*tasks)
         except CAUGHT:
             self.number += 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import temporalio.api.common.v1
@@ -86,7 +86,7 @@ class Official:
 
 def _details(workflow: Any, seed: int) -> instance.WorkflowInstanceDetails:
     definition = temporalio.workflow._Definition.must_from_class(workflow)
-    start = datetime(2023, 11, 14, tzinfo=timezone.utc)
+    start = datetime(2023, 11, 14, tzinfo=UTC)
     info = temporalio.workflow.Info(
         attempt=1,
         continued_run_id=None,
@@ -278,7 +278,11 @@ def _ours(command: Any) -> Brief:
             return "complete", [decode(command.result)]
         case cmd.SetPatchMarker():
             return "patch", command.patch_id, command.deprecated
+        case cmd.FailRun():
+            return "fail", None
+        case cmd.CancelRun():
+            return "cancelled", None
+        case cmd.ContinueAsNew():
+            return "continue", None
         case _:
-            return {cmd.FailRun: "fail", cmd.CancelRun: "cancelled", cmd.ContinueAsNew: "continue"}[
-                type(command)
-            ], None
+            raise AssertionError(command)

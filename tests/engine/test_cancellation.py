@@ -10,7 +10,7 @@ import pytest
 
 from hourglass import workflow
 from hourglass._engine.commands import ActivityCancellationType
-from hourglass.errors import ActivityError, ApplicationError, CancelledError, TaskCancelledError
+from hourglass.errors import ActivityError, ApplicationError, TaskCancelledError
 from hourglass.workflow import Channel
 
 from .acts import charge, refund, work
@@ -293,8 +293,7 @@ def test_an_activity_cancelled_by_its_handle_raises_activity_error(
         try:
             task.result()
         except ActivityError as error:
-            assert isinstance(error.cause, CancelledError)
-            return f"cancelled {task.cancelled()}"
+            return f"{type(error.cause).__name__} {task.cancelled()}"
         return ""
 
     d = drive(run)
@@ -304,7 +303,7 @@ def test_an_activity_cancelled_by_its_handle_raises_activity_error(
         assert not d.owed
         d.owed.append(d.cancelled_activity(1))
     d.send()
-    assert d.result == "cancelled True"
+    assert d.result == "CancelledError True"
 
 
 def test_an_activity_may_complete_in_spite_of_its_cancellation(drive: Drive) -> None:

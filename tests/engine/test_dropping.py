@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -207,7 +208,6 @@ def test_garbage_of_one_run_does_not_speak_in_anothers_name(drive: Drive) -> Non
 
 def test_a_run_is_freed_when_it_is_dropped(drive: Drive) -> None:
     """Nothing keeps a dropped run's fibers alive."""
-    import weakref
 
     class Marker:
         """Something that only the fiber knows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ def test_time_stands_still_within_an_activation(drive: Drive) -> None:
     d = drive(run)
     d.begin()
     d.send(d.done("work"), timestamp_ns=EPOCH + 5 * SECOND + 123_456_789)
-    moment = datetime.fromtimestamp(EPOCH // SECOND, timezone.utc).isoformat()
+    moment = datetime.fromtimestamp(EPOCH // SECOND, UTC).isoformat()
     assert d.result == [[EPOCH, EPOCH / 1e9, moment], True, EPOCH + 5 * SECOND + 123_456_789]
 
 
@@ -108,7 +108,14 @@ def test_info_tells_who_and_where(drive: Drive) -> None:
 
 def test_facts_need_a_workflow() -> None:
     """Outside a workflow there is nothing to tell; `in_workflow` says so."""
-    for fact in (workflow.now, workflow.time, workflow.uuid4, workflow.random, workflow.info, workflow.is_replaying):
+    for fact in (
+        workflow.now,
+        workflow.time,
+        workflow.uuid4,
+        workflow.random,
+        workflow.info,
+        workflow.is_replaying,
+    ):
         with pytest.raises(NotInWorkflowError):
             fact()
     assert workflow.in_workflow() is False

@@ -120,7 +120,9 @@ def test_a_bug_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
     assert type(d.run.error) is kind
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda kind: kind.__name__
+)
 def test_what_would_end_a_thread_parks_the_run(drive: Drive, kind: type[BaseException]) -> None:
     """`SystemExit` and its like are bugs too: they neither end the lane nor the run."""
     d, completion = after_a_step(drive, kind)
@@ -211,9 +213,7 @@ def test_a_result_that_cannot_be_encoded_is_a_bug(drive: Drive) -> None:
     assert isinstance(d.run.error, EncodeError)
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), (1, 2, 3), ("x",)], ids=["too few", "too many", "wrong type"]
-)
+@pytest.mark.parametrize("arguments", [(), (1, 2, 3), ("x",)], ids=["too few", "too many", "wrong type"])
 def test_arguments_that_do_not_fit_park_the_run(drive: Drive, arguments: tuple[Any, ...]) -> None:
     """A start with wrong arguments is visible as a failed task that names the parameter."""
 

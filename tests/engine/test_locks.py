@@ -181,7 +181,12 @@ def test_a_queue_passes_items_in_order(drive: Drive) -> None:
     d = drive(run)
     d.begin()
     d.send(d.fired())
-    assert [item for item in d.result if isinstance(item, int) and not isinstance(item, bool)][:4] == [0, 1, 2, 3]
+    assert [item for item in d.result if isinstance(item, int) and not isinstance(item, bool)][:4] == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert d.result[-2:] == [True, 0]
     assert d.result[:2] == ["put 0", True]
 

@@ -9,9 +9,8 @@ import pytest
 
 from hourglass import workflow
 from hourglass._engine import operations
-from hourglass._engine.commands import ScheduleActivity, StartChildWorkflow
+from hourglass._engine.commands import ScheduleActivity, SignalExternalWorkflow, StartChildWorkflow
 from hourglass._engine.events import AnyEvent, ChildCompleted, ChildStarted, ExternalSignalResolved
-from hourglass._engine.commands import SignalExternalWorkflow
 from hourglass.workflow import Channel
 
 from .acts import charge, refund

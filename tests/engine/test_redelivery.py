@@ -91,7 +91,9 @@ def test_delivered_again_to_a_run_made_from_its_state(drive: Drive) -> None:
     assert len(other.state.journal) == 2
 
 
-@pytest.mark.parametrize("event", [TimerFired(1), signal("add", 1), cancel(), ActivityCompleted(1), update("put", 1)])
+@pytest.mark.parametrize(
+    "event", [TimerFired(1), signal("add", 1), cancel(), ActivityCompleted(1), update("put", 1)]
+)
 def test_a_new_run_without_its_start_fails_the_task(drive: Drive, event: Any) -> None:
     """A miss is explicit: the task fails, so that the engine sends the whole history."""
     d = drive(Collector)

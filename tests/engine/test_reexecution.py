@@ -126,7 +126,9 @@ def test_a_journal_travels_as_bytes(program: dict[str, Any], script: Script) -> 
     run, _ = execute(program, script, [])
     journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
     assert journal == run.state.journal
-    other = Run(DEFINITION, "run-1", RunSettings(), State(run_id="run-1", task_queue="default", journal=journal))
+    other = Run(
+        DEFINITION, "run-1", RunSettings(), State(run_id="run-1", task_queue="default", journal=journal)
+    )
     other.rebuild()
     try:
         assert derived(other.state) == derived(run.state)

@@ -137,6 +137,7 @@ def test_the_turn_table(drive: Drive, kind: str) -> None:
 @pytest.mark.parametrize("events", [["signal", "activity"], ["activity", "signal"]])
 def test_messages_go_first(drive: Drive, events: list[str]) -> None:
     """Handlers run until they block before any other event of the activation is applied, however they are listed."""
+
     @workflow.defn
     class Both:
         @workflow.run

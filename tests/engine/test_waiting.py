@@ -458,7 +458,15 @@ def test_a_task_tells_how_it_ended(drive: Drive) -> None:
         good, bad = workflow.spawn(lambda: 1), workflow.spawn(broken)
         before = [good.done(), bad.done()]
         error = bad.exception()
-        return [*before, good.done(), good.exception(), good.result(), str(error), bad.cancelled(), good.result()]
+        return [
+            *before,
+            good.done(),
+            good.exception(),
+            good.result(),
+            str(error),
+            bad.cancelled(),
+            good.result(),
+        ]
 
     d = drive(run)
     d.begin()

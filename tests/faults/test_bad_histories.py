@@ -356,7 +356,7 @@ def test_every_truncation(good: Events, replayer: Replayer) -> None:
 
 def test_files(tmp_path: Any, replayer: Replayer) -> None:
     """A file that is not there, a directory and a binary file are refused with their names or as no JSON."""
-    with pytest.raises(HistoryError, match="gone.json"):
+    with pytest.raises(HistoryError, match=r"gone\.json"):
         History.from_file(tmp_path / "gone.json")
     with pytest.raises(HistoryError):
         History.from_file(tmp_path)

@@ -13,7 +13,6 @@ from hourglass.client import Client
 from hourglass.converter import Payload
 from hourglass.errors import (
     ActivityError,
-    ApplicationError,
     DecodeError,
     PayloadError,
     QueryFailedError,
@@ -83,8 +82,7 @@ def sends_on(name: str) -> str:
             "wants_number", BAD[name][0], retry_policy=RetryPolicy(initial_interval=0.01)
         )
     except ActivityError as error:
-        assert isinstance(error.cause, ApplicationError)
-        return f"{error.cause.type}: {error.cause.message}"
+        return f"{getattr(error.cause, 'type', '')}: {error.cause}"
     return "accepted"
 
 

@@ -78,7 +78,7 @@ def test_nobody_listens() -> None:
 
 def test_no_such_host() -> None:
     """A name that cannot be resolved is named in the error."""
-    with pytest.raises(ConnectionFailedError, match="no-such-host.invalid:7233"):
+    with pytest.raises(ConnectionFailedError, match=r"no-such-host\.invalid:7233"):
         Client.connect("no-such-host.invalid:7233", timeout=2)
 
 

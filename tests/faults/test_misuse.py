@@ -47,6 +47,25 @@ def local() -> Iterator[Client]:
         yield client
 
 
+@workflow.defn
+class _Cart:
+    @workflow.run
+    def run(self) -> None: ...
+
+    @workflow.signal
+    def add(self) -> None: ...
+
+    @workflow.query
+    def count(self) -> int:
+        return 0
+
+
+# The mistakes are meant: through these names the type checkers do not see them.
+_Worker: Any = Worker
+_connect: Any = Client.connect
+_good: Any = good
+_activity: Any = activity
+
 MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "undecorated workflow started": (lambda c: c.start_workflow(plain), UsageError, "@workflow.defn"),
     "activity started": (lambda c: c.start_workflow(good), UsageError, "@workflow.defn"),
@@ -76,33 +95,33 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "argument 'one'",
     ),
     "workflow called": (lambda c: takes_two(1, "2"), UsageError, "client.start_workflow"),
-    "worker with nothing": (lambda c: Worker(c), UsageError, "needs workflows or activities"),
-    "worker with undecorated": (lambda c: Worker(c, workflows=[plain]), DefinitionError, "@workflow.defn"),
+    "worker with nothing": (lambda c: _Worker(c), UsageError, "needs workflows or activities"),
+    "worker with undecorated": (lambda c: _Worker(c, workflows=[plain]), DefinitionError, "@workflow.defn"),
     "worker with a bare workflow": (
-        lambda c: Worker(c, workflows=takes_two),
+        lambda c: _Worker(c, workflows=takes_two),
         DefinitionError,
         "must be a list",
     ),
     "worker with no module": (
-        lambda c: Worker(c, modules=["no.such"]),
+        lambda c: _Worker(c, modules=["no.such"]),
         DefinitionError,
         "no module 'no.such'",
     ),
-    "worker with no client": (lambda c: Worker(None, workflows=[takes_two]), UsageError, "needs a Client"),
+    "worker with no client": (lambda c: _Worker(None, workflows=[takes_two]), UsageError, "needs a Client"),
     "async workflow": (lambda c: workflow.defn(_async_body), DefinitionError, "plain `def`"),
     "generator workflow": (lambda c: workflow.defn(_generator), DefinitionError, "yield"),
     "class without run": (lambda c: workflow.defn(Opaque), DefinitionError, "@workflow.run"),
-    "activity from a number": (lambda c: activity.defn(3), DefinitionError, "function"),
+    "activity from a number": (lambda c: _activity.defn(3), DefinitionError, "function"),
     "activity decorated twice": (lambda c: activity.defn(good), DefinitionError, "decorated twice"),
     "keyword-only argument": (lambda c: activity.defn(_keyword_only), DefinitionError, "keyword-only"),
     "unknown activity option": (
-        lambda c: good.options(start_to_close=3),  # type: ignore[call-arg]
+        lambda c: _good.options(start_to_close=3),
         UsageError,
         "did you mean start_to_close_timeout",
     ),
-    "no timeout at all": (lambda c: good.options(start_to_close_timeout=None), UsageError, "start_to_close"),
-    "zero timeout": (lambda c: good.options(start_to_close_timeout=0), UsageError, "more than 0"),
-    "retry policy from a dict": (lambda c: good.options(retry_policy={}), UsageError, "RetryPolicy"),  # type: ignore[typeddict-item]
+    "no timeout at all": (lambda c: _good.options(start_to_close_timeout=None), UsageError, "start_to_close"),
+    "zero timeout": (lambda c: _good.options(start_to_close_timeout=0), UsageError, "more than 0"),
+    "retry policy from a dict": (lambda c: _good.options(retry_policy={}), UsageError, "RetryPolicy"),
     "negative attempts": (lambda c: RetryPolicy(maximum_attempts=-1), UsageError, "maximum_attempts"),
     "coefficient below 1": (lambda c: RetryPolicy(backoff_coefficient=0.5), UsageError, "coefficient"),
     "sleep outside": (lambda c: workflow.sleep(1), NotInWorkflowError, "workflow.sleep|sleep"),
@@ -123,17 +142,17 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     ),
     "signal that is a number": (lambda c: c.get_workflow_handle("x").signal(3), UsageError, "no signal"),
     "target without a port": (
-        lambda c: Client.connect("example.com"),
+        lambda c: _connect("example.com"),
         TargetError,
         "did you mean example.com:7233",
     ),
     "target with a scheme": (
-        lambda c: Client.connect("http://example.com:1"),
+        lambda c: _connect("http://example.com:1"),
         TargetError,
         "without a scheme",
     ),
-    "target that is a number": (lambda c: Client.connect(7233), TargetError, "a target is a text"),
-    "port out of range": (lambda c: Client.connect("example.com:99999"), TargetError, "1 to 65535"),
+    "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a text"),
+    "port out of range": (lambda c: _connect("example.com:99999"), TargetError, "1 to 65535"),
 }
 
 
@@ -145,19 +164,6 @@ def _generator() -> Any:
 
 
 def _keyword_only(*, name: str) -> None: ...
-
-
-@workflow.defn
-class _Cart:
-    @workflow.run
-    def run(self) -> None: ...
-
-    @workflow.signal
-    def add(self) -> None: ...
-
-    @workflow.query
-    def count(self) -> int:
-        return 0
 
 
 @pytest.mark.parametrize("name", list(MISTAKES))

@@ -20,7 +20,12 @@ def known(number: int) -> int:
     return number
 
 
-@activity.defn(name="later", retry_policy=RetryPolicy(initial_interval=0.05, backoff_coefficient=1))
+# Two seconds: an attempt that the server hands to a worker which is just leaving is tried again after that.
+@activity.defn(
+    name="later",
+    start_to_close_timeout=2,
+    retry_policy=RetryPolicy(initial_interval=0.05, backoff_coefficient=1),
+)
 def known_later(number: int) -> int:
     return number + 1
 

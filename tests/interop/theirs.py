@@ -89,8 +89,8 @@ class CatchesOurs:
                 retry_policy=RetryPolicy(maximum_attempts=1),
             )
         except ActivityError as error:
-            assert isinstance(error.cause, ApplicationError)
-            return [error.cause.type or "", error.cause.message]
+            cause = error.cause
+            return [cause.type or "", cause.message] if isinstance(cause, ApplicationError) else [repr(cause)]
         return []
 
 

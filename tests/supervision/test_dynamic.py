@@ -141,7 +141,7 @@ async def test_a_pause_that_ends_as_the_child_is_ended(world: World) -> None:
     assert world.clock.fire_next(1.0)
     await pool.terminate_child("a")
     await world.settle()
-    assert tree.paths() == ["App", "App/Pool"]
+    assert (world.log, tree.paths()) == (["+a", "-a"], ["App", "App/Pool"])
 
 
 @on_both_loops

@@ -47,7 +47,7 @@ async def test_finally_runs_and_terminate_does_not(world: World) -> None:
     said: list[str] = []
 
     async def body(context: Context) -> None:
-        context.on_terminate(lambda: said.append("terminate"))  # type: ignore[func-returns-value]
+        context.on_terminate(lambda: said.append("terminate"))
         await context.started()
         try:
             await asyncio.Event().wait()

@@ -65,7 +65,7 @@ def test_bad_supervisor_options_are_refused() -> None:
         Supervisor("all_for_one", [])  # type: ignore[arg-type]
     for options in ({"max_restarts": -1}, {"max_restarts": 1.5}, {"window": 0}, {"window": float("inf")}):
         with pytest.raises(SpecError, match=r"max_restarts|window"):
-            Intensity(**options)  # type: ignore[arg-type]
+            Intensity(**options)
 
 
 def test_defaults_depend_on_the_type() -> None:

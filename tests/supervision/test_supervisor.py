@@ -229,7 +229,7 @@ async def test_backoff_spares_the_intensity(world: World) -> None:
     world.refusals["a"] = 50
     await world.crash("App/a")
     assert "a  waiting" in tree.render()
-    times = []
+    times: list[float] = []
     for _ in range(6):
         before = world.clock.time
         while world.log.count("+a") == len(times) + 1:
@@ -439,7 +439,7 @@ async def test_a_supervisor_can_be_part_of_a_process(world: World) -> None:
 
     async def worker(context: Context) -> None:
         world.log.append("register")
-        context.on_terminate(lambda: world.log.append("unregister"))  # type: ignore[func-returns-value]
+        context.on_terminate(lambda: world.log.append("unregister"))
         await Supervisor("one_for_one", [world.worker("loop")])(context)
 
     tree = await world.start(ChildSpec("w", worker))

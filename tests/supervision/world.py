@@ -194,7 +194,7 @@ def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         for new_loop in (None, uvloop.new_event_loop):
             run_in_world(lambda world: test(world, **parameters), new_loop)
 
-    del run.__wrapped__  # type: ignore[attr-defined]
+    del run.__wrapped__
     _, *rest = inspect.signature(test).parameters.values()
     run.__signature__ = inspect.Signature(rest)  # type: ignore[attr-defined]
     return run

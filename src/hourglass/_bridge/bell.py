@@ -13,7 +13,7 @@ class Bell:
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: set[asyncio.Future[bool]] = set()
 
     @property
     def waiting(self) -> int:
@@ -25,29 +25,22 @@ class Bell:
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(True)
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait for the next ring; False when `timeout` seconds passed without one."""
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters.add(waiter)
         alarm = None if timeout is None else loop.call_later(max(timeout, 0.0), _give_up, waiter)
         try:
-            await waiter
-            return True
-        except _Silence:
-            return False
+            return await waiter
         finally:
             self._waiters.discard(waiter)
             if alarm is not None:
                 alarm.cancel()
 
 
-class _Silence(Exception):
-    pass
-
-
-def _give_up(waiter: asyncio.Future[None]) -> None:
+def _give_up(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
-        waiter.set_exception(_Silence())
+        waiter.set_result(False)

@@ -14,7 +14,6 @@ last and waits for the workers to register again. Invariants:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -29,8 +28,9 @@ from hourglass._bridge.handle import (
 from hourglass._bridge.handle_life import HandleState, Limits, Signal
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._bridge.holder_status import HolderStatus, holder_status
-from hourglass._bridge.opening import Connect, open_handle
+from hourglass._bridge.opening import Connect
 from hourglass._bridge.poll_line import OURS, Claim, Owner, PollLine, Ticket
+from hourglass._bridge.registrar import Registrar
 from hourglass._bridge.registration import (
     AlreadyRegistered,
     Registration,
@@ -39,10 +39,10 @@ from hourglass._bridge.registration import (
 )
 from hourglass._bridge.sending import attended, completed, send_result
 from hourglass._bridge.service import Connection
-from hourglass._bridge.tables import HandleTables, logger
+from hourglass._bridge.tables import HandleTables
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
-from hourglass.errors import HourglassError, UsageError
+from hourglass.errors import UsageError
 
 __all__ = [
     "AlreadyRegistered",
@@ -85,7 +85,7 @@ class BridgeHolder:
         on_too_many_abandoned: Callable[[], object] = _ignore,
     ) -> None:
         self.tables = tables if tables is not None else HandleTables()
-        self._connect = connect
+        self._registrar = Registrar(self.tables, connect)
         self._shared = shared
         self._limits = limits or Limits()
         self._on_attempt_cancelled = on_attempt_cancelled
@@ -103,11 +103,7 @@ class BridgeHolder:
         tables.limits, tables.shared, tables.listener = self._limits, self._shared, self
         if tables.registrations or tables.records:
             tables.counters.takeovers += 1
-        for registration in tuple(tables.registrations.values()):
-            del tables.registrations[registration.queue]
-            registration.finish(
-                WorkerNotRegistered, "the holder of the handles was restarted; register again"
-            )
+        self._registrar.void_all()
         for record in tuple(tables.records.values()):
             if record.state is HandleState.ACTIVE:
                 begin_drain(tables, record, Signal.RECYCLED)
@@ -148,29 +144,13 @@ class BridgeHolder:
         config.check()
         if config.task_queue != queue:
             raise UsageError(f"a handle for {config.task_queue!r} cannot serve the task queue {queue!r}")
-        if queue in self.tables.registrations:
-            raise AlreadyRegistered(f"the task queue {queue!r} has a worker already, or is about to have one")
-        registration = Registration(config)
-        self.tables.registrations[queue] = registration
-        self.tables.farewells.discard(queue)
-        registration.unwatch = owner.add_death_callback(lambda: self._owner_died(registration))
-        try:
-            await self._opened(registration)
-            registration.check()
-        except Shutdown as error:
-            raise WorkerNotRegistered(f"{queue!r} was unregistered while it was being registered") from error
-        except BaseException:
-            # Refused, or whoever registers is gone: nobody would ever unregister it.
-            message = f"the task queue {queue!r} could not be registered"
-            self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
-            raise
+        await self._registrar.register(config, owner)
 
     async def unregister_worker(self, queue: str) -> None:
         """Stop serving a queue, now; what is left to do is done in the background. Idempotent."""
         registration = self.tables.registrations.get(queue)
         if registration is not None and self._in_charge:
-            message = f"the worker of {queue!r} was unregistered"
-            self._end(registration, Shutdown, message, Signal.UNREGISTERED)
+            self._registrar.unregister(registration)
 
     def registered(self, queue: str) -> bool:
         """Whether a queue is served; also while its handle is being replaced."""
@@ -184,52 +164,9 @@ class BridgeHolder:
         """
         registration = self._registration(queue)
         if registration.current is not None:
-            self._replace(registration, registration.current, reason)
-        await self._opened(registration)
+            self._registrar.replace(registration, registration.current, reason)
+        await self._registrar.wait_open(registration)
         registration.check()
-
-    async def _opened(self, registration: Registration) -> None:
-        """Wait for the handle that is being opened, or open one; returns early if the registration ends."""
-        if registration.has_ended() or registration.current is not None:
-            return
-        opening = self._open(registration)
-        while not (opening.done() or registration.has_ended() or registration.current is not None):
-            await registration.bell.wait()
-        if opening.done() and not opening.cancelled() and not registration.has_ended():
-            opening.result()
-
-    def _open(self, registration: Registration) -> asyncio.Task[None]:
-        if registration.opening is None or registration.opening.done():
-            task = self.tables.spawn(open_handle(self.tables, registration, self._connect), bounded=True)
-            task.add_done_callback(lambda _: registration.bell.ring())
-            registration.opening = task
-        return registration.opening
-
-    def _replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
-        tables = self.tables
-        logger.warning("%r is recycled: %s", record, reason)
-        tables.counters.recycles += 1
-        registration.current = None
-        begin_drain(tables, record, Signal.RECYCLED)
-        self._open(registration)
-
-    def _end(
-        self, registration: Registration, kind: type[HourglassError], message: str, signal: Signal
-    ) -> None:
-        tables = self.tables
-        if tables.registrations.get(registration.queue) is not registration:
-            return
-        del tables.registrations[registration.queue]
-        if kind is Shutdown:
-            tables.farewells.add(registration.queue)
-        registration.finish(kind, message)
-        for record in tables.of_queue(registration.queue):
-            begin_drain(tables, record, signal)
-
-    def _owner_died(self, registration: Registration) -> None:
-        # As after a recycle, its activities may finish: they live elsewhere, and its successor is on its way.
-        message = f"the worker of {registration.queue!r} died"
-        self._end(registration, Shutdown, message, Signal.RECYCLED)
 
     def _check_in_charge(self, queue: str) -> None:
         if not self._in_charge:
@@ -268,6 +205,7 @@ class BridgeHolder:
             registration.check()
             record = registration.current
             if record is None:
+                self._registrar.open(registration)
                 await registration.bell.wait()
                 continue
             line = line_of(record)
@@ -340,14 +278,7 @@ class BridgeHolder:
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """An active handle is dead: a new one, at once the first time, then with pauses."""
-        registration = self.tables.registrations.get(record.queue)
-        if registration is None or registration.current is not record:
-            return
-        # A handle that worked owes nothing to those before it that did not.
-        lived = (self.tables.now_ns() - record.opened_ns) / 1e9
-        worked = record.received or lived > self.tables.limits.longest_pause
-        registration.setbacks = 0 if worked else registration.setbacks + 1
-        self._replace(registration, record, type(error).__name__)
+        self._registrar.replace_broken(record, type(error).__name__)
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
         """An attempt should stop."""

@@ -86,14 +86,14 @@ class Evaluations:
         quarantine: Quarantine | None = None,
     ) -> None:
         self.counts = Counts()
-        self.quarantine = quarantine or Quarantine()
+        self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self._resolve = resolve
         self._settings = settings
         self._verified_settings = msgspec.structs.replace(settings, verify=True)
         self._verify: Verify = verify
         self._watcher = watcher
-        self._cache = cache or StateCache(limits)
+        self._cache = cache if cache is not None else StateCache(limits)
         self._limits = limits or self._cache.limits
         self._cache.admit(self)
         self._live = LiveRuns(self._limits.live)

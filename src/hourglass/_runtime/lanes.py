@@ -77,7 +77,7 @@ class LaneSet:
         if len(self._places) != len(lanes):
             raise UsageError("lanes must have different names")
         self._homes: dict[tuple[int, str], _Place] = {}
-        self._quarantine = quarantine or Quarantine(clock=clock)
+        self._quarantine = quarantine if quarantine is not None else Quarantine(clock=clock)
         self._guard = LaneGuard(deadlock_timeout, clock)
         self._stopper = Stopper(max_stuck_lanes, self._too_many_stuck)
         self._on_too_many_stuck = on_too_many_stuck

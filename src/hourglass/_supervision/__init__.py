@@ -10,6 +10,7 @@ It knows nothing of workflows, engines or task queues. Everything runs on one ev
     reports      every start, exit, restart and escalation, as data; a bounded ring and a sink
     driver       a task that can be killed, not only cancelled
     node         what all processes of one tree share
+    states       where a process is in its life, and what others see of it
     process      a task with an identity, a state, an exit, monitors and links
     context      what a process's body is given
     child        a supervisor's book-keeping for one child
@@ -39,10 +40,11 @@ from hourglass._supervision.failures import (
     StartFailed,
     SupervisionError,
 )
-from hourglass._supervision.process import Down, Monitor, Process, State
+from hourglass._supervision.process import Down, Monitor, Process
 from hourglass._supervision.registry import Registry
 from hourglass._supervision.reports import Report, Reports
 from hourglass._supervision.spec import ChildSpec
+from hourglass._supervision.states import ChildView, State
 from hourglass._supervision.supervisor import Supervisor
 from hourglass._supervision.tree import Tree, start_tree
 
@@ -52,6 +54,7 @@ __all__ = [
     "SHUTDOWN",
     "AlreadyRegistered",
     "ChildSpec",
+    "ChildView",
     "Clock",
     "Context",
     "DeadProcess",

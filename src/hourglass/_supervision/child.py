@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from hourglass._supervision.clock import Clock, Timer
 from hourglass._supervision.policy import delay_before
-from hourglass._supervision.process import ChildState, ChildView, Process
+from hourglass._supervision.process import Process
 from hourglass._supervision.spec import ChildSpec
+from hourglass._supervision.states import ChildState, ChildView
 
 
 class Child:

@@ -19,8 +19,9 @@ from hourglass._supervision.context import Context
 from hourglass._supervision.exits import Exit
 from hourglass._supervision.failures import NoSuchChild, NotRunning, SpecError, StartFailed
 from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
-from hourglass._supervision.process import ChildView, Down, Process, State
+from hourglass._supervision.process import Down, Process
 from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
+from hourglass._supervision.states import ChildView, State
 from hourglass._supervision.supervisor import give_up, stop_whatever_comes
 
 _Message: TypeAlias = Down | Child  # a child has died; the pause before a child's restart is over

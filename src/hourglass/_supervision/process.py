@@ -15,25 +15,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from types import NoneType
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from hourglass._supervision.clock import Timer
 from hourglass._supervision.driver import Driver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit, crash
 from hourglass._supervision.failures import DeadProcess, StartFailed
 from hourglass._supervision.node import Node, call_safely
-from hourglass._supervision.spec import ChildType, Shutdown
-
-
-class State(Enum):
-    """Where a process is in its life."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    DEAD = "dead"
+from hourglass._supervision.spec import Shutdown
+from hourglass._supervision.states import SEEN, ChildState, ChildView, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +34,6 @@ class Down:
     process: Process
     exit: Exit
 
-
-ChildState: TypeAlias = Literal["starting", "running", "stopping", "waiting", "ended"]
-
-
-@dataclass(frozen=True, slots=True)
-class ChildView:
-    """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
-
-    id: str
-    type: ChildType
-    state: ChildState
-    restarts: int
-    process: Process | None
-
-
-_SEEN: dict[State, ChildState] = {
-    State.STARTING: "starting",
-    State.RUNNING: "running",
-    State.STOPPING: "stopping",
-    State.DEAD: "ended",
-}
 
 OnDown: TypeAlias = Callable[[Down], object]
 Terminate: TypeAlias = Callable[[], Awaitable[object] | None]
@@ -90,6 +60,30 @@ class Monitor:
 class Process:
     """One process of a tree. It is made by `Context.spawn` and `Context.spawn_task`, and by `start_tree`."""
 
+    # There may be thousands of them, one for each piece of work: what few need is made when it is needed.
+    __slots__ = (
+        "__weakref__",
+        "_body",
+        "_failure",
+        "_monitors",
+        "_quiet",
+        "_terminate",
+        "_terminating",
+        "_timer",
+        "_waiters",
+        "exit",
+        "family",
+        "id",
+        "links",
+        "node",
+        "parent",
+        "path",
+        "returned",
+        "started_at",
+        "state",
+        "value",
+    )
+
     def __init__(self, node: Node, id: str, parent: Process | None, *, quiet: bool = False) -> None:
         self.id = id
         self.path: str = f"{parent.path}/{id}" if parent else id
@@ -104,7 +98,7 @@ class Process:
         self.links: dict[Process, None] = {}
         self._quiet = quiet
         self._monitors: dict[Monitor, None] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
         self._timer: Timer | None = None
         self._terminate: Terminate | None = None
         self._terminating: Driver | None = None
@@ -129,7 +123,7 @@ class Process:
     @property
     def seen(self) -> ChildState:
         """Its state, as those who look at the tree are told."""
-        return _SEEN[self.state]
+        return SEEN[self.state]
 
     # --- what others may ask and do ---------------------------------------------------------------
 
@@ -264,10 +258,11 @@ class Process:
             self.parent.links.pop(self, None)
         self._report_death(reason)
         self._enter(State.DEAD)
-        down = Down(self, reason)
-        monitors, self._monitors = self._monitors, {}
-        for monitor in monitors:
-            monitor._fire(down)
+        if self._monitors:
+            down = Down(self, reason)
+            monitors, self._monitors = self._monitors, {}
+            for monitor in monitors:
+                monitor._fire(down)
 
     def _report_death(self, reason: Exit) -> None:
         failed_start = not self.was_started and reason.abnormal
@@ -275,8 +270,9 @@ class Process:
             self.node.report("start_failed" if failed_start else "exited", self.path, reason)
 
     def _kill_links(self) -> None:
-        for child in reversed(tuple(self.links)):
-            child.kill()
+        if self.links:
+            for child in reversed(tuple(self.links)):
+                child.kill()
 
     def _cancel_body(self) -> None:
         if self._body is not None:
@@ -292,24 +288,25 @@ class Process:
     def _set_timer(self, delay: float | None, callback: Callable[[], object] | None = None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None
+            self._timer = None
         if delay is not None and callback is not None:
             self._timer = self.node.clock.call_later(delay, callback)
 
     def _enter(self, state: State) -> None:
         self.state = state
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
             if not waiter.done():
                 waiter.set_result(None)
 
     async def _change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
+        self._waiters = self._waiters or []
         self._waiters.append(waiter)
         try:
             await waiter
         finally:
-            if waiter in self._waiters:
+            if self._waiters and waiter in self._waiters:
                 self._waiters.remove(waiter)
 
 

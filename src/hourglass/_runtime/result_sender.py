@@ -1,0 +1,182 @@
+"""Gets the result of an attempt to the engine, also when the handle it came through is gone or does not answer.
+
+The handle's own completion is tried first. If it raises, or is not through after a few seconds (after an
+outage of 6 to 10 seconds Core drops results silently), the same result is sent by the client's call, again and
+again with growing pauses. Repeating is harmless: who comes second is told that the activity does not wait any
+more.
+
+Invariants: a completion that was begun is never cancelled. Nothing is raised; what cannot be told is logged,
+and the engine's own timeouts mend it. Local activities live in the handle alone: theirs cannot be sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+
+from hourglass._bridge.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+)
+from hourglass._bridge.service import CompleteActivity, Service
+from hourglass.converter import CanceledFailure, Codec, Converter, default_converter, seal
+from hourglass.errors import ServiceError
+
+logger = logging.getLogger("hourglass.worker")
+
+PATIENCE = 5.0
+PAUSES: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 10.0)
+RPC_TIMEOUT = 10.0
+
+# Asking again would be answered the same.
+_FINAL = frozenset(("INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"))
+
+Complete = Callable[[ActivityResult], Awaitable[None]]
+
+
+class Delivery(Enum):
+    """How a result got to the engine."""
+
+    BY_HANDLE = "by handle"
+    BY_CLIENT = "by client"
+    UNWANTED = "unwanted"
+    LOST = "lost"
+
+
+class ResultSender:
+    """Sends results of attempts. On the control loop; `service` is the raw connection, which a codec is given for."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        codec: Codec | None = None,
+        converter: Converter = default_converter,
+        patience: float = PATIENCE,
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        self._service = service
+        self._codec = codec
+        self._converter = converter
+        self._patience = patience
+        self._pauses = pauses
+        self._begun: set[asyncio.Future[None]] = set()
+        self.resent = 0
+        self.lost = 0
+
+    async def send(self, task: ActivityTask, result: ActivityResult, complete: Complete) -> Delivery:
+        """Report the end of an attempt: by the handle, else by the client. `complete` is the handle's."""
+        own = self._begin(complete, result)
+        await asyncio.wait({own}, timeout=self._patience)
+        if _through(own):
+            return Delivery.BY_HANDLE
+        self._explain(task, own)
+        if task.is_local or isinstance(result, ActivityDeferred):
+            await asyncio.wait({own})  # nobody else can be told
+            return Delivery.BY_HANDLE if _through(own) else self._give_up(task, "it has no other way")
+        try:
+            request = await self._sealed(request_of(task, result))
+        except Exception as error:
+            return self._give_up(task, f"its codec failed: {type(error).__name__}")
+        return await self._resend(task, request, own)
+
+    async def _resend(
+        self, task: ActivityTask, request: CompleteActivity, own: asyncio.Future[None]
+    ) -> Delivery:
+        problem: Exception | None = None
+        for pause in (*self._pauses, None):
+            try:
+                await self._service.call(request)
+            except ServiceError as error:
+                if error.status == "NOT_FOUND":
+                    return Delivery.BY_HANDLE if _through(own) else Delivery.UNWANTED
+                problem = error
+            except Exception as error:
+                problem = error
+            else:
+                self.resent += 1
+                return Delivery.BY_CLIENT
+            if pause is None or getattr(problem, "status", "") in _FINAL:
+                break
+            await _rest(own, pause)
+            if _through(own):
+                return Delivery.BY_HANDLE
+        return self._give_up(task, str(problem))
+
+    def _begin(self, complete: Complete, result: ActivityResult) -> asyncio.Future[None]:
+        async def run() -> None:
+            await complete(result)
+
+        own: asyncio.Future[None] = asyncio.get_running_loop().create_task(run())
+        self._begun.add(own)  # somebody must hold it, also after we have left
+        own.add_done_callback(self._ended)
+        return own
+
+    def _ended(self, own: asyncio.Future[None]) -> None:
+        self._begun.discard(own)
+        if not own.cancelled():
+            own.exception()  # looked at: asyncio shall not complain
+
+    def _explain(self, task: ActivityTask, own: asyncio.Future[None]) -> None:
+        why = _problem(own) if own.done() else f"the engine has not taken it within {self._patience:g} s"
+        logger.warning(
+            "the result of activity %s (%s) does not get through: %s",
+            task.activity_type,
+            task.activity_id,
+            why,
+        )
+
+    def _give_up(self, task: ActivityTask, why: str) -> Delivery:
+        self.lost += 1
+        logger.error(
+            "the result of activity %s (%s) is lost: %s; its timeouts will tell",
+            task.activity_type,
+            task.activity_id,
+            why,
+        )
+        return Delivery.LOST
+
+    async def _sealed(self, request: CompleteActivity) -> CompleteActivity:
+        codec = self._codec
+        if codec is None:
+            return request
+        return await asyncio.to_thread(seal, request, codec, self._converter)
+
+
+def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
+    """A result as a client's request. Pure."""
+    match result:
+        case ActivityFailed(token, failure):
+            return CompleteActivity(token=token, failure=failure, rpc_timeout=RPC_TIMEOUT)
+        case ActivityCancelled(token, failure):
+            details = failure.info.details if isinstance(failure.info, CanceledFailure) else ()
+            return CompleteActivity(
+                token=token, cancelled=True, cancelled_details=details, rpc_timeout=RPC_TIMEOUT
+            )
+        case ActivityOk(token, payload):
+            return CompleteActivity(token=token, result=payload, rpc_timeout=RPC_TIMEOUT)
+        case ActivityDeferred():
+            raise ValueError(f"activity {task.activity_type} is completed by somebody else")
+
+
+def _through(own: asyncio.Future[None]) -> bool:
+    return own.done() and not own.cancelled() and own.exception() is None
+
+
+def _problem(own: asyncio.Future[None]) -> str:
+    error = None if own.cancelled() else own.exception()
+    return "cancelled" if error is None else f"{type(error).__name__}: {error}"
+
+
+async def _rest(own: asyncio.Future[None], pause: float) -> None:
+    """Wait, but not longer than the handle's own completion takes."""
+    if own.done():
+        await asyncio.sleep(pause)
+    else:
+        await asyncio.wait({own}, timeout=pause)

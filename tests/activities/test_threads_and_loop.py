@@ -1,0 +1,389 @@
+"""Threads that hang, die or fork, and a loop that is blocked: the worker goes on, and shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hourglass import activity
+from hourglass._bridge.handle import ActivityCancelled, HandleBroken
+from hourglass._runtime.activity_threads import ThreadPool
+from hourglass.errors import ApplicationError
+
+from .executing import attempt, failure, payloads, until, value, with_executor
+
+
+class Place:
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.seen: list[object] = []
+
+
+place = Place()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_place():
+    place.__init__()
+    yield
+    place.go.set()
+
+
+@activity.defn
+def hangs() -> str:
+    place.begun.release()
+    place.go.wait()
+    return "late"
+
+
+@activity.defn
+def echo(text: str) -> str:
+    return text
+
+
+@activity.defn
+async def echo_async(text: str) -> str:
+    return text
+
+
+@activity.defn
+async def blocks() -> str:
+    place.begun.release()
+    place.go.wait()
+    return "unblocked"
+
+
+@activity.defn
+async def waits_async() -> None:
+    place.begun.release()
+    await asyncio.get_running_loop().create_future()
+
+
+@activity.defn
+async def swallows() -> str:
+    place.begun.release()
+    while not place.go.is_set():
+        try:
+            await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            place.seen.append("swallowed")
+    return "late"
+
+
+@activity.defn
+def raises(how: str) -> str:
+    match how:
+        case "generator":
+            raise GeneratorExit
+        case "recursion":
+            return raises.fn(how)
+        case "memory":
+            raise MemoryError("no more")
+        case "base":
+            raise BaseException("bare")
+        case "evil":
+            raise Evil
+        case "large":
+            return "x" * 3_000_000
+        case "large details":
+            raise ApplicationError("no", "x" * 3_000_000, type="Big", non_retryable=True)
+        case "large heartbeat":
+            activity.heartbeat("x" * 3_000_000)
+    return how
+
+
+class Evil(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+
+@activity.defn
+def interrupted() -> None:
+    """Something sets off an exception in this thread, as debuggers and time-out libraries do."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(threading.get_ident()), ctypes.py_object(SystemExit)
+    )
+    while True:
+        threading.Event().wait(0.001)
+
+
+@activity.defn
+def asks() -> object:
+    return activity.client()
+
+
+@activity.defn
+async def asks_async() -> object:
+    return activity.client()
+
+
+ALL = [each for each in list(globals().values()) if isinstance(each, activity.Activity)]
+
+
+def script(run, **options):
+    return with_executor(ALL, run, **options)
+
+
+def run(activity_type, *args, **options):
+    return script(lambda executor, _: executor.execute(attempt(activity_type, *args)), **options)
+
+
+async def begun(count: int = 1) -> None:
+    for _ in range(count):
+        assert await asyncio.to_thread(place.begun.acquire, timeout=30)
+
+
+@pytest.mark.parametrize("reason", ["TIMED_OUT", "NOT_FOUND"])
+def test_hung_threads_are_replaced(reason, caplog):
+    """All threads hang past their timeout: their attempts are given up, new threads work, and the loss shows."""
+
+    async def hanging(executor, _):
+        tokens = [b"1", b"2"]
+        running = [
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
+            for each in tokens
+        ]
+        await begun(2)
+        waiting = asyncio.ensure_future(executor.execute(attempt("echo", "next", activity_id="3")))
+        for each in tokens:
+            executor.cancel(each, reason)
+        results = [await each for each in running]
+        following = value(await waiting)
+        lost = executor.statistics()
+        place.go.set()
+        await until(lambda: executor.statistics().lost_threads == 0)
+        return results, following, lost, value(await executor.execute(attempt("echo", "after")))
+
+    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
+        results, following, lost, after = script(hanging, max_threads=2, hang_grace=0.01)
+    assert all(isinstance(each, ActivityCancelled) for each in results)
+    assert (following, after) == ("next", "after")
+    assert (lost.lost_threads, lost.running) == (2, 0)
+    assert "2 threads are lost" in caplog.text
+
+
+def test_a_cancelled_thread_keeps_its_time():
+    """A mere cancellation takes nobody's thread: the activity may clean up as long as its timeout allows."""
+
+    async def cancelling(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("hangs")))
+        await begun()
+        executor.cancel(b"t", "CANCELLED")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        place.go.set()
+        return value(await running), executor.statistics().lost_threads
+
+    assert script(cancelling, hang_grace=0.0, cancel_grace=0.0) == ("late", 0)
+
+
+def test_the_loss_is_bounded(caplog):
+    """Beyond the limit a hung attempt keeps its slot, which is logged; when it ends it is still heard."""
+
+    async def hanging(executor, _):
+        running = [
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
+            for each in (b"1", b"2")
+        ]
+        await begun(2)
+        executor.cancel(b"1", "TIMED_OUT")
+        await running[0]
+        executor.cancel(b"2", "TIMED_OUT")
+        await until(lambda: "keeps its slot" in caplog.text)
+        seen = executor.statistics()
+        place.go.set()
+        return seen, await running[1]
+
+    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
+        seen, second = script(hanging, max_threads=2, max_lost_threads=1, hang_grace=0.01)
+    assert (seen.lost_threads, seen.running) == (1, 1)
+    assert second is not None
+
+
+def test_a_superseded_attempt_that_hangs_is_given_up():
+    """A later attempt has come: the former one is cancelled, and loses its slot if it does not stop."""
+
+    async def superseding(executor, _):
+        former = asyncio.ensure_future(executor.execute(attempt("hangs", token=b"1")))
+        await begun()
+        later = value(await executor.execute(attempt("echo", "second", token=b"2", attempt=2)))
+        return failure(await former)[0], later
+
+    assert script(superseding, max_threads=2, hang_grace=0.01) == ("AttemptStopped", "second")
+
+
+def test_a_thread_that_dies_is_replaced():
+    """An exception set off from outside ends the attempt, and whatever becomes of the thread, the next one runs."""
+
+    async def dying(executor, _):
+        first = await executor.execute(attempt("interrupted"))
+        return first, [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
+
+    first, rest = script(dying, max_threads=1)
+    assert failure(first)[0] in ("SystemExit", "ThreadDied")
+    assert rest == ["0", "1", "2", "3", "4"]
+
+
+def test_a_pool_grows_as_needed_and_drops_what_was_given_up_waiting():
+    """A job that waits is never run once given up; the threads are as many as the jobs at a time."""
+    pool = ThreadPool("pool", 1)
+    gate, ran = threading.Event(), threading.Event()
+    try:
+        running = pool.submit(gate.wait)
+        waiting = pool.submit(lambda: place.seen.append("run"))
+        assert pool.give_up(waiting)
+        pool.submit(ran.set)
+        gate.set()
+        assert ran.wait(30)
+        assert place.seen == []
+        assert pool.size == 1
+        assert pool.give_up(running)  # over: nothing to give up
+        assert pool.lost == 0
+    finally:
+        pool.stop()
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "hopeless", "text"),
+    [
+        ("generator", "GeneratorExit", False, ""),
+        ("recursion", "RecursionError", False, "recursion"),
+        ("memory", "MemoryError", False, "no more"),
+        ("base", "BaseException", False, "bare"),
+        ("evil", "SystemExit", False, ""),
+        ("large", "EncodeError", True, "3,000,012 bytes, more than the limit of 2,097,152"),
+        ("large details", "Big", True, "more than the limit"),
+        ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises takes"),
+    ],
+)
+def test_every_end_is_a_clear_failure(how, kind, hopeless, text):
+    """Whatever is raised or returned, the attempt fails and the next one runs in the same thread."""
+
+    async def ending(executor, _):
+        return await executor.execute(attempt("raises", how)), await executor.execute(attempt("raises", "ok"))
+
+    first, second = script(ending, max_threads=1)
+    assert failure(first)[:2] == (kind, hopeless)
+    assert text in failure(first)[2]
+    assert value(second) == "ok"
+
+
+def test_the_payload_limit_is_configurable():
+    """Smaller or none."""
+    assert failure(run("echo", "x" * 50, payload_limit=20))[0] == "EncodeError"
+    assert value(run("raises", "large", payload_limit=None)) == "x" * 3_000_000
+
+
+@pytest.mark.parametrize(("name", "code"), [("forks", "0"), ("forks_and_raises", "1"), ("forks_async", "0")])
+def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code):
+    """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
+    done = subprocess.run(
+        [sys.executable, "-m", "activities.forking", name],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [f"('{code}', 'on', [])"]
+    assert done.stderr.count("forked") == 1
+
+
+def test_a_blocked_loop_is_reported_with_its_stack_and_goes_on(caplog):
+    """Seen within two ticks, named, and nothing is lost if it ends in time."""
+
+    async def blocking(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("blocks")))
+        await begun()
+        await until(lambda: executor.statistics().loop_blocked)
+        place.go.set()
+        return value(await running), executor.statistics()
+
+    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
+        result, seen = script(blocking, loop_tick=0.01, loop_limit=600.0)
+    assert (result, seen.replaced_loops) == ("unblocked", 0)
+    assert "blocked by activity blocks (1)" in caplog.text
+    assert "place.go.wait()" in caplog.text
+
+
+def test_a_loop_that_stays_blocked_is_replaced():
+    """Its attempts fail, with the stack of the culprit; new ones run on a new loop."""
+
+    async def blocking(executor, _):
+        innocent = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1")))
+        await begun()
+        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        await begun()
+        both = [await innocent, await guilty]
+        return both, value(await executor.execute(attempt("echo_async", "new"))), executor.statistics()
+
+    both, following, seen = script(blocking, loop_tick=0.01, loop_limit=0.05)
+    for each in both:
+        kind, hopeless, message = failure(each)
+        assert (kind, hopeless) == ("ActivityLoopBlocked", False)
+        assert "activity blocks (2)" in message
+        assert "place.go.wait()" in each.failure.stack_trace
+    assert (following, seen.replaced_loops, seen.loop_blocked) == ("new", 1, False)
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
+    """Nobody waits for it any more: the engine's slot is free though the coroutine goes on."""
+
+    async def stubborn(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("swallows")))
+        await begun()
+        executor.cancel(b"t", "TIMED_OUT")
+        return await running, executor.running
+
+    result, left = script(stubborn, hang_grace=0.01)
+    assert isinstance(result, ActivityCancelled)
+    assert left == 0
+
+
+def test_heartbeats_that_do_not_get_through_end_nothing(caplog):
+    """The handle is gone: automatic heartbeats go on, with the inherited details, and are logged once."""
+    tried = []
+
+    def heartbeat(token, details):
+        tried.append(details)
+        raise HandleBroken("gone")
+
+    async def beating(executor, _):
+        task = attempt("hangs", heartbeat_timeout=30.0, heartbeat_details=payloads("cursor"))
+        running = asyncio.ensure_future(executor.execute(task))
+        await until(lambda: len(tried) >= 3)
+        place.go.set()
+        return value(await running)
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        assert script(beating, heartbeat=heartbeat, beat_interval=0.001) == "late"
+    assert set(tried) == {payloads("cursor")}
+    assert caplog.text.count("do not get through") == 1
+
+
+@pytest.mark.parametrize("name", ["asks", "asks_async"])
+def test_the_workers_client_is_at_hand(name):
+    """In threads and on the loop; where there is none the message says what to do."""
+    assert value(run(name, client="the client")) == "the client"
+    assert "connect one of your own" in failure(run(name))[2]
+
+
+def test_an_attempt_nobody_waits_for_is_stopped():
+    """Whoever executed it is cancelled: the activity is told."""
+
+    async def cancelled(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
+        await begun()
+        running.cancel()
+        await asyncio.wait({running})
+        return executor.running
+
+    assert script(cancelled) == 0

@@ -1,0 +1,173 @@
+"""I8: every kind of event has a handler, and every kind of command is issued by workflow code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass._engine import commands as c
+from hourglass._engine import events as ev
+from hourglass._engine import operations
+from hourglass._engine.apply import APPLY
+from hourglass.converter import CanceledFailure, Failure
+from hourglass.errors import ApplicationError, FailureError, ServiceError
+
+from .acts import charge
+from .conftest import Drive
+from .driver import Driver, cancel, encode, signal, update
+
+BY_THE_EVALUATOR = {ev.PatchNoticed, ev.SeedChanged, ev.QueryReceived, ev.RunEvicted}
+
+# Commands that no call of an author's issues yet. Whoever adds the call takes the kind out of here.
+NOT_YET: set[type[c.Command]] = {c.UpsertSearchAttributes, c.UpsertMemo}
+
+CANCELLED = Failure("cancelled", CanceledFailure())
+
+
+@workflow.defn
+class Everything:
+    """Does one thing of each kind, as it is told."""
+
+    @workflow.run
+    def run(self, what: str) -> Any:
+        """One thing."""
+        try:
+            return getattr(self, what)()
+        except (FailureError, ServiceError) as error:
+            return type(error).__name__
+
+    def timer(self) -> None:
+        """A timer."""
+        workflow.sleep(1)
+
+    def activity(self) -> Any:
+        """An activity, after a patch."""
+        workflow.patched("p")
+        return charge("a")
+
+    def local(self) -> Any:
+        """A local activity."""
+        return charge.local("a")
+
+    def child(self) -> Any:
+        """A child."""
+        command = c.StartChildWorkflow(seq=0, workflow_id="c", workflow_type="c")
+        return operations.start_child(command, str).result()
+
+    def tell(self) -> None:
+        """A signal to another workflow."""
+        operations.signal_external(c.SignalExternalWorkflow(seq=0, workflow_id="o", signal_name="s"))
+
+    def stop_other(self) -> None:
+        """A request to cancel another workflow."""
+        operations.cancel_external("o", "", "")
+
+    def fail(self) -> None:
+        """A failure that gets out."""
+        raise SystemError
+
+    def again(self) -> None:
+        """The next run."""
+        workflow.continue_as_new("timer")
+
+    @workflow.signal
+    def broken(self) -> None:
+        """Fails the run."""
+        raise ApplicationError("no")
+
+    @workflow.update
+    def change(self, well: bool) -> None:
+        """Changes nothing."""
+        if not well:
+            raise ApplicationError("no")
+
+    @workflow.query
+    def ask(self) -> str:
+        """Answers."""
+        return "answer"
+
+
+def case(what: str, *activations: list[ev.AnyEvent]) -> tuple[str, tuple[list[ev.AnyEvent], ...]]:
+    """What the workflow does, and the activations after the first."""
+    return what, activations
+
+
+FAILURE = Failure("no")
+CASES = {
+    "timer": case("timer", [ev.TimerFired(1)]),
+    "timer cancelled": case("timer", [cancel()]),
+    "activity": case("activity", [ev.ActivityCompleted(1, encode("A"))]),
+    "activity failed": case("activity", [ev.ActivityFailed(1, FAILURE)]),
+    "activity cancelled": case("activity", [cancel()], [ev.ActivityCancelled(1, CANCELLED)]),
+    "patch and seed": case(
+        "activity", [ev.PatchNoticed("p"), ev.SeedChanged(3), ev.ActivityCompleted(1, encode("A"))]
+    ),
+    "local activity": case("local", [ev.ActivityCompleted(1, encode("A"), True)]),
+    "local activity cancelled": case("local", [cancel()], [ev.ActivityCancelled(1, CANCELLED, True)]),
+    "local activity pauses": case("local", [ev.ActivityBackedOff(1, 2, 60.0, 1)], [ev.TimerFired(1)]),
+    "child": case("child", [ev.ChildStarted(1, "r")], [ev.ChildCompleted(1, encode("C"))]),
+    "child failed": case("child", [ev.ChildStarted(1, "r"), ev.ChildFailed(1, FAILURE)]),
+    "child exists": case("child", [ev.ChildStartFailed(1, "c", "c")]),
+    "child cancelled": case(
+        "child", [ev.ChildStarted(1, "r")], [cancel()], [ev.ChildCancelled(1, CANCELLED)]
+    ),
+    "child never started": case("child", [ev.ChildStartCancelled(1, CANCELLED)]),
+    "told": case("tell", [ev.ExternalSignalResolved(1)]),
+    "not told": case("tell", [ev.ExternalSignalResolved(1, FAILURE)]),
+    "told no more": case("tell", [cancel()], [ev.ExternalSignalResolved(1, CANCELLED)]),
+    "stopped": case("stop_other", [ev.ExternalCancelResolved(1)]),
+    "continued": case("again"),
+    "failed": case("timer", [signal("broken")]),
+    "updated": case("timer", [update("change", True)], [update("change", False, id="2")]),
+}
+
+
+def play(d: Driver, activations: tuple[list[ev.AnyEvent], ...]) -> tuple[set[type], set[type]]:
+    """Drive a case; returns the kinds of events that were handled and of commands that were issued."""
+    issued = {type(command) for command in d.begin()}
+    handled: set[type] = {ev.RunStarted, ev.QueryReceived}
+    for events in activations:
+        d.owed.clear()
+        issued |= {type(command) for command in d.send(*events)}
+        handled |= {type(event) for event in events}
+    issued.add(type(d.ask("ask")))
+    return handled, issued
+
+
+@pytest.mark.parametrize("kind", ev.EVENTS, ids=lambda kind: kind.__name__)
+def test_every_event_has_a_handler(kind: type[ev.Event]) -> None:
+    """An entry in the table, or a place in the evaluator; never both."""
+    assert (kind in APPLY) != (kind in BY_THE_EVALUATOR)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_case_is_handled(drive: Drive, name: str) -> None:
+    """Each example goes through without a failed task, and with the same bytes when it is executed again."""
+    what, activations = CASES[name]
+    play(drive(Everything, what), activations)
+
+
+def test_every_kind_occurs(drive: Drive) -> None:
+    """Together the examples meet every kind of event, and issue every kind of command that authors can ask for."""
+    handled: set[type] = set()
+    issued: set[type] = set()
+    for what, activations in CASES.values():
+        more_handled, more_issued = play(drive(Everything, what), activations)
+        handled |= more_handled
+        issued |= more_issued
+    assert set(ev.EVENTS) - handled == {ev.RunEvicted}, "the runtime answers evictions, not the evaluator"
+    assert set(c.COMMANDS) - issued == NOT_YET
+
+
+def test_the_lists_are_complete() -> None:
+    """`EVENTS` and `COMMANDS` name every class of their modules, once."""
+    for module, base, listed in ((ev, ev.Event, ev.EVENTS), (c, c.Command, c.COMMANDS)):
+        classes = {
+            item
+            for item in vars(module).values()
+            if isinstance(item, type) and issubclass(item, base) and item is not base
+        }
+        assert classes == set(listed)
+        assert len(listed) == len(set(listed))

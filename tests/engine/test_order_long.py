@@ -1,0 +1,91 @@
+"""I1 by comparison: random programs run under Temporal's own instance and under ours, on the same activations.
+
+The commands, their numbers and their arguments must be equal, activation by activation. Runs with no flag of ours are compared
+as they replay (a foreign history), with each combination of temporalio's flags; live runs are compared too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from hourglass._engine.commands import TERMINAL, Succeeded
+from hourglass._engine.context import RunSettings
+from hourglass._engine.definition import workflow_definition
+from hourglass._engine.evaluator import Run
+from hourglass._engine.events import Activation, RunStarted
+
+from .driver import EPOCH, SECOND, encode
+from .generated import RandomEngine, programs, steps
+from .interpreted_async import InterpretedAsync
+from .interpreted_plain import InterpretedPlain
+from .official import Official, brief_of_ours
+
+relaxed = settings(
+    max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def compare(
+    program: dict[str, Any], script: list[tuple[list[int], int]], *, replaying: bool, flags: tuple[int, ...]
+) -> int:
+    """Drive both with the same events until the run closes or the script ends; returns how many activations there were."""
+    definition = workflow_definition(InterpretedPlain)
+    assert definition is not None
+    ours = Run(definition, "run-1", RunSettings())
+    theirs = Official(InterpretedAsync, 5)
+    engine = RandomEngine()
+    started = RunStarted(
+        workflow_type="Interpreted", workflow_id="workflow-1", arguments=(encode(program),), seed=5
+    )
+    number = 0
+    try:
+        for number, (picks, extra) in enumerate([([], 15), *script]):
+            events = engine.next_events(picks, extra)
+            if number == 0:
+                events.insert(0, started)
+            if not events:
+                break
+            activation = Activation(
+                run_id="run-1",
+                events=tuple(events),
+                timestamp_ns=EPOCH + number * SECOND,
+                is_replaying=replaying,
+                flags=flags,
+            )
+            expected = theirs.activate(activation)
+            completion = ours.activate(activation)
+            assert isinstance(completion, Succeeded), repr(ours.error)
+            produced = brief_of_ours(completion.commands)
+            assert produced == expected, f"activation {number}: {events}"
+            for command in completion.commands:
+                engine.issued(command)
+            if any(isinstance(command, TERMINAL) for command in completion.commands):
+                break
+        return number
+    finally:
+        theirs.evict()
+        ours.drop()
+
+
+@pytest.mark.parametrize(
+    "flags", [(), (1,), (2,), (1, 2)], ids=["no flags", "flag 1", "flag 2", "flags 1 and 2"]
+)
+def test_foreign_histories_replay_in_the_same_order(flags: tuple[int, ...]) -> None:
+    """A random program issues the same commands as temporalio's, when replaying what another SDK recorded."""
+
+    @relaxed
+    @given(programs(), steps)
+    def check(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
+        compare(program, script, replaying=True, flags=flags)
+
+    check()
+
+
+@relaxed
+@given(programs(ours=True), steps)
+def test_live_runs_take_the_same_order(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
+    """A live run issues the same commands as temporalio's (but where our flag says otherwise)."""
+    compare(program, script, replaying=False, flags=())
