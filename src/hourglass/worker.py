@@ -14,38 +14,44 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType, TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
+
+import msgspec
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
-from hourglass._engine.options import Duration, seconds
+from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._runtime import debugging
-from hourglass._runtime.assembly import Parts, assemble
+from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.plan import Plan, check_config, checked_verify, checked_watch
+from hourglass._runtime.portal import Portal
 from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.services import QueueServices
+from hourglass._runtime.status import StatusServer, status_report
 from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
+from hourglass._supervision import Tree
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import UsageError
 
-__all__ = ["Worker", "WorkerStatistics"]
+__all__ = ["Worker", "WorkerStatistics", "WorkerTree"]
 
 logger = logging.getLogger("hourglass.worker")
 
-State = Literal["new", "running", "stopping", "stopped", "broken"]
+State = Literal["new", "running", "stopping", "stopped"]
+
+T = TypeVar("T")
 
 _JOIN_LIMIT = 5.0
-_EXIT_MARGIN = 5.0
+_EXIT_MARGIN = 15.0
 
-# Which task queues each connection serves in this process: engines refuse a second handle, with a message
-# nobody understands.
-_serving: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
-_serving_lock = threading.Lock()
+# One Application for each client's link: the workers of a client share its tree, those of two clients share nothing.
+_applications: WeakKeyDictionary[Any, Application] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,8 @@ class WorkerStatistics:
     cache_misses: int = 0
     open_activations: int = 0
     running_activities: int = 0
+    stuck_lanes: int = 0
+    restarts: int = 0
 
 
 class Worker:
@@ -91,12 +99,15 @@ class Worker:
         verify: Verify = "off",
         watch: Action | Literal["off"] | None = None,
         lanes: int = 1,
+        deadlock_timeout: Duration | None = 2.0,
+        status_address: str | None = None,
         identity: str | None = None,
         build_id: str | None = None,
     ) -> None:
         if not isinstance(client, (Client, AsyncClient)):
             raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
         self._client = client
+        self._link = client._session.link
         self._portal = client._portal
         resolver = Resolver(workflows=workflows, activities=activities, modules=modules)
         graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
@@ -128,13 +139,15 @@ class Worker:
             lanes=lanes,
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
             graceful_timeout=graceful,
+            deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
         )
+        self._status = None if status_address is None else StatusServer(status_address, self._report)
+        self._application: Application | None = None
         self._state: State = "new"
-        self._parts: Parts | None = None
+        self._services: dict[str, QueueServices] = {}
         self._forget_exit: Callable[[], None] | None = None
         self._life = threading.RLock()
         self._over = threading.Event()
-        self._failure: BaseException | None = None
 
     @property
     def task_queue(self) -> str:
@@ -147,8 +160,8 @@ class Worker:
     # --- blocking ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM. Raises if the
-        worker breaks.
+        """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM, which let what is in flight
+        finish, and a second one, which does not.
         """
         self.start()
         with StopSignals(self._over):
@@ -157,17 +170,11 @@ class Worker:
                     pass
             finally:
                 self.shutdown()
-        if self._failure is not None:
-            raise self._failure
 
     def start(self) -> Worker:
         """Begin to work, in the background."""
-        self._reserve()
-        try:
-            self._started(self._portal.call(self._begin()))
-        except BaseException:
-            self._unreserve()
-            raise
+        self._portal.call(self._begin())
+        self._started()
         return self
 
     def shutdown(self) -> None:
@@ -177,12 +184,23 @@ class Worker:
         with (
             self._life
         ):  # a second caller waits for the first; a signal handler that calls it again returns at once
-            parts = self._stopping()
-            if parts is not None:
+            services = self._stopping()
+            if services:
                 try:
-                    self._portal.call(parts.worker.stop())
+                    self._portal.call(self._end(services))
                 finally:
-                    self._stopped(parts.lanes.join(_JOIN_LIMIT))
+                    self._stopped(all([each.lanes.join(_JOIN_LIMIT) for each in services]))
+
+    def start_worker(self, task_queue: str) -> None:
+        """Serve another task queue too, with the same workflows, activities and options."""
+        self._portal.call(self._serve(self._plan_for(task_queue)))
+
+    def stop_worker(self, task_queue: str) -> None:
+        """Serve a task queue no longer; the others go on."""
+        services = self._services.pop(task_queue, None)
+        if services is not None:
+            self._portal.call(self._app.stop_worker(task_queue))
+            services.lanes.join(_JOIN_LIMIT)
 
     def __enter__(self) -> Worker:
         return self.start()
@@ -195,33 +213,36 @@ class Worker:
     # --- on an event loop of the user's ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Worker:
-        self._reserve()
-        try:
-            self._started(await self._portal.acall(self._begin()))
-        except BaseException:
-            self._unreserve()
-            raise
+        await self._portal.acall(self._begin())
+        self._started()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        parts = self._stopping()
-        if parts is not None:
+        services = self._stopping()
+        if services:
             try:
-                await self._portal.acall(parts.worker.stop())
+                await self._portal.acall(self._end(services))
             finally:
-                self._stopped(await asyncio.to_thread(parts.lanes.join, _JOIN_LIMIT))
+                joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services]
+                self._stopped(all(joined))
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
+    @property
+    def tree(self) -> WorkerTree:
+        """The supervision tree that this worker is part of, for looking and for fire drills."""
+        return WorkerTree(self._portal, lambda: self._app.require_tree())
+
     def statistics(self) -> WorkerStatistics:
         """How the worker is doing. Cheap, from any thread."""
-        parts = self._parts
-        if parts is None:
+        services = list(self._services.values())
+        if not services:
             return WorkerStatistics(task_queue=self.task_queue, state=self._state)
-        counts = parts.counts()
-        in_flight = parts.worker.statistics()
+        counts = [each for one in services for each in one.lanes.counts()]
+        queues = {one.queue for one in services}
+        handles = [h for h in self._app.tables.records.values() if h.queue in queues]
         return WorkerStatistics(
             task_queue=self.task_queue,
             state=self._state,
@@ -231,44 +252,72 @@ class Worker:
             activations=sum(each.activations for each in counts),
             failed_tasks=sum(each.failed_tasks for each in counts),
             cache_misses=sum(each.misses for each in counts),
-            open_activations=in_flight["open_activations"],
-            running_activities=in_flight["running_activities"],
+            open_activations=sum(len(each.runs.open) for each in handles),
+            running_activities=sum(each.executor.running for each in services),
+            stuck_lanes=sum(each.lanes.stuck for each in services),
+            restarts=self._app.restarts,
         )
+
+    def _report(self) -> dict[str, Any]:
+        return status_report(self._app, self._state)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
-    async def _begin(self) -> Parts:
-        parts = await assemble(self._plan, self._client.connection)
-        watched = asyncio.get_running_loop().create_task(parts.worker.ended(), name=f"watch {self!r}")
-        watched.add_done_callback(self._ended)
-        return parts
+    @property
+    def _app(self) -> Application:
+        if self._application is None:
+            raise UsageError("this worker has not been started")
+        return self._application
 
-    def _started(self, parts: Parts) -> None:
-        self._parts = parts
-        self._failure = None
+    def _plan_for(self, task_queue: str) -> Plan:
+        config = msgspec.structs.replace(self._plan.config, task_queue=task_queue)
+        check_config(config, self._plan.lanes)
+        return replace(self._plan, config=config)
+
+    async def _begin(self) -> None:
+        connection = await self._link.opened()
+        app = _applications.get(self._link)
+        if app is None:
+            app = _applications[self._link] = Application(
+                connection,
+                self._link.another,
+                converter=self._plan.converter,
+                codec=self._plan.codec,
+                client=self._client,
+            )
+        self._application = app
+        await self._serve(self._plan)
+        if self._status is not None:
+            try:
+                await self._status.start()
+            except BaseException:
+                await self._end([self._services.pop(self.task_queue)])
+                raise
+
+    async def _serve(self, plan: Plan) -> None:
+        self._services[plan.config.task_queue] = await self._app.start_worker(plan)
+
+    async def _end(self, services: list[QueueServices]) -> None:
+        if self._status is not None:
+            await self._status.stop()
+        await asyncio.gather(*[self._app.stop_worker(each.queue) for each in services])
+
+    def _started(self) -> None:
         self._over.clear()
         self._state = "running"
         margin = self._plan.graceful_timeout + _EXIT_MARGIN
-        self._forget_exit = self._portal.at_exit(parts.worker.stop, margin)
+        self._forget_exit = self._portal.at_exit(lambda: self._end(list(self._services.values())), margin)
         worker_started()
         debugging.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
 
-    def _ended(self, watched: asyncio.Task[None]) -> None:
-        """On the control loop: the worker polls no more, asked or unasked."""
-        error = None if watched.cancelled() else watched.exception()
-        if error is not None and self._state == "running":
-            self._failure = error
-            self._state = "broken"
-        self._over.set()
-
-    def _stopping(self) -> Parts | None:
-        if self._parts is None or self._state == "stopping":
-            return None
+    def _stopping(self) -> list[QueueServices]:
+        if not self._services or self._state == "stopping":
+            return []
         self._state = "stopping"
         if self._forget_exit is not None:
             self._forget_exit()
-        return self._parts
+        return list(self._services.values())
 
     def _stopped(self, ended: bool) -> None:
         if not ended:
@@ -276,21 +325,29 @@ class Worker:
                 "a lane of the worker on %r hangs in workflow code and is left behind", self.task_queue
             )
         self._state = "stopped"
-        self._parts = None
+        self._services.clear()
         worker_stopped()
-        self._unreserve()
         self._over.set()
 
-    def _reserve(self) -> None:
-        with _serving_lock:
-            queues = _serving.setdefault(self._client.connection, set())
-            if self.task_queue in queues:
-                raise UsageError(
-                    f"this client already runs a worker on task queue {self.task_queue!r}: give that worker all workflows "
-                    f"and activities, or use another queue, or connect a second client"
-                )
-            queues.add(self.task_queue)
 
-    def _unreserve(self) -> None:
-        with _serving_lock:
-            _serving.setdefault(self._client.connection, set()).discard(self.task_queue)
+class WorkerTree:
+    """The supervision tree of a worker: who is there, in which state, and a way to kill any of them."""
+
+    def __init__(self, portal: Portal, tree: Callable[[], Tree]) -> None:
+        self._portal = portal
+        self._tree = tree
+
+    def paths(self) -> list[str]:
+        """The path of every process that lives, such as `Application/Subsystem/BridgeHolder`."""
+        return self._portal.call(self._ask(lambda tree: list(tree.paths())))
+
+    def render(self) -> str:
+        """The tree as a drawing, with states and restarts."""
+        return self._portal.call(self._ask(lambda tree: tree.render()))
+
+    def kill(self, path: str) -> None:
+        """Kill the process at a path, brutally, with all below it. The worker is to survive it: that is what it is for."""
+        self._portal.call(self._ask(lambda tree: tree.kill(path)))
+
+    async def _ask(self, question: Callable[[Tree], T]) -> T:
+        return question(self._tree())

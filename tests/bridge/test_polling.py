@@ -86,6 +86,9 @@ def test_a_taker_that_dies_before_acknowledging_passes_its_item_on() -> None:
         world = await World.started()
         world.handle.give(activation())
         dead = await asker(world)
+        await settle()
+        with pytest.raises(StaleCompletion):
+            await world.holder.complete_activation(dead, done())
         ticket = await world.holder.poll_activation(Q)
         assert ticket.item is dead.item
         assert ticket.token != dead.token
@@ -158,6 +161,35 @@ def test_an_item_completed_before_it_was_acknowledged_is_not_passed_on() -> None
         await settle()
         handle = world.holder.status().handles[0]
         assert (handle.activations.kept, handle.activities.kept) == (0, 0)
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_taker_that_completed_and_died_does_not_bring_back_its_item() -> None:
+    """Also when the same run has a newer activation open by then: that one stays whose it is."""
+
+    async def body() -> None:
+        world = await World.started()
+        world.handle.give(activation())
+        end = asyncio.Event()
+
+        async def hasty() -> None:
+            ticket = await world.holder.poll_activation(Q)
+            await world.holder.complete_activation(ticket, done())
+            await end.wait()
+
+        dying = asyncio.ensure_future(hasty())
+        await settle()
+        world.handle.give(activation())
+        newer = await world.holder.poll_activation(Q)
+        newer.acknowledge()
+        end.set()
+        await dying
+        await settle()
+        assert world.holder.status().handles[0].activations.kept == 0
+        await world.holder.complete_activation(newer, done())
+        assert len(world.handle.completions) == 2
         await world.holder.stop()
 
     run(body)

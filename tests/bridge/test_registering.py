@@ -333,6 +333,22 @@ def test_the_first_handle_uses_the_shared_connection() -> None:
     run(body)
 
 
+def test_a_shared_connection_that_fails_once_is_not_tried_again() -> None:
+    """The failure may be the connection's fault: the second attempt has its own, and the shared one stays open."""
+
+    async def body() -> None:
+        world = World(shared=True)
+        await world.holder.start()
+        world.engine.openings.append(RuntimeError("no"))
+        await world.register()
+        assert len(world.engine.connections) == 1
+        assert world.shared is not None
+        assert (world.shared.handles, world.shared.closed) == ([], 0)
+        await world.holder.stop()
+
+    run(body)
+
+
 def test_registering_again_while_the_old_handle_drains_uses_another_connection() -> None:
     """An engine refuses a second handle for a queue on one connection, so the holder does not try."""
 

@@ -81,8 +81,8 @@ def test_a_bug_parks_the_run_until_it_is_mended(world: World, caplog: pytest.Log
     assert reason.startswith("ValueError at")
     assert __file__ in reason
     assert "secret payload" not in reason
-    assert "is parked: ValueError at" in caplog.text
     world.until(handle, "WORKFLOW_TASK_FAILED")
+    assert "is parked: ValueError at" in caplog.text
     assert handle.describe().status == WorkflowStatus.RUNNING
     world.stop_worker()
     acts.place.mended = True

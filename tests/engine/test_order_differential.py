@@ -89,3 +89,40 @@ def test_foreign_histories_replay_in_the_same_order(flags: tuple[int, ...]) -> N
 def test_live_runs_take_the_same_order(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
     """A live run issues the same commands as temporalio's (but where our flag says otherwise)."""
     compare(program, script, replaying=False, flags=())
+
+
+# Programs on which the two once differed, as they were found.
+FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
+    "a child's start with its cancellation": (
+        [["child", "try"], ["act", "try"]],
+        [([0], 2), ([0], 0)],
+    ),
+    "two timeouts in one activation": (
+        [["limit", 1, [["limit", 1, [["act", "try"]]], ["act", "try"]]]],
+        [([2, 1], 9), ([0], 9), ([0], 9)],
+    ),
+    "a timeout that fires behind its block": (
+        [["limit", 1, [["cancel_other"]]], ["act", "try"]],
+        [([0, 0], 9), ([0], 9)],
+    ),
+    "the end of a pause with a cancellation": (
+        [["local", "try"]],
+        [([9], 9), ([0], 2), ([0], 9)],
+    ),
+    "a condition's timeout with a cancellation": (
+        [["turn"], ["first", [[["until", 1, 3], ["act", "try"]]], "FIRST_COMPLETED", 0]],
+        [([0], 2), ([0], 0)],
+    ),
+    "an inner timeout while the outer one is cleaned up after": (
+        [["limit", 1, [["limit", 1, [["timed", "try", 3]]], ["until", 0, 3]]]],
+        [([1], 9), ([0], 9), ([0], 9), ([0], 9)],
+    ),
+}
+
+
+@pytest.mark.parametrize("flags", [(), (1,), (2,), (1, 2)], ids=str)
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_stays_mended(name: str, flags: tuple[int, ...]) -> None:
+    """Small programs that once went another way than temporalio's."""
+    main, script = FOUND[name]
+    compare({"main": main, "handlers": [[], []], "limit": 40}, script, replaying=True, flags=flags)

@@ -173,6 +173,33 @@ def test_the_cancelled_run_passes_through_a_scope(drive: Drive) -> None:
     assert d.was_cancelled
 
 
+def test_a_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
+    """A cancelled run cleans up inside a scope that is cancelled then: the run still ends as cancelled."""
+
+    @workflow.defn
+    class Cleaning:
+        @workflow.run
+        def run(self) -> str:
+            with workflow.scope() as self.block:
+                try:
+                    workflow.sleep(1000)
+                finally:
+                    refund("clean up")
+            return "swallowed"
+
+        @workflow.signal
+        def stop(self) -> None:
+            self.block.cancel()
+
+    d = drive(Cleaning)
+    d.begin()
+    d.send(cancel())
+    d.send(signal("stop"))
+    while d.owed:
+        d.send()
+    assert d.was_cancelled, d.terminal
+
+
 def test_what_was_started_before_the_scope_is_not_its_own(drive: Drive) -> None:
     """An activity that was begun outside goes on when the block is cancelled; the wait for it ends."""
 

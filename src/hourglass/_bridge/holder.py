@@ -105,10 +105,8 @@ class BridgeHolder:
             tables.counters.takeovers += 1
         self._registrar.void_all()
         for record in tuple(tables.records.values()):
-            if record.state is HandleState.ACTIVE:
-                begin_drain(tables, record, Signal.RECYCLED)
-            elif record.drain is not None:
-                drive(tables, record, record.drain)
+            if record.drain is not None:
+                drive(tables, record, record.drain)  # whoever worked on its end may have died too
 
     async def stop(self) -> None:
         """Unregister everybody and wait until every handle is closed or left behind. May be cancelled: it

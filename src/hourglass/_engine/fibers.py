@@ -104,7 +104,7 @@ class FiberTask(Task[T]):
         "function",
         "label",
         "must_cancel",
-        "outside_requests",
+        "cancel_count",
         "path",
         "raised_at",
         "refusals",
@@ -131,7 +131,7 @@ class FiberTask(Task[T]):
         self.cancel_source: object = None
         self.depth = 0
         self.shield_depth = 0
-        self.outside_requests = 0
+        self.cancel_count = 0
         self.deferred = False
         self.refusals = 0
         self.raised_at: TracebackType | None = None
@@ -230,8 +230,7 @@ class FiberTask(Task[T]):
             return False
         if self.run.latched:
             self.run.refuse(self, "cancelling a task")
-        if source is None:
-            self.outside_requests += 1
+        self.cancel_count += 1
         if self.shield_depth and (source is None or depth_of(source) < self.shield_depth):
             self._blame(source, fresh=not self.deferred)
             self.deferred = True

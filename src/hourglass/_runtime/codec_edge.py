@@ -13,12 +13,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from hourglass._bridge.handle import ActivityFailed, ActivityItem, ActivityResult, ActivityTask, Handle
+from hourglass._bridge.handle import (
+    ActivityFailed,
+    ActivityItem,
+    ActivityResult,
+    ActivityTask,
+    Handle,
+    HandleConfig,
+)
+from hourglass._bridge.service import Connection, Request
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation, Payloads
 from hourglass.converter import ApplicationFailure, Codec, Converter, Failure, seal, unseal
 from hourglass.errors import PayloadError
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 logger = logging.getLogger("hourglass.worker")
@@ -127,3 +136,41 @@ class CodecHandle:
 
 def _failure(error: PayloadError) -> Failure:
     return Failure(message=str(error), info=ApplicationFailure(type=type(error).__name__))
+
+
+class CodecConnection:
+    """A `Connection` whose handles and requests pass a codec."""
+
+    def __init__(self, inner: Connection, codec: Codec, converter: Converter) -> None:
+        self._inner = inner
+        self._codec = codec
+        self._converter = converter
+
+    @property
+    def target(self) -> str:
+        """What it is connected to."""
+        return self._inner.target
+
+    @property
+    def namespace(self) -> str:
+        """The namespace it works in."""
+        return self._inner.namespace
+
+    @property
+    def identity(self) -> str:
+        """Who we say we are."""
+        return self._inner.identity
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask, with sealed payloads; the answer is opened."""
+        sealed = await asyncio.to_thread(seal, request, self._codec, self._converter)
+        answer: A = await self._inner.call(sealed)
+        return await asyncio.to_thread(unseal, answer, self._codec, self._converter)
+
+    async def open_handle(self, config: HandleConfig) -> Handle:
+        """A handle whose payloads pass the codec."""
+        return CodecHandle(await self._inner.open_handle(config), self._codec, self._converter)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        await self._inner.close()

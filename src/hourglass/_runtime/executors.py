@@ -32,11 +32,11 @@ from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
 from hourglass._runtime.attempts import Attempt, Heartbeat
+from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
 from hourglass._runtime.process_entry import refuse_in_script
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 
@@ -46,42 +46,6 @@ BEAT_INTERVAL = 10.0
 
 # Why an attempt was cancelled, where nobody waits for its end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecutorLimits:
-    """How patient an executor is, in seconds, and how much it holds."""
-
-    max_processes: int = 0
-    """How many process activities run at a time; 0: one for each processor."""
-    payload_limit: int | None = PAYLOAD_LIMIT
-    """The most bytes that an activity may report at once; None: no limit."""
-    max_lost_threads: int | None = None
-    """How many hung threads are replaced before their attempts hold their slots; None: as many as there are."""
-    hang_grace: float = 5.0
-    """From telling an attempt that nobody waits for it to giving it up."""
-    cancel_grace: float = 10.0
-    """From asking a process activity to stop to killing its process."""
-    late: float = 5.0
-    """How long after its start-to-close timeout a process activity is stopped, if the engine does not say so before."""
-    loop_tick: float = 1.0
-    """How often the activity loop is asked whether it lives."""
-    loop_limit: float = 30.0
-    """How long the activity loop may be blocked before it is replaced."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExecutorStatistics:
-    """A look at where activities run."""
-
-    running: int
-    threads: int
-    lost_threads: int
-    processes: int
-    started_processes: int
-    died_processes: int
-    loop_blocked: bool
-    replaced_loops: int
 
 
 @dataclass(frozen=True)

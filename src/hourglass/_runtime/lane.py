@@ -26,7 +26,7 @@ from hourglass._engine.events import Activation
 from hourglass._runtime import debugging
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
 from hourglass._runtime.hung_stack import frame_of
-from hourglass._runtime.lane_stopping import LaneStopped, clear_raised, may_interrupt, raise_in
+from hourglass._runtime.lane_stopping import LaneStopped, cpu_time, may_interrupt, moment, raise_briefly
 from hourglass.activity._plain import runs_workflows
 
 logger = logging.getLogger("hourglass.worker")
@@ -58,7 +58,7 @@ class Job:
 
 
 class Chore:
-    """Something to do with the lane's runs that nobody waits for, and that does no harm when it is done twice."""
+    """Something to do with the lane's runs that nobody waits for. A lane that hangs or dies at it leaves it undone."""
 
     __slots__ = ("do", "since")
 
@@ -75,7 +75,7 @@ Work: TypeAlias = Job | Chore
 
 @dataclass(frozen=True)
 class Remains:
-    """What an abandoned lane leaves: the job it was at, and the work that it has not done, in order."""
+    """What an abandoned lane leaves: the job it was at, and the work that it has not begun, in order."""
 
     job: Job | None
     queued: tuple[Work, ...]
@@ -105,6 +105,7 @@ class Lane:
         self._abandoned = False
         self._ended = False
         self._closing = 0
+        self._cpu_time: float | None = None
         self._answers: deque[tuple[Job, Verdict]] = deque()
         self._woken = False
         self._thread = threading.Thread(target=self._live, name=thread_name or name, daemon=True)
@@ -173,8 +174,8 @@ class Lane:
         return self.join(timeout)
 
     def abandon(self, at: Work | None = None) -> Remains | None:
-        """Take everything from the lane. What it has answered so far is delivered, what it says from now on is not. None, and nothing
-        happens, if it is not at a given work any more.
+        """Take everything from the lane. What it has answered so far is delivered, what it says from now on is not.
+        None, and nothing happens, if it is not at a given work any more.
         """
         with self._mutex:
             busy = self._busy
@@ -186,21 +187,21 @@ class Lane:
         self._bell.put(None)  # should it wait for work: there is none
         if queued and queued[0] is busy:
             del queued[0]  # it died between taking the work and striking it off
-        if isinstance(busy, Chore):
-            queued.insert(0, busy)
         self._deliver()
         job = busy if isinstance(busy, Job) and not busy.answered else None
         return Remains(job, tuple(queued))
 
     def interrupt(self, attempt: int) -> None:
-        """Raise `LaneStopped` in the thread, if that is safe now."""
-        with self._mutex:
+        """Raise `LaneStopped` in the thread, if that is safe now and can help."""
+        with self._mutex:  # while we have it the thread cannot end, and its number means nobody else
             thread_id = self._thread.ident
-            # Under the mutex: a thread that has ended may have left its number to another one.
             if thread_id is None or self.ended:
                 return
+            used, self._cpu_time = self._cpu_time, cpu_time(thread_id)
+            if used is not None and used == self._cpu_time:
+                return  # it waits in C, where nothing reaches it
             if may_interrupt(frame_of(thread_id), attempt):
-                raise_in(thread_id)
+                raise_briefly(thread_id, moment(attempt))
 
     def _put(self, work: Work) -> None:
         self._work.append(work)
@@ -288,8 +289,8 @@ class Lane:
 
     def _gone(self) -> None:
         with self._mutex:
-            clear_raised(threading.get_ident())
-            self._busy = None
+            if self._busy is STOP:
+                self._busy = None  # a job that it died at stays, to be failed
             self._ended = True
 
     def _call_loop(self, call: Callable[[], object]) -> bool:

@@ -5,10 +5,15 @@ reach a call into C, and code that catches everything swallows it. So the thread
 rarely, while it lives; one that does not listen is *stuck*: counted, reported when there are too many, and forgotten when
 it ends after all.
 
-An exception that arrives between a lock's `acquire` and the `try` behind it leaves the lock held for ever: a thread is not
-interrupted while its innermost frame is one of the standard library's.
+Two dangers, and how they are met:
 
-Everything but `interrupt` runs on the control loop. Knows no workflows.
+- An exception that arrives between a lock's `acquire` and the `try` behind it leaves the lock held for ever: a thread is not
+  interrupted while its innermost frame is one of the standard library's.
+- While an exception waits for a thread that is in C, Python 3.11 keeps the whole interpreter's alarm raised, and a thread that
+  is profiled or traced then spins at its next call until it is delivered. So it never waits: what has not arrived after
+  a moment is taken back.
+
+Runs on the control loop. Knows no workflows.
 """
 
 from __future__ import annotations
@@ -16,10 +21,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import get_ident
+from time import sleep
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from hourglass._runtime.places import STDLIB
 
@@ -28,6 +36,7 @@ logger = logging.getLogger("hourglass.worker")
 STUCK_AFTER = 8  # attempts: about a quarter of a second
 _FIRST_DELAY, _LAST_DELAY = 0.001, 5.0
 _UNWINDING_DELAY = 0.25  # what a thread that moves may take for each of its runs
+_FIRST_MOMENT, _LAST_MOMENT = 0.001, 0.01
 _PATIENCE = 12  # attempts before library code that holds no lock of the whole process is interrupted, too
 
 # Their locks are everybody's: held for ever, they would stop the process.
@@ -63,7 +72,7 @@ class Stoppable(Protocol):
         ...
 
     def interrupt(self, attempt: int) -> None:
-        """Raise `LaneStopped` in the thread, if that is safe now."""
+        """Raise `LaneStopped` in the thread, if that is safe now and can help."""
         ...
 
     def wait_ended(self, timeout: float) -> bool:
@@ -71,14 +80,32 @@ class Stoppable(Protocol):
         ...
 
 
-def raise_in(thread_id: int) -> None:
-    """Raise `LaneStopped` in a thread. The caller makes sure that the number still means that thread."""
-    _set_async_exc(thread_id, LaneStopped)
+class _Settled(BaseException):
+    pass
 
 
-def clear_raised(thread_id: int) -> None:
-    """Take back what has been raised in a thread and has not arrived."""
-    _clear_async_exc(thread_id, None)
+def raise_briefly(thread_id: int, seconds: float) -> None:
+    """Raise `LaneStopped` in a thread if it takes it within so many seconds. It must not end meanwhile: its number may go
+    to another one.
+
+    In one frame, and calling nothing but C: with the alarm raised, a traced thread does not get through its next call, and that
+    thread may be this one. Only delivering an exception silences the alarm, so we raise one for ourselves at the end.
+    """
+    try:
+        _set_async_exc(thread_id, LaneStopped)
+        sleep(seconds)
+        _clear_async_exc(thread_id, None)
+        _set_async_exc(get_ident(), _Settled)
+        for _ in (1, 2):
+            pass
+    except _Settled:
+        pass
+
+
+def cpu_time(thread_id: int) -> float | None:
+    """The processor time of a living thread in seconds, None where nobody tells."""
+    clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
+    return time.clock_gettime(clock_of(thread_id)) if clock_of is not None else None
 
 
 def may_interrupt(frame: FrameType | None, attempt: int) -> bool:
@@ -89,6 +116,11 @@ def may_interrupt(frame: FrameType | None, attempt: int) -> bool:
     if file.startswith(("<frozen importlib", *_NEVER)):
         return False
     return attempt > _PATIENCE or not file.startswith(STDLIB)
+
+
+def moment(attempt: int) -> float:
+    """For how long an attempt waits to be heard: longer each time, should many threads want the interpreter."""
+    return min(_FIRST_MOMENT * 2 ** min(attempt - 1, 10), _LAST_MOMENT)
 
 
 @dataclass(eq=False)

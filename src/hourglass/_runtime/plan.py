@@ -27,6 +27,7 @@ class Plan:
     lanes: int = 1
     max_live_workflows: int = 1000
     graceful_timeout: float = 10.0
+    deadlock_timeout: float | None = 2.0
 
 
 def check_config(config: HandleConfig, lanes: int) -> None:

@@ -67,6 +67,10 @@ class Link:
                 self._forget_exit = self.portal.at_exit(self._connection.close)
         return self._connection
 
+    async def another(self) -> Connection:
+        """A connection of its own to the same engine, on the control loop; one in memory has no other way in."""
+        return await self.opened() if self._opener is None else await self._opener()
+
     async def close(self) -> None:
         """Let go of the connection, on the control loop. Safe to call twice."""
         if self.closed:

@@ -32,11 +32,11 @@ class Timeout:
     def __enter__(self) -> Timeout:
         if self._fiber is not None:
             raise UsageError("a timeout can be entered only once")
-        self._fiber = require_fiber("workflow.timeout")
-        self._fiber.depth += 1
-        self.depth = self._fiber.depth
-        self._requests_before = self._fiber.outside_requests
-        self._timer = Timer(self._fiber, self._limit, self._expire)
+        fiber = self._fiber = require_fiber("workflow.timeout")
+        self._timer = Timer(fiber, self._limit, self._expire)
+        fiber.depth += 1
+        self.depth = fiber.depth
+        self._requests_before = fiber.cancel_count
         return self
 
     def _expire(self, _: Any) -> None:
@@ -53,19 +53,35 @@ class Timeout:
         if self._timer is not None:
             self._timer.cancel()
         if self._expired:
+            self._fiber.cancel_count -= 1
             forget_undelivered(self._fiber, self)
-            if (
-                isinstance(error, Cancelled)
-                and getattr(error, "source", None) is self
-                and self._is_to_blame()
-            ):
+            if isinstance(error, Cancelled) and self._is_to_blame(error):
+                interrupted = outermost(error)
+                if interrupted is not error and self._fiber.run.is_ours:
+                    raise interrupted
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
 
-    def _is_to_blame(self) -> bool:
-        # In runs that other SDKs began a request from outside, even one that was dealt with, outweighs the timeout, as it
-        # does in `asyncio.timeout`.
+    def _is_to_blame(self, error: Cancelled) -> bool:
+        # In runs that other SDKs began any other request, even one that was dealt with, outweighs the timeout, as it does
+        # in `asyncio.timeout`.
         assert self._fiber is not None
-        return self._fiber.run.is_ours or self._fiber.outside_requests == self._requests_before
+        if self._fiber.run.is_ours:
+            return getattr(error, "source", None) is self
+        return self._fiber.cancel_count <= self._requests_before
+
+
+def _reach(error: Cancelled) -> int:
+    return depth_of(getattr(error, "source", None))
+
+
+def outermost(error: Cancelled) -> Cancelled:
+    """Of a cancellation and those that it interrupted while they were cleaned up after, the one that reaches furthest."""
+    found, context = error, error.__context__
+    while context is not None:
+        if isinstance(context, Cancelled) and _reach(context) < _reach(found):
+            found = context
+        context = context.__context__
+    return found
 
 
 def timeout(limit: Duration, /) -> Timeout:
@@ -135,7 +151,12 @@ class Scope:
         self._fiber.depth -= 1
         self._fiber.scope = self._outer
         forget_undelivered(self._fiber, self)
-        return isinstance(error, Cancelled) and getattr(error, "source", None) is self
+        if not (isinstance(error, Cancelled) and getattr(error, "source", None) is self):
+            return False
+        interrupted = outermost(error)
+        if interrupted is not error:
+            raise interrupted
+        return True
 
 
 def scope() -> Scope:

@@ -1,0 +1,227 @@
+"""The bodies of the tree's processes. What they share is in `application`; how they hang together is in `subsystem`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._bridge.handle import Shutdown
+from hourglass._bridge.holder import BridgeHolder, Ticket
+from hourglass._runtime.application import Application
+from hourglass._runtime.services import QueueServices
+from hourglass._supervision import (
+    KILLED,
+    ChildSpec,
+    Context,
+    Down,
+    NotRunning,
+    Process,
+    SpecError,
+    StartFailed,
+    SupervisionError,
+    Supervisor,
+)
+from hourglass._supervision.spec import Start
+
+logger = logging.getLogger("hourglass.worker")
+
+_RETRY = 0.02  # while a supervisor is on its way back
+_LONGEST_RETRY = 5.0
+
+
+class ProcessOwner:
+    """A process, as the holder watches it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
+        """Call back when it dies."""
+        return self._process.monitor(lambda _: callback()).cancel
+
+
+async def _for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def runtime(app: Application) -> Start:
+    """The connections. When somebody says that they cannot be trusted any more it crashes, and takes the subtree along."""
+
+    async def body(context: Context) -> None:
+        invalid: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        app.distrust = lambda reason: None if invalid.done() else invalid.set_result(reason)
+        await context.started()
+        reason = await invalid
+        app.use_fresh_connections()
+        raise ConnectionError(f"the connections to the engine are made anew: {reason}")
+
+    return body
+
+
+def bridge_holder(app: Application) -> Start:
+    """The holder of the moment, over the tables that outlive it."""
+
+    async def body(context: Context) -> None:
+        holder = BridgeHolder(
+            app.connect,
+            shared=app.shared,
+            tables=app.tables,
+            limits=app.limits,
+            on_attempt_cancelled=app.attempt_cancelled,
+            on_handle_ended=app.handle_ended,
+            on_too_many_abandoned=lambda: app.distrust("too many handles had to be left behind"),
+        )
+        await holder.start()
+        context.on_terminate(holder.stop)
+        app.set_holder(holder, context.process)
+        await context.started(holder)
+        await _for_ever()
+
+    return body
+
+
+def worker(app: Application, services: QueueServices) -> ChildSpec:
+    """A Worker: registers its handle when it starts, says farewell before its loops are stopped."""
+
+    async def body(context: Context) -> None:
+        holder = app.holder
+        queue = services.queue
+        await holder.register_worker(queue, services.plan.config, ProcessOwner(context.process))
+        context.on_terminate(lambda: holder.unregister_worker(queue))
+        app.registry.register(queue, context.process)
+        await Supervisor(
+            "one_for_one",
+            [
+                ChildSpec(
+                    "WorkflowPollLoop",
+                    _poll_loop(app, services, holder.poll_activation, app.dispatch.activation),
+                    "transient",
+                ),
+                ChildSpec(
+                    "ActivityPollLoop",
+                    _poll_loop(app, services, holder.poll_activity, app.dispatch.activity),
+                    "transient",
+                ),
+            ],
+            max_restarts=10,
+            window=5.0,
+        )(context)
+
+    return ChildSpec(
+        services.queue,
+        body,
+        type="supervisor",
+        shutdown="infinity",
+        start_timeout="infinity",
+        backoff=(0.05, 5.0),
+    )
+
+
+def _poll_loop(
+    app: Application,
+    services: QueueServices,
+    poll: Callable[..., Any],
+    dispatch: Callable[[QueueServices, Ticket[Any]], None],
+) -> Start:
+    async def body(context: Context) -> None:
+        await context.started()
+        owner = ProcessOwner(context.process)
+        while True:
+            try:
+                ticket = await poll(services.queue, owner)
+            except Shutdown:
+                return
+            while True:
+                try:
+                    dispatch(services, ticket)
+                    break
+                except NotRunning:
+                    # The tasks' supervisor is on its way back; what is not acknowledged is kept for us, or for the next.
+                    await asyncio.sleep(_RETRY)
+
+    return body
+
+
+def worker_launcher(app: Application) -> Start:
+    """Starts the configured workers. It runs again after a cascade, and so they are back by themselves."""
+
+    async def body(context: Context) -> None:
+        for services in app.configured():
+            context.spawn_task(f"launch-{services.queue}", launch(app, services))
+        await context.started()
+        await _for_ever()
+
+    return body
+
+
+async def launch(app: Application, services: QueueServices) -> None:
+    """Have a worker running; tried again while it cannot be, for as long as it is configured."""
+    pause = _RETRY
+    while app.is_configured(services):
+        try:
+            await app.workers.start_child(worker(app, services))
+            return
+        except SpecError:
+            return  # it runs
+        except (StartFailed, NotRunning) as error:
+            logger.warning(
+                "the worker on %r does not start yet: %s", services.queue, error.__cause__ or error
+            )
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_RETRY)
+
+
+def lane_supervisor(app: Application) -> Start:
+    """A process for each lane, so that lanes can be seen and killed as everything else."""
+
+    async def body(context: Context) -> None:
+        async def adopt() -> None:
+            for services in app.configured():
+                await show_lanes(app, services)
+
+        context.spawn_task("adopt", _when_running(adopt))
+        await app.lanes(context)
+
+    return body
+
+
+async def _when_running(work: Callable[[], Any]) -> None:
+    for _ in range(100):
+        try:
+            await work()
+            return
+        except NotRunning:
+            await asyncio.sleep(_RETRY)
+
+
+async def show_lanes(app: Application, services: QueueServices) -> None:
+    """Put the lanes of a queue into the tree."""
+    for name in services.lanes.names():
+        try:
+            await app.lanes.start_child(ChildSpec(f"{services.queue}:{name}", _lane(services, name)))
+        except SpecError:
+            pass  # it is there
+
+
+def _lane(services: QueueServices, name: str) -> Start:
+    def ended(down: Down) -> None:
+        if down.exit is KILLED:
+            services.lanes.kill(name)
+
+    async def body(context: Context) -> None:
+        context.process.monitor(ended)
+        await context.started()
+        await _for_ever()
+
+    return body
+
+
+async def hide_lanes(app: Application, services: QueueServices) -> None:
+    """Take the lanes of a queue out of the tree."""
+    for name in services.lanes.names():
+        try:
+            await app.lanes.terminate_child(f"{services.queue}:{name}")
+        except SupervisionError:
+            pass  # it is not there

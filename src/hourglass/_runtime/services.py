@@ -1,0 +1,137 @@
+"""What serves one task queue and outlives its Worker: lanes, the executor of activities, and the results that are held back.
+
+Made when a queue is first served, kept while Workers and holders come and go, so that work in flight survives them. Belongs to
+the control loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
+from hourglass._bridge.service import Service
+from hourglass._engine.context import RunSettings
+from hourglass._engine.events import Activation, Payloads
+from hourglass._runtime.cache import CacheLimits
+from hourglass._runtime.evaluation import Evaluations, Verdict
+from hourglass._runtime.executors import ActivityExecutor
+from hourglass._runtime.heartbeat_sender import HeartbeatSender
+from hourglass._runtime.lane import Lane
+from hourglass._runtime.lanes import LaneSet
+from hourglass._runtime.plan import Plan
+from hourglass._runtime.result_sender import ResultSender
+from hourglass._runtime.watcher import Watcher
+
+
+class QueueServices:
+    """The parts that a queue's tasks use; `holder` gives the holder of the moment, or raises."""
+
+    def __init__(
+        self, plan: Plan, namespace: str, service: Service, holder: Callable[[], BridgeHolder], client: Any
+    ) -> None:
+        self.plan = plan
+        self.queue = plan.config.task_queue
+        self.lanes = LaneSet(
+            [_lane(plan, number, namespace) for number in range(1, plan.lanes + 1)],
+            deadlock_timeout=plan.deadlock_timeout,
+        )
+        self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
+        self._holder = holder
+        self._generations: dict[bytes, int] = {}
+        self._held: dict[str, asyncio.Future[None]] = {}
+        config = plan.config
+        self.executor = ActivityExecutor(
+            plan.resolver,
+            plan.converter,
+            HeartbeatSender(
+                self._heartbeat, service, self._cancel, codec=plan.codec, converter=plan.converter
+            ),
+            max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
+            client=client,
+        )
+
+    def start(self) -> None:
+        """Begin to work."""
+        self.lanes.start()
+
+    def stop(self) -> None:
+        """Let everything finish and end; waits for nothing."""
+        for run_id in list(self._held):
+            self.release(run_id)
+        self.lanes.stop()
+        self.executor.stop()
+
+    # --- workflow tasks ----------------------------------------------------------------------------------------------
+
+    async def evaluate(self, activation: Activation, generation: int) -> Verdict:
+        """Have an activation evaluated on its lane."""
+        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+        def reply(verdict: Verdict) -> None:
+            if not answer.done():  # whoever asked may be dead
+                answer.set_result(verdict)
+
+        self.lanes.submit(activation, reply, generation=generation)
+        return await answer
+
+    # --- activities --------------------------------------------------------------------------------------------------
+
+    def took(self, token: bytes, generation: int) -> None:
+        """An attempt came from a handle of this generation."""
+        self._generations[token] = generation
+
+    def gave_back(self, token: bytes) -> None:
+        """An attempt has ended."""
+        self._generations.pop(token, None)
+
+    def _heartbeat(self, token: bytes, details: Payloads) -> None:
+        generation = self._generations.get(token)
+        if generation is None:
+            raise WorkerNotRegistered("this attempt has ended")
+        self._holder().heartbeat(self.queue, generation, token, details)
+
+    def _cancel(self, token: bytes, reason: str) -> None:
+        self.executor.cancel(token, reason)
+
+    # --- local activities of runs that have closed ----------------------------------------------------------------------
+    # From a run's terminal command to its eviction their ends are held back: the engine would record them behind the end
+    # of the run, and refuse the task.
+
+    def hold(self, run_id: str) -> None:
+        """A run has closed."""
+        if run_id not in self._held:
+            self._held[run_id] = asyncio.get_running_loop().create_future()
+
+    def release(self, run_id: str) -> None:
+        """A run was evicted."""
+        held = self._held.pop(run_id, None)
+        if held is not None and not held.done():
+            held.set_result(None)
+
+    async def until_released(self, run_id: str) -> None:
+        """Wait until the run, if it has closed, is evicted."""
+        held = self._held.get(run_id)
+        if held is not None:
+            await asyncio.shield(held)
+
+
+def _lane(plan: Plan, number: int, namespace: str) -> Lane:
+    config = plan.config
+    settings = RunSettings(
+        task_queue=config.task_queue,
+        namespace=namespace,
+        converter=plan.converter,
+        failure_exceptions=plan.failure_exceptions,
+    )
+    # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
+    states = config.max_cached_workflows + config.max_concurrent_workflow_tasks
+    evaluations = Evaluations(
+        plan.resolver.workflow,
+        settings,
+        limits=CacheLimits(live=max(1, plan.max_live_workflows // plan.lanes), states=states),
+        verify=plan.verify,
+        watcher=Watcher(plan.watch) if plan.watch is not None else None,
+    )
+    return Lane(f"hourglass-lane-{number}", evaluations, asyncio.get_running_loop())

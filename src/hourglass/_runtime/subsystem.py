@@ -1,0 +1,62 @@
+"""The supervision tree, as one readable expression.
+
+    Application (one_for_one)
+    ├── EvaluatorSupervisor    one temporary task per activation
+    ├── ExecutorSupervisor     one temporary task per attempt of an activity
+    ├── LaneSupervisor         a process for each lane: kill it, and the lane's thread is replaced
+    └── Subsystem (rest_for_one)
+        ├── Runtime            the connections to the engine; when they cannot be trusted any more all below is made anew
+        ├── BridgeHolder       owns every handle; its tables outlive it
+        ├── WorkerRegistry     task queue -> Worker
+        ├── WorkerSupervisor   dynamic: one Worker per task queue
+        │   └── Worker (one_for_one)  WorkflowPollLoop, ActivityPollLoop: transient, they end when the worker is unregistered
+        └── WorkerLauncher     starts the configured workers, and again after a cascade
+
+Tasks in flight live outside the Subsystem, and before it: a Worker or a holder that dies takes none of them along, and they
+are the last to be stopped.
+"""
+
+from __future__ import annotations
+
+from hourglass._runtime.application import Application
+from hourglass._runtime.processes import (
+    bridge_holder,
+    lane_supervisor,
+    runtime,
+    worker_launcher,
+)
+from hourglass._supervision import ChildSpec, Supervisor
+
+# Handles drain within their own limits; this is for what those do not cover.
+_DRAIN = 120.0
+
+
+def subsystem(app: Application) -> Supervisor:
+    """The parts whose lives are tied to the handles: what dies takes all below it along."""
+    return Supervisor(
+        "rest_for_one",
+        [
+            ChildSpec("Runtime", runtime(app)),
+            ChildSpec("BridgeHolder", bridge_holder(app), shutdown=_DRAIN),
+            app.registry.as_child("WorkerRegistry"),
+            app.workers.as_child("WorkerSupervisor"),
+            ChildSpec("WorkerLauncher", worker_launcher(app)),
+        ],
+        max_restarts=20,
+        window=5.0,
+    )
+
+
+def application(app: Application) -> ChildSpec:
+    """The whole tree."""
+    return Supervisor(
+        "one_for_one",
+        [
+            app.evaluators.as_child("EvaluatorSupervisor"),
+            app.executors.as_child("ExecutorSupervisor"),
+            ChildSpec("LaneSupervisor", lane_supervisor(app), shutdown="infinity", type="supervisor"),
+            subsystem(app).as_child("Subsystem", backoff=(0.1, 5.0)),
+        ],
+        max_restarts=50,
+        window=5.0,
+    ).as_child("Application")
