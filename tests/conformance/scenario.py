@@ -26,19 +26,24 @@ class Scenario:
     order: Order = "exact"
     worker: dict[str, Any] = field(default_factory=dict)
     loud: bool = False
+    server_only: str = ""
 
 
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(order: Order = "exact", *, loud: bool = False, **worker: Any) -> Callable[[Drive], Drive]:
+def scenario(
+    order: Order = "exact", *, loud: bool = False, server_only: str = "", **worker: Any
+) -> Callable[[Drive], Drive]:
     """Enter a function into the list; further keywords are the worker's, `loud` allows errors in the log."""
 
     def enter(drive: Drive) -> Drive:
         name = drive.__name__
         assert name not in SCENARIOS, name
         assert drive.__doc__, name
-        SCENARIOS[name] = Scenario(name, drive, sys.modules[drive.__module__], order, worker, loud)
+        SCENARIOS[name] = Scenario(
+            name, drive, sys.modules[drive.__module__], order, worker, loud, server_only
+        )
         return drive
 
     return enter

@@ -132,7 +132,9 @@ class Clock:
 class LaneWorld:
     """Some lanes, and all they have answered."""
 
-    def __init__(self, count: int, workflows: list[Any], evaluations: dict[str, Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self, count: int, workflows: list[Any], evaluations: dict[str, Any], options: dict[str, Any]
+    ) -> None:
         self.clock = Clock()
         self.resolver = Resolver(workflows=workflows)
         self.verdicts: list[tuple[str, Verdict]] = []
@@ -141,7 +143,12 @@ class LaneWorld:
         loop = asyncio.get_running_loop()
         self.lanes = LaneSet(
             [
-                Lane(f"lane-{n}", Evaluations(self.resolver.workflow, settings, **evaluations), loop, clock=self.clock)
+                Lane(
+                    f"lane-{n}",
+                    Evaluations(self.resolver.workflow, settings, **evaluations),
+                    loop,
+                    clock=self.clock,
+                )
                 for n in range(count)
             ],
             clock=self.clock,
@@ -236,7 +243,10 @@ def kind(completion: Completion) -> str:
 
 def living_fibers() -> int:
     gc.collect()
-    return sum(isinstance(each, greenlet.greenlet) and bool(each) and each.parent is not None for each in gc.get_objects())
+    return sum(
+        isinstance(each, greenlet.greenlet) and bool(each) and each.parent is not None
+        for each in gc.get_objects()
+    )
 
 
 def lane_threads() -> list[str]:

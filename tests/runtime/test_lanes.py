@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hourglass._engine.commands import ScheduleActivity, Succeeded, TaskFailed
+from hourglass._engine.commands import ScheduleActivity, Succeeded
 from hourglass._runtime import debugging
 from hourglass._runtime.cache import CacheLimits
 from hourglass._runtime.watcher import Watcher

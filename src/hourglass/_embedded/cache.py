@@ -8,6 +8,7 @@ been answered; a task that is begun is finished or failed exactly once, unless t
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,6 +30,8 @@ from hourglass._engine.commands import (
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import NondeterminismError, ServiceError
+
+logger = logging.getLogger("hourglass.embedded")
 
 
 class Out(Enum):
@@ -162,6 +165,7 @@ class Cache:
         try:
             cached.cursor.accept(completion.commands)
         except BadCommand as error:
+            logger.error("run %s cannot go on: %s", completion.run_id, error)
             failure = Failure(str(error), ApplicationFailure("BadCommand"))
             self._fail(cached, h.FEATURE_DISABLED, failure, "FATAL")
             return

@@ -84,9 +84,11 @@ class MemoryEngine:
         """The latest run of a workflow."""
         return self._records.get(self._current.get(workflow_id, ""))
 
-    def open(self, started: h.WorkflowExecutionStarted) -> Record:
-        """Begin a run; its id is `started.original_run_id`."""
-        step = transitions.open_run(started.original_run_id, started, self.clock.now_ns())
+    def open(
+        self, started: h.WorkflowExecutionStarted, signal: h.WorkflowExecutionSignaled | None = None
+    ) -> Record:
+        """Begin a run, by a signal or without; its id is `started.original_run_id`."""
+        step = transitions.open_run(started.original_run_id, started, self.clock.now_ns(), signal)
         record = Record(step.run)
         self._records[step.run.run_id] = record
         self._current[started.workflow_id] = step.run.run_id

@@ -23,6 +23,9 @@ UNHANDLED_COMMAND = 1
 """Temporal's number for a task that tried to close a run while something new had arrived."""
 
 FEATURE_DISABLED = 35
+
+PATCHES = "TemporalChangeVersion"
+"""The search attribute under which Temporal keeps the patches of a run."""
 """Temporal's number for a task with a command that the engine cannot carry out."""
 
 

@@ -23,11 +23,8 @@ from hourglass.converter import Payload
 Json: TypeAlias = dict[str, Any]
 
 PATCH_MARKER = "core_patch"
-CORE_FLAGS = (1, 3)
-"""Core's own flags that fit what we write: ids and types are checked, terminal commands come last.
-
-Flag 2 would promise a search attribute beside each patch marker, which we do not write.
-"""
+CORE_FLAGS = (1, 2, 3)
+"""Core's own flags that fit what we write: ids and types are checked, patches are indexed, terminal commands come last."""
 
 TASK_FAILURE_CAUSES = {
     0: "UNSPECIFIED",

@@ -41,6 +41,8 @@ class Matcher:
         if isinstance(attributes, h.WorkflowTaskCompleted):
             self._owed = True
             self._move_terminal()
+        elif _is_patch_index(attributes):
+            pass  # the engine's own, behind each patch
         elif type(attributes) in COMMAND_OF:
             self._pair(event)
         elif self._owed:
@@ -77,6 +79,12 @@ class Matcher:
             if not isinstance(command, c.SetPatchMarker):
                 raise _mismatch(event, command)
         issued.clear()
+
+
+def _is_patch_index(attributes: h.Attributes) -> bool:
+    return isinstance(attributes, h.UpsertWorkflowSearchAttributes) and set(attributes.search_attributes) == {
+        h.PATCHES
+    }
 
 
 def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hourglass._bridge.service import (
     IdConflictPolicy,
     SignalWorkflow,
@@ -34,14 +36,16 @@ def start_workflow(engine: MemoryEngine, request: StartWorkflow) -> Started:
         )
     existing = engine.current(request.workflow_id)
     used = None if existing is None else _use_existing(engine, existing, request)
-    record = (
-        existing if used is not None and existing is not None else engine.open(_first_event(engine, request))
-    )
-    if used is None and request.request_id:
-        engine.change(record, lambda run, now: transitions.remember(run, request.request_id, now))
-    if request.signal_name:
-        _signal(engine, record, request)
-    return used or Started(record.run.run_id)
+    signal = _signal_of(request) if request.signal_name else None
+    if used is not None and existing is not None:
+        if signal is not None and existing.run.is_open:
+            engine.change(existing, lambda run, now: transitions.signal(run, signal, now))
+        return used
+    event = transitions.signaled(signal) if signal is not None else None
+    record = engine.open(_first_event(engine, request), event)
+    for request_id in filter(None, (request.request_id, signal.request_id if signal is not None else "")):
+        engine.change(record, partial(transitions.remember_id, request_id))
+    return Started(record.run.run_id)
 
 
 def _use_existing(engine: MemoryEngine, existing: Record, request: StartWorkflow) -> Started | None:
@@ -122,8 +126,8 @@ def _first_event(engine: MemoryEngine, request: StartWorkflow) -> h.WorkflowExec
     )
 
 
-def _signal(engine: MemoryEngine, record: Record, request: StartWorkflow) -> None:
-    signal = SignalWorkflow(
+def _signal_of(request: StartWorkflow) -> SignalWorkflow:
+    return SignalWorkflow(
         workflow_id=request.workflow_id,
         signal_name=request.signal_name,
         # The start's own id is remembered as the start's: the signal needs another name.
@@ -132,5 +136,3 @@ def _signal(engine: MemoryEngine, record: Record, request: StartWorkflow) -> Non
         identity=request.identity,
         headers=request.headers,
     )
-    if record.run.is_open:
-        engine.change(record, lambda run, now: transitions.signal(run, signal, now))

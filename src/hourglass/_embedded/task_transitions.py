@@ -164,6 +164,7 @@ def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.Workf
             draft.write(
                 h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
             )
+            _index_patch(draft, patch_id, completed)
         case c.UpsertSearchAttributes(changes):
             draft.write(
                 h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
@@ -175,6 +176,17 @@ def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.Workf
         case _:
             return _close(draft, sent.command, completed, new_run_id)
     return None
+
+
+def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
+    """Runs can be found by their patches: Core sees to it on a server, and expects to find it in a history."""
+    known = draft.run.search_attributes.get(h.PATCHES)
+    patches = sorted({*(msgspec.json.decode(known.data) if known is not None else ()), patch_id})
+    changes = {h.PATCHES: Payload(msgspec.json.encode(patches), "json/plain", {"type": b"KeywordList"})}
+    draft.write(
+        h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
+    )
+    draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
 
 
 def _close(

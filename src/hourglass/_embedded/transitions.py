@@ -21,8 +21,13 @@ from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
 
-def open_run(run_id: str, started: h.WorkflowExecutionStarted, now_ns: int) -> Step:
-    """A new run."""
+def open_run(
+    run_id: str,
+    started: h.WorkflowExecutionStarted,
+    now_ns: int,
+    signal: h.WorkflowExecutionSignaled | None = None,
+) -> Step:
+    """A new run; a signal that starts it stands in its history before its first task."""
     run = Run(
         run_id=run_id,
         started=started,
@@ -32,11 +37,13 @@ def open_run(run_id: str, started: h.WorkflowExecutionStarted, now_ns: int) -> S
     )
     draft = Draft(run, now_ns)
     draft.write(started)
+    if signal is not None:
+        draft.write(signal)
     draft.want_task()
     return draft.step()
 
 
-def remember(run: Run, request_id: str, now_ns: int) -> Step:
+def remember_id(request_id: str, run: Run, now_ns: int) -> Step:
     """A request has been carried out: the same id again changes nothing."""
     draft = Draft(run, now_ns)
     _is_new(draft, request_id)
@@ -47,15 +54,18 @@ def signal(run: Run, request: SignalWorkflow, now_ns: int) -> Step:
     """Somebody sends a signal."""
     draft = Draft(run, now_ns)
     if _is_new(draft, request.request_id):
-        draft.happen(
-            h.WorkflowExecutionSignaled(
-                signal_name=request.signal_name,
-                arguments=request.arguments,
-                identity=request.identity,
-                headers=request.headers,
-            )
-        )
+        draft.happen(signaled(request))
     return draft.step()
+
+
+def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
+    """The event of a signal."""
+    return h.WorkflowExecutionSignaled(
+        signal_name=request.signal_name,
+        arguments=request.arguments,
+        identity=request.identity,
+        headers=request.headers,
+    )
 
 
 def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Step:

@@ -37,7 +37,7 @@ from hourglass.errors import (
 if TYPE_CHECKING:
     from hourglass._engine.context import LiveRun
 
-T = TypeVar("T")
+T = TypeVar("T", covariant=True)
 
 _STUBBORN = 1000  # how often a dropped fiber may swallow Dropped before it is left suspended
 
@@ -95,6 +95,7 @@ class FiberTask(Task[T]):
     """A task that runs a function of the author's in a fiber of its own."""
 
     __slots__ = (
+        "cancel_count",
         "cancel_source",
         "cancelling",
         "child_count",
@@ -104,7 +105,6 @@ class FiberTask(Task[T]):
         "function",
         "label",
         "must_cancel",
-        "cancel_count",
         "path",
         "raised_at",
         "refusals",

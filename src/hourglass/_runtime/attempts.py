@@ -24,6 +24,8 @@ from hourglass.converter import Converter
 
 logger = logging.getLogger("hourglass.worker")
 
+_BEAT_PAUSE = 0.1
+
 Heartbeat = Callable[[bytes, Payloads], None]
 
 
@@ -60,6 +62,9 @@ class Attempt:
         self._heartbeat = heartbeat
         self._timers: list[asyncio.TimerHandle] = []
         self._beat_timer: asyncio.TimerHandle | None = None
+        self._newest_beat: Payloads = ()
+        self._beat_is_due = False
+        self._last_beat = float("-inf")
         self._failing_beats = False
         self.context = ActivityContext(
             info_of(task, converter), self._send, client=client, payload_limit=payload_limit
@@ -114,8 +119,28 @@ class Attempt:
             pass  # the control loop is closed: nobody is left to be told
 
     def _send(self, details: Payloads) -> None:
-        if not self.task.is_local:
-            self.threadsafe(self._beat, details)
+        """Have a heartbeat sent. One that beats in a tight loop wakes the control loop a few times a second, no more."""
+        if self.task.is_local:
+            return
+        self._newest_beat = details
+        if not self._beat_is_due:
+            self._beat_is_due = True
+            self.threadsafe(self._beat_soon, None)
+
+    def _beat_soon(self, _: None) -> None:
+        since = self._loop.time() - self._last_beat
+        if since >= _BEAT_PAUSE:
+            self._beat_newest()
+        else:
+            self._timers.append(self._loop.call_later(_BEAT_PAUSE - since, self._beat_newest))
+
+    def _beat_newest(self) -> None:
+        self._last_beat = self._loop.time()
+        self._beat_is_due = False  # before it is read: a beat that comes from now on is sent after it
+        self._timers = [
+            timer for timer in self._timers if not timer.cancelled() and timer.when() > self._last_beat
+        ]
+        self._beat(self._newest_beat)
 
     def _beat(self, details: Payloads) -> None:
         if self.outcome.done():

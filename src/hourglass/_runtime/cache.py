@@ -2,8 +2,9 @@
 
 `StateCache` maps (task queue, run id, generation of the handle) to the state of a run and outlives lanes and handles.
 It mirrors the engine's sticky cache: least recently used first, and bounded; what is too much is given back by asking the
-engine for its eviction, and so is a run whose journal has grown too long. Each state has one owner,
-the only one who may touch it. When a lane is replaced its states go to its successor, without their fibers; the former owner finds nothing any more.
+engine for its eviction, and so is a run whose journal has grown too long. Each state has one owner, the only one who
+may touch it. When a lane is replaced its states go to its successor, without their fibers; the former owner finds
+nothing any more.
 
 `LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped first, and the
 journal brings them back. Neither drops fibers; the lane does, on its thread.

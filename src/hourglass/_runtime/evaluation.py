@@ -32,12 +32,10 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._runtime.lane_stopping import LaneStopped
-from hourglass._runtime.parked import ParkedRuns
-from hourglass._runtime.places import where_raised
+from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
 from hourglass._runtime.quarantine import Hang, Quarantine
 from hourglass._runtime.watcher import Watcher
-from hourglass.converter import ApplicationFailure, Failure
-from hourglass.errors import HourglassError, UnknownTypeError
+from hourglass.errors import HourglassError
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -118,7 +116,7 @@ class Evaluations:
             raise
         except BaseException as error:
             self._raise_if_retired()
-            verdict = self._died(activation, error)
+            verdict = self._died(activation.run_id, error)
         if isinstance(verdict.completion, TaskFailed):
             self.counts.failed_tasks += 1
             self._forget(key, activation)
@@ -201,13 +199,14 @@ class Evaluations:
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, Hang):
-                return self._refused(activation.run_id, begun)
+                return Verdict(refusal(activation.run_id, begun))
             entry = begun
         else:
             found = self._cache.get(key, self)
             if found is None:
                 self._raise_if_retired()
-                return self._missed(activation.run_id)
+                self.counts.misses += 1
+                return Verdict(miss(activation.run_id))
             entry = self._current = found
         was_closed = entry.run.closed
         completion = self._activate(entry, activation)
@@ -286,18 +285,6 @@ class Evaluations:
 
     # --- what goes wrong ---------------------------------------------------------------------------------------------
 
-    def _missed(self, run_id: str) -> Verdict:
-        self.counts.misses += 1
-        text = "this worker does not hold the run: its whole history is needed"
-        return Verdict(_task_failed(run_id, "RunNotCached", text))
-
-    def _refused(self, run_id: str, hang: Hang) -> Verdict:
-        text = (
-            f"this run is not executed, because its code hung ({hang.times}×), last at {hang.stack.place}. "
-            f"It is tried again when the code has changed, or after a while"
-        )
-        return Verdict(_task_failed(run_id, "WorkflowQuarantined", text, hang.stack.text))
-
     def _fail(
         self,
         entry: Entry,
@@ -307,36 +294,15 @@ class Evaluations:
         self._park(entry, error)
         return TaskFailed(entry.key.run_id, self._settings.converter.to_failure(error), cause)
 
-    def _died(self, activation: Activation, error: BaseException) -> Verdict:
+    def _died(self, run_id: str, error: BaseException) -> Verdict:
         """The evaluation itself raised: the type is unknown, or we have a bug."""
-        if isinstance(error, UnknownTypeError):
-            if self._remember(activation.run_id, str(error)):
-                logger.error("run %s cannot go on: %s", activation.run_id, error)
-        else:
-            logger.error("the evaluation of run %s died", activation.run_id, exc_info=error)
-        return Verdict(
-            _task_failed(activation.run_id, type(error).__name__, str(error) or type(error).__name__)
-        )
+        self._parked.say_died(run_id, error)
+        self.counts.parked = self._parked.kinds()
+        return Verdict(task_failed(run_id, type(error).__name__, str(error) or type(error).__name__))
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
-        """Say it aloud, once per run and error: nobody may hang on a parked run unawares."""
-        kind, where = ("failed task", "") if error is None else (type(error).__name__, _place(error))
-        if self._remember(entry.key.run_id, f"{kind}{where}: {error}"):
-            logger.error(
-                "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is mended",
-                entry.run.definition.name,
-                entry.workflow_id,
-                entry.key.run_id,
-                kind,
-                where,
-                exc_info=error,
-            )
-
-    def _remember(self, run_id: str, reason: str) -> bool:
-        """Note why a run cannot go on; False if that is known."""
-        fresh = self._parked.remember(run_id, reason)
+        self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
         self.counts.parked = self._parked.kinds()
-        return fresh
 
     def _note_progress(self, entry: Entry, activation: Activation) -> None:
         notices, entry.run.notices = entry.run.notices, []
@@ -344,7 +310,8 @@ class Evaluations:
             return  # said when it happened
         for notice in notices:
             logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
-        self.quarantine.forget(activation.run_id)
+        if not _only_looks(activation):
+            self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):
             self.counts.parked = self._parked.kinds()
             logger.info("run %s goes on", activation.run_id)
@@ -389,13 +356,3 @@ def _is_verified(verify: Verify, run_id: str) -> bool:
     if isinstance(verify, str):
         return verify == "always"
     return zlib.crc32(run_id.encode()) < verify * 2**32
-
-
-def _place(error: BaseException) -> str:
-    found = where_raised(error)
-    return f" at {found[0]}:{found[1]}" if found is not None else ""
-
-
-def _task_failed(run_id: str, type_: str, message: str, stack_trace: str = "") -> TaskFailed:
-    info = ApplicationFailure(type=type_)
-    return TaskFailed(run_id, Failure(message=message, info=info, stack_trace=stack_trace))

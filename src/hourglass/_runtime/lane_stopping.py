@@ -105,7 +105,7 @@ def raise_briefly(thread_id: int, seconds: float) -> None:
 def cpu_time(thread_id: int) -> float | None:
     """The processor time of a living thread in seconds, None where nobody tells."""
     clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
-    return time.clock_gettime(clock_of(thread_id)) if clock_of is not None else None
+    return float(time.clock_gettime(clock_of(thread_id))) if clock_of is not None else None
 
 
 def may_interrupt(frame: FrameType | None, attempt: int) -> bool:
@@ -120,7 +120,7 @@ def may_interrupt(frame: FrameType | None, attempt: int) -> bool:
 
 def moment(attempt: int) -> float:
     """For how long an attempt waits to be heard: longer each time, should many threads want the interpreter."""
-    return min(_FIRST_MOMENT * 2 ** min(attempt - 1, 10), _LAST_MOMENT)
+    return min(_FIRST_MOMENT * (1 << min(attempt - 1, 10)), _LAST_MOMENT)
 
 
 @dataclass(eq=False)

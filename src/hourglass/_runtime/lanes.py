@@ -16,15 +16,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hourglass._engine.commands import Succeeded, TaskFailed
+from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
+from hourglass._runtime.gil_watchdog import GilWatchdog
 from hourglass._runtime.hung_stack import HungStack, frame_of, take_stack
 from hourglass._runtime.lane import STOP, Job, Lane, Reply, Work
 from hourglass._runtime.lane_guard import LaneGuard
 from hourglass._runtime.lane_stopping import Stopper
+from hourglass._runtime.parked import task_failed
 from hourglass._runtime.quarantine import HANGS, Quarantine
-from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UsageError
 
 __all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Lanes", "Reply"]
@@ -71,6 +72,7 @@ class LaneSet:
         on_too_many_stuck: Callable[[], object] | None = None,
         on_replaced: Callable[[str, str], object] | None = None,
         quarantine: Quarantine | None = None,
+        watchdog: GilWatchdog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._places = {lane.name: _Place(lane) for lane in lanes}
@@ -82,6 +84,7 @@ class LaneSet:
         self._stopper = Stopper(max_stuck_lanes, self._too_many_stuck)
         self._on_too_many_stuck = on_too_many_stuck
         self._on_replaced = on_replaced
+        self._watchdog = watchdog
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -198,6 +201,8 @@ class LaneSet:
     def _arm(self) -> None:
         if self._loop is not None:
             self._timer = self._loop.call_later(self._guard.interval, self._tick)
+            if self._watchdog is not None:
+                self._watchdog.feed()
 
     def _tick(self) -> None:
         self._timer = None
@@ -209,6 +214,8 @@ class LaneSet:
             self._arm()
         else:
             self._guard.pause()
+            if self._watchdog is not None:
+                self._watchdog.rest()
 
     def _lane_died(self, lane: Lane, error: BaseException | None) -> None:
         self._replace(lane, "LaneDied", f"its thread ended with {type(error).__name__}")
@@ -299,8 +306,5 @@ def _failed(job: Job, kind: str, reason: str, stack: HungStack | None) -> Verdic
     run_id = job.activation.run_id
     if any(isinstance(event, RunEvicted) for event in job.activation.events):
         return Verdict(Succeeded(run_id))  # it is forgotten all the same; engines take nothing else
-    message = f"the lane of this run was replaced: {reason}"
-    info = ApplicationFailure(type=kind)
-    return Verdict(
-        TaskFailed(run_id, Failure(message=message, info=info, stack_trace=stack.text if stack else ""))
-    )
+    text = f"the lane of this run was replaced: {reason}"
+    return Verdict(task_failed(run_id, kind, text, stack.text if stack else ""))

@@ -70,7 +70,7 @@ class Watcher:
     """
 
     def __init__(self, action: Action) -> None:
-        self._action = action
+        self._action: Action = action
         self._known: set[tuple[str, int]] = set()
         self._seen: list[Sighting] = []
         self._stop: Callable[[], None] | None = None

@@ -101,9 +101,9 @@ def drop_all() -> None:
 def _after_fork() -> None:
     global _lock, _runtime
     _lock = threading.Lock()  # another thread may have held it
-    _runtime = None
     for ref in list(_live):
         ref.leak()
+    _runtime = None  # after the leaking: the last reference would free it here, and hang
 
 
 atexit.register(drop_all)

@@ -155,10 +155,14 @@ def _check_start(event: HistoryEvent) -> None:
 
 
 def _check_attributes(event: HistoryEvent) -> None:
+    if event.event_type == EventType.EVENT_TYPE_UNSPECIFIED:
+        raise HistoryError(
+            f"event {event.event_id} is of a kind that this version of Hourglass does not know"
+        )
     try:
         name = EventType.Name(event.event_type)
     except ValueError:
-        return  # newer than us: Core decides
+        return  # `history_rules` refuses it by its number
     attributes = event.WhichOneof("attributes")
     expected = name.removeprefix("EVENT_TYPE_").lower() + "_event_attributes"
     if attributes != expected:
