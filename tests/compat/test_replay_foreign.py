@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,22 +22,12 @@ NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
 # Programs of the corpus whose twins need what the first release does not have; see `later` in `programs`.
 LATER: frozenset[str] = frozenset({"ChildAndSignal"})
 
-# What does not replay yet, and why; strict, so that an entry that became true fails the suite until it is removed.
-NOT_YET = {"ReactsAfterClose": "our closed runs are silent (I7), theirs still answer within the closing task"}
-
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
     """One replayer for the whole corpus, as one would use it."""
     with Replayer(workflows=list(TWINS.values())) as replayer:
         yield replayer
-
-
-def _cases() -> Iterator[Any]:
-    for name in NAMES:
-        reason = NOT_YET.get(name)
-        marks = [pytest.mark.xfail(strict=True, raises=NondeterminismError, reason=reason)] if reason else []
-        yield pytest.param(name, marks=marks)
 
 
 def _history(name: str) -> History:
@@ -49,7 +38,7 @@ def _later(name: str) -> bool:
     return name in LATER and not hasattr(workflow, "start_child_workflow")
 
 
-@pytest.mark.parametrize("name", list(_cases()))
+@pytest.mark.parametrize("name", list(NAMES))
 def test_replays(replayer: Replayer, name: str) -> None:
     """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
     if _later(name):

@@ -33,7 +33,7 @@ from hourglass._engine.options import ActivitySettings
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
-from hourglass.errors import Cancelled
+from hourglass.errors import ActivityError, Cancelled
 
 _NEW, _WAITING, _WAKING = range(3)
 
@@ -214,6 +214,19 @@ class ActivityOperation(Operation):
         self.pause: Future | None = None
         self.seq = command.seq
         self.run.issue(command, fiber, (ACTIVITY, self.seq), self)
+
+    def build_error(self) -> BaseException:
+        """The failure as a new exception: an `ActivityError`, also where Core hands a local activity's failure over bare."""
+        error = super().build_error()
+        if isinstance(error, ActivityError):
+            return error
+        wrapped = ActivityError(
+            "Activity task failed",
+            activity_type=self.command.activity_type,
+            activity_id=self.command.activity_id,
+        )
+        wrapped.__cause__ = error
+        return wrapped
 
     def _cancel_beats_result(self) -> bool:
         return self.run.has_flag(CANCEL_BEATS_RESULT)

@@ -77,6 +77,8 @@ class Attempt:
 
     def finish(self, result: ActivityResult) -> None:
         """The attempt has ended; only the first to say so counts."""
+        if self._beat_is_due:
+            self._beat_newest()  # its last words: they may hold the cursor for the next attempt
         if not self.outcome.done():
             self.outcome.set_result(result)
         if self._beat_timer is not None:

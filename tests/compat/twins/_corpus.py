@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hourglass import workflow
-from hourglass._engine.fibers import require_fiber
-from hourglass.workflow._tasks import wait_with_timeout
 
 D = TypeVar("D", bound=Callable[..., Any])
 
@@ -38,5 +36,5 @@ def start(name: str, *args: Any, **options: Any) -> Any:
 
 
 def wait_for(task: Any, limit: float) -> Any:
-    """A task within a time limit, in the turns of `asyncio.wait_for`; not public yet: by the inner door."""
-    return wait_with_timeout(require_fiber("wait_for"), task, limit)
+    """A task within a time limit, in the turns of `asyncio.wait_for`."""
+    return workflow.wait_for(task, limit)

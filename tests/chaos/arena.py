@@ -1,0 +1,149 @@
+"""Where faults happen: the shared dev server, workers, runs, and worker programs in processes of their own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hourglass import Client, Worker, WorkflowHandle
+from hourglass.testing import DevServer, dev_server
+
+from . import work
+from .waiting import Stuck
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# By itself a server fires timers up to a second late, which would blur the figures.
+QUICK_TIMERS = ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="1ms"']
+
+_numbers = itertools.count(1)
+_shared: list[DevServer] = []
+_stack = ExitStack()
+
+
+def server() -> DevServer:
+    """The dev server that faults share which do no harm to it; started when it is first asked for."""
+    if not _shared:
+        _shared.append(_stack.enter_context(dev_server(extra_args=QUICK_TIMERS)))
+    return _shared[0]
+
+
+def close() -> None:
+    """Stop the shared server."""
+    _shared.clear()
+    _stack.close()
+
+
+def name(kind: str) -> str:
+    """A name that nobody else in this process uses, for queues and workflows."""
+    return f"{kind}-{os.getpid()}-{next(_numbers)}"
+
+
+@contextmanager
+def working(client: Client, queue: str, **options: Any) -> Iterator[Worker]:
+    """A worker for the usual workflows."""
+    options = {"workflows": work.WORKFLOWS, "activities": work.ACTIVITIES} | options
+    with Worker(client, queue, **options) as worker:
+        yield worker
+
+
+def start_chains(client: Client, queue: str, count: int) -> list[WorkflowHandle[int]]:
+    """So many runs of five activities; their results are their places and five."""
+    prefix = name("chain")
+    return [
+        client.start_workflow(work.chain, place, id=f"{prefix}-{place}", task_queue=queue)
+        for place in range(count)
+    ]
+
+
+def right(found: list[int]) -> int:
+    """How many of the results of chains are right."""
+    return sum(value == place + work.STEPS for place, value in enumerate(found))
+
+
+class Program:
+    """A program in a process of its own, whose lines are read as they come."""
+
+    def __init__(self, module: str, *arguments: str, **environment: str) -> None:
+        self.lines: list[str] = []
+        self.errors: list[str] = []
+        self._changed = threading.Condition()
+        package = __package__ or ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", "-m", f"tests.{package.split('.')[-1]}.{module}", *arguments],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True),
+            threading.Thread(target=self._read, args=(self.process.stderr, self.errors), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for reader in self._readers:
+            reader.join(5)
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _read(self, pipe: Any, lines: list[str]) -> None:
+        for line in pipe:
+            with self._changed:
+                lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+    def wait_line(self, text: str, limit: float = 30.0) -> None:
+        """Wait until it has said this."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: text in self.lines, limit):
+                raise Stuck(f"{self.process.args!r} did not say {text!r} within {limit:g} s\n{self.told()}")
+
+    def kill(self) -> None:
+        """Kill it with -9, if it lives, and wait for its end."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def end(self, how: signal.Signals | None, limit: float = 30.0) -> tuple[int, float]:
+        """Its exit status, after a signal if one is given, and the seconds that took."""
+        began = time.monotonic()
+        if how is not None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(limit), time.monotonic() - began
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # faulthandler tells where it stands
+            self.process.wait(10)
+            for reader in self._readers:
+                reader.join(5)
+            raise Stuck(f"{self.process.args!r} did not end within {limit:g} s\n{self.told()}") from None
+
+    def told(self) -> str:
+        """What it has said lately."""
+        return "\n".join([*self.lines[-20:], *self.errors[-80:]])
+
+
+def worker_program(target: str, queue: str, **environment: str) -> Program:
+    """A worker in a process of its own, which runs."""
+    program = Program("worker_program", target, queue, **environment)
+    program.wait_line("ready")
+    return program

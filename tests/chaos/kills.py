@@ -1,0 +1,124 @@
+"""Every process of the tree killed, in turn and again, under load: nothing is lost, nothing leaks, the tree is whole afterwards."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from hourglass import Client, Worker, WorkflowHandle
+
+from . import arena, strikes, work
+from .leaks import leaked
+from .leaks import holdings as held_now
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck, describe, results, until
+
+_LONGEST_PAUSE = 0.25
+_WHOLE_LIMIT = 60.0
+_SETTLE_LIMIT = 60.0
+
+# The instants at which the blows beside plain kills fall.
+_DELIVERIES = [
+    (loop, instant)
+    for loop in ("WorkflowPollLoop", "ActivityPollLoop")
+    for instant in ("arrived", "handed")
+]
+
+
+def on_server(seed: int, scale: Scale) -> Outcome:
+    """On a real server."""
+    return _kill_all(arena.server().target, random.Random(f"server {seed}"), scale)
+
+
+def in_memory(seed: int, scale: Scale) -> Outcome:
+    """On the engine in memory."""
+    return _kill_all("local:", random.Random(f"memory {seed}"), scale)
+
+
+def _kill_all(target: str, chance: random.Random, scale: Scale) -> Outcome:
+    tally = Tally()
+    with Client.connect(target) as client:
+        # What is made once and kept (the runtime, pools of threads) is no leak.
+        with arena.working(client, arena.name("warm-up")) as worker:
+            results(arena.start_chains(client, worker.task_queue, 3), 60, worker)
+        before = held_now(client._portal)
+        try:
+            _under_load(client, chance, scale, tally)
+        except Stuck as stuck:
+            tally.failed(str(stuck))
+        trouble = leaked(client._portal, before, _SETTLE_LIMIT)
+        tally.check(not trouble, trouble)
+    return tally.outcome()
+
+
+def _under_load(client: Client, chance: random.Random, scale: Scale, tally: Tally) -> None:
+    queue = arena.name("kills")
+    with arena.working(client, queue, lanes=2) as worker:
+        static = frozenset(worker.tree.paths())
+        blows = _blows(worker, queue, sorted(static), chance, scale)
+        load = Load(client, queue, scale.workflows, len(blows))
+        struck = 0
+        for blow in blows:
+            load.more()
+            time.sleep(chance.random() * _LONGEST_PAUSE)  # a random instant is the point
+            if not blow():
+                continue
+            if chance.random() < 0.6:  # else the next blow meets a tree that is on its way back
+                _recovers(worker, static, tally)
+            else:
+                struck += 1
+        found = results(load.handles, scale.limit, worker)
+        tally.check(arena.right(found) == scale.workflows, f"wrong results: {found}")
+        for _ in range(struck):
+            tally.passed()
+        _recovers(worker, static, tally)
+        after = frozenset(worker.tree.paths())
+        tally.check(after == static, f"the tree has {sorted(after ^ static)} more or less\n{describe(worker)}")
+
+
+class Load:
+    """Runs in flight for as long as blows fall: half of them at once, the others along with the blows."""
+
+    def __init__(self, client: Client, queue: str, runs: int, blows: int) -> None:
+        self.handles: list[WorkflowHandle[int]] = []
+        self._client = client
+        self._queue = queue
+        self._prefix = arena.name("chain")
+        self._left = runs
+        self._slice = -(-(runs - runs // 2) // blows)
+        self._start(runs // 2)
+
+    def more(self) -> None:
+        """The next few."""
+        self._start(min(self._slice, self._left))
+
+    def _start(self, count: int) -> None:
+        for _ in range(count):
+            place = len(self.handles)
+            self.handles.append(
+                self._client.start_workflow(
+                    work.chain, place, id=f"{self._prefix}-{place}", task_queue=self._queue
+                )
+            )
+        self._left -= count
+
+
+def _recovers(worker: Worker, static: frozenset[str], tally: Tally) -> None:
+    tally.passed(until("the tree is whole", lambda: strikes.whole(worker, static), _WHOLE_LIMIT, worker))
+
+
+def _blows(
+    worker: Worker, queue: str, static: list[str], chance: random.Random, scale: Scale
+) -> list[Callable[[], bool]]:
+    """Every path `rounds` times and the special blows among them, in an order by chance."""
+    blows: list[Callable[[], bool]] = []
+    for _ in range(scale.rounds):
+        blows += [lambda path=path: strikes.kill(worker, path) for path in static]  # type: ignore[misc]
+    for number in range(scale.strikes):
+        loop, instant = _DELIVERIES[number % len(_DELIVERIES)]
+        blows.append(lambda l=loop, i=instant: strikes.at_delivery(worker, queue, l, i))  # type: ignore[misc]
+        blows.append(lambda: strikes.recycle_in_flight(worker, queue))
+        blows.append(lambda: strikes.kill(worker, f"{strikes.WORKERS}/{queue}"))
+    chance.shuffle(blows)
+    return blows

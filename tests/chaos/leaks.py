@@ -1,0 +1,60 @@
+"""What a process holds that can leak: threads, tasks of the control loop, fibers, descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from dataclasses import astuple, dataclass
+
+from hourglass._engine.fibers import _Fiber
+from hourglass._runtime.portal import Portal
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """How many of each there are."""
+
+    threads: int
+    os_threads: int
+    tasks: int
+    fibers: int
+    descriptors: int
+
+    def within(self, before: Holdings) -> bool:
+        """Whether there are no more than before."""
+        return all(now <= then for now, then in zip(astuple(self), astuple(before), strict=True))
+
+
+def holdings(portal: Portal) -> Holdings:
+    """What this process holds now."""
+    gc.collect()
+    return Holdings(
+        threads=threading.active_count(),
+        os_threads=len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 0,
+        tasks=portal.call(_tasks()),
+        fibers=sum(type(each) is _Fiber and not each.dead for each in gc.get_objects()),
+        descriptors=len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0,
+    )
+
+
+async def _tasks() -> int:
+    return len(asyncio.all_tasks())
+
+
+async def _named_tasks() -> list[str]:
+    return sorted(f"{task.get_name()}: {task.get_coro()!r}" for task in asyncio.all_tasks())
+
+
+def leaked(portal: Portal, before: Holdings, limit: float) -> str:
+    """What there is more of than before, once it has had time to go; empty if nothing."""
+    deadline = time.monotonic() + limit
+    while not (now := holdings(portal)).within(before):
+        if time.monotonic() > deadline:
+            tasks = "\n  ".join(portal.call(_named_tasks()))
+            threads = ", ".join(sorted(thread.name for thread in threading.enumerate()))
+            return f"leaked: before {before}\n         now {now}\n  threads: {threads}\n  {tasks}"
+        time.sleep(0.1)
+    return ""

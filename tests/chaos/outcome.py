@@ -1,0 +1,138 @@
+"""What a fault gives back, at which size faults are run, and the table of all of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large and how patient a run of the faults is. `strict` holds recoveries to the promised seconds."""
+
+    name: str
+    workflows: int
+    rounds: int
+    strikes: int
+    hang_watch: float
+    nap: float
+    outage: float
+    black_hole: float
+    liveness: float
+    limit: float
+    strict: bool
+
+
+FULL = Scale(
+    name="full",
+    workflows=500,
+    rounds=3,
+    strikes=12,
+    hang_watch=180.0,
+    nap=60.0,
+    outage=3.0,
+    black_hole=15.0,
+    liveness=30.0,
+    limit=400.0,
+    strict=True,
+)
+QUICK = Scale(
+    name="quick",
+    workflows=60,
+    rounds=1,
+    strikes=4,
+    hang_watch=10.0,
+    nap=20.0,
+    outage=3.0,
+    black_hole=15.0,
+    liveness=3.0,
+    limit=180.0,
+    strict=True,
+)
+SHORT = Scale(
+    name="short",
+    workflows=12,
+    rounds=1,
+    strikes=2,
+    hang_watch=1.0,
+    nap=4.0,
+    outage=0.5,
+    black_hole=2.0,
+    liveness=1.0,
+    limit=60.0,
+    strict=False,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a fault: how often it was tried and survived, the seconds each recovery took, and what went wrong."""
+
+    tries: int
+    survived: int
+    recoveries: tuple[float, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether it was tried, and survived each time."""
+        return 0 < self.tries == self.survived and not self.troubles
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(
+            self.tries + other.tries,
+            self.survived + other.survived,
+            self.recoveries + other.recoveries,
+            self.troubles + other.troubles,
+        )
+
+
+Fault = Callable[[int, Scale], Outcome]
+
+
+@dataclass
+class Tally:
+    """An outcome in the making."""
+
+    tries: int = 0
+    survived: int = 0
+    recoveries: list[float] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    def passed(self, seconds: float | None = None) -> None:
+        """One more try, survived."""
+        self.tries += 1
+        self.survived += 1
+        if seconds is not None:
+            self.recoveries.append(seconds)
+
+    def failed(self, why: str) -> None:
+        """One more try, not survived."""
+        self.tries += 1
+        self.troubles.append(why)
+
+    def check(self, good: bool, why: str, seconds: float | None = None) -> None:
+        """One more try."""
+        if good:
+            self.passed(seconds)
+        else:
+            self.failed(why)
+
+    def outcome(self) -> Outcome:
+        """What it has come to."""
+        return Outcome(self.tries, self.survived, tuple(self.recoveries), tuple(self.troubles))
+
+
+def table(rows: Iterable[tuple[str, Outcome, float]]) -> str:
+    """Fault, tries, survived, time to recover (median, max), and how long all of it took."""
+    lines = [
+        "| fault | tries | survived | recovery, median s | recovery, max s | took s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, outcome, took in rows:
+        times = outcome.recoveries
+        median, most = (f"{statistics.median(times):.2f}", f"{max(times):.2f}") if times else ("–", "–")
+        mark = "" if outcome.good else " **!**"
+        lines.append(f"| {name} | {outcome.tries} | {outcome.survived}{mark} | {median} | {most} | {took:.0f} |")
+    return "\n".join(lines)

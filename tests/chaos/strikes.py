@@ -1,0 +1,87 @@
+"""Single blows against a running worker, each at an instant that hurts. They reach into the parts, on the control loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from hourglass import Worker
+from hourglass._bridge.handle import Shutdown
+from hourglass._bridge.handle_life import HandleState
+from hourglass._bridge.holder import WorkerNotRegistered
+from hourglass._supervision import SupervisionError
+
+WORKERS = "Application/Subsystem/WorkerSupervisor"
+_PATIENCE = 2.0
+
+
+def kill(worker: Worker, path: str) -> bool:
+    """Kill the process at a path; False if nobody is there at this instant."""
+    try:
+        worker.tree.kill(path)
+    except SupervisionError:
+        return False
+    return True
+
+
+def whole(worker: Worker, static: frozenset[str]) -> bool:
+    """Whether every process that should always be there is there, and the worker polls."""
+    try:
+        return static <= frozenset(worker.tree.paths()) and bool(worker._report()["ready"])
+    except SupervisionError:
+        return False
+
+
+def at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
+    """Kill a poll loop in the very tick in which its poll delivers: when the item has `arrived`, or when it is being `handed`
+    to the loop itself. False if nothing was delivered in time.
+    """
+    return bool(worker._portal.call(_at_delivery(worker, queue, loop, instant)))
+
+
+async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
+    records = [
+        each for each in worker._app.tables.of_queue(queue) if each.state is HandleState.ACTIVE
+    ]
+    if not records:
+        return False
+    book: Any = records[-1].runs if loop == "WorkflowPollLoop" else records[-1].attempts
+    before: Callable[[Any], Any] = getattr(book, instant)
+    struck: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def strike(item: Any) -> Any:
+        if not struck.done():
+            try:
+                worker._app.require_tree().kill(f"{WORKERS}/{queue}/{loop}")
+                struck.set_result(True)
+            except SupervisionError:
+                pass  # it is on its way back; the next delivery then
+        return before(item)
+
+    setattr(book, instant, strike)
+    try:
+        return await asyncio.wait_for(asyncio.shield(struck), _PATIENCE)
+    except TimeoutError:
+        return False
+    finally:
+        delattr(book, instant)
+
+
+def recycle_in_flight(worker: Worker, queue: str) -> bool:
+    """Replace the handle of a queue while evaluations are in flight; False if none was in time."""
+    return bool(worker._portal.call(_recycle(worker, queue)))
+
+
+async def _recycle(worker: Worker, queue: str) -> bool:
+    app = worker._app
+    deadline = asyncio.get_running_loop().time() + _PATIENCE
+    while not any(record.runs.open for record in app.tables.of_queue(queue)):
+        if asyncio.get_running_loop().time() > deadline:
+            return False
+        await asyncio.sleep(0)
+    try:
+        await app.holder.recycle(queue, "a fire drill")
+    except (SupervisionError, WorkerNotRegistered, Shutdown):
+        return False  # somebody else struck first
+    return True

@@ -1,0 +1,87 @@
+"""Waits with a limit. One that passes raises `Stuck`, which tells what was open: the tree, the statistics, the handles, and
+the ends of the histories of the runs that did not finish.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hourglass import Worker, WorkflowHandle
+from hourglass._bridge.holder_status import holder_status
+
+_SHOWN_RUNS = 3
+_SHOWN_EVENTS = 6
+_PAUSE = 0.01
+
+
+class Stuck(AssertionError):
+    """Something did not happen in time."""
+
+
+def until(what: str, condition: Callable[[], object], limit: float, worker: Worker | None = None) -> float:
+    """Wait until a condition holds; returns the seconds it took."""
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > limit:
+            raise Stuck(f"{what}: not within {limit:g} s\n{describe(worker)}")
+        time.sleep(_PAUSE)
+    return time.monotonic() - began
+
+
+def results(handles: Sequence[WorkflowHandle[Any]], limit: float, worker: Worker | None = None) -> list[Any]:
+    """The results of runs, all within one limit."""
+    deadline = time.monotonic() + limit
+    found = []
+    for place, handle in enumerate(handles):
+        try:
+            found.append(handle.result(timeout=max(0.05, deadline - time.monotonic())))
+        except TimeoutError:
+            raise Stuck(
+                f"{handle.id} did not finish within {limit:g} s\n"
+                f"{describe(worker)}\n{histories(handles[place:])}"
+            ) from None
+    return found
+
+
+def describe(worker: Worker | None) -> str:
+    """A worker's tree, statistics and handles, as text."""
+    if worker is None:
+        return ""
+    try:
+        app = worker._app
+        status = holder_status(app.tables)
+        recent = [f"{r.kind} {r.path} {r.detail}" for r in app.require_tree().reports()][-15:]
+        parts = [worker.tree.render(), repr(worker.statistics()), *map(repr, status.handles), *recent]
+        return "\n".join(parts)
+    except Exception as error:
+        return f"(the worker cannot be looked at: {type(error).__name__}: {error})"
+
+
+def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:
+    """How the first runs that are still open stand, as text."""
+    told: list[str] = []
+    for handle in handles:
+        if len(told) == _SHOWN_RUNS:
+            break
+        try:
+            seen = handle.describe(rpc_timeout=5)
+            if seen.status.name != "RUNNING":
+                continue
+            events = [
+                f"    {event['eventId']} {event['eventTime']} {event['eventType']}{_reason(event)}"
+                for event in handle.history().events[-_SHOWN_EVENTS:]
+            ]
+            waits = [f"    waits for {each!r}" for each in seen.pending_activities]
+            told.append("\n".join([f"  {handle.id}, task attempt {seen.task_attempt}", *events, *waits]))
+        except Exception as error:
+            told.append(f"  {handle.id}: {type(error).__name__}: {error}")
+    return "\n".join(told)
+
+
+def _reason(event: dict[str, Any]) -> str:
+    for name, attributes in event.items():
+        if name.endswith("Attributes") and isinstance(attributes, dict) and "failure" in attributes:
+            return f": {attributes['failure'].get('message', '')}"
+    return ""

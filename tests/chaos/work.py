@@ -1,0 +1,90 @@
+"""The workflows and activities that the faults run, small and with results that can be foretold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+from hourglass import RetryPolicy, activity, workflow
+
+STEPS = 5
+
+# Faults fail attempts; how long the next one waits is not what is looked at.
+_SOON = RetryPolicy(initial_interval=0.1, maximum_interval=1.0)
+
+go = workflow.Channel("go", int)
+
+
+@activity.defn(retry_policy=_SOON)
+def step(number: int) -> int:
+    return number + 1
+
+
+@activity.defn(retry_policy=_SOON)
+async def astep(number: int) -> int:
+    await asyncio.sleep(0.005)
+    return number + 1
+
+
+@workflow.defn
+def chain(number: int) -> int:
+    """Five activities, one after another."""
+    for place in range(STEPS):
+        number = astep(number) if place % 2 else step(number)
+    return number
+
+
+@workflow.defn
+def idle(number: int) -> int:
+    """Waits between tasks, holding nothing, until it is told to go on."""
+    before = step(number)
+    return before + go.receive()
+
+
+@workflow.defn
+def held(number: int) -> int:
+    """Stays inside a task while its worker was told to: the worst instant for a worker to die."""
+    value = step(number)
+    if os.environ.get("CHAOS_HOLD"):
+        print("in task", flush=True)
+        threading.Event().wait()
+    return step(value)
+
+
+@activity.defn(heartbeat_timeout=3.0, retry_policy=_SOON)
+def crawl() -> list[object]:
+    """Reports how far it has come, and stays there in its first attempt."""
+    if activity.info().attempt == 1:
+        activity.heartbeat("page 7")
+        print("in activity", flush=True)
+        threading.Event().wait()
+    return [activity.heartbeat_details(str), activity.info().attempt]
+
+
+@activity.defn(retry_policy=_SOON)
+def crawl_alive() -> list[object]:
+    """The same with automatic heartbeats, which repeat the last details while the process lives."""
+    return crawl.fn()
+
+
+@workflow.defn
+def crawling(promised: bool, liveness: float) -> list[object]:
+    return crawl.options(heartbeat_timeout=liveness)() if promised else crawl_alive()
+
+
+@activity.defn(retry_policy=_SOON)
+def finishes(seconds: float) -> str:
+    """Takes a while, and is let finish by whoever stops its worker politely."""
+    print("in activity", flush=True)
+    threading.Event().wait(seconds)
+    return f"attempt {activity.info().attempt}"
+
+
+@workflow.defn
+def finishing(seconds: float) -> str:
+    return finishes(seconds)
+
+
+WORKFLOWS = [chain, idle, held, crawling, finishing]
+ACTIVITIES = [step, astep, crawl, crawl_alive, finishes]
