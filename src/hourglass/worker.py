@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import ModuleType, TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -34,7 +35,8 @@ from hourglass._runtime.services import QueueServices
 from hourglass._runtime.status import StatusServer, status_report
 from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
-from hourglass._supervision import Tree
+from hourglass._runtime.worker_life import WorkerLife
+from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree, worker_statistics
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import UsageError
@@ -43,33 +45,13 @@ __all__ = ["Worker", "WorkerStatistics", "WorkerTree"]
 
 logger = logging.getLogger("hourglass.worker")
 
-State = Literal["new", "running", "stopping", "stopped"]
-
-T = TypeVar("T")
-
 _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 15.0
+_GLANCE = 0.05
 
 # One Application for each client's link: the workers of a client share its tree, those of two clients share nothing.
 _applications: WeakKeyDictionary[Any, Application] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerStatistics:
-    """A look at a worker. `parked` names each run whose code raised a bug, and what kind of bug, where."""
-
-    task_queue: str
-    state: State
-    cached_workflows: int = 0
-    live_workflows: int = 0
-    parked: dict[str, str] = field(default_factory=dict)
-    activations: int = 0
-    failed_tasks: int = 0
-    cache_misses: int = 0
-    open_activations: int = 0
-    running_activities: int = 0
-    stuck_lanes: int = 0
-    restarts: int = 0
+_inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
 class Worker:
@@ -108,7 +90,6 @@ class Worker:
             raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
         self._client = client
         self._link = client._session.link
-        self._portal = client._portal
         resolver = Resolver(workflows=workflows, activities=activities, modules=modules)
         graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
         config = HandleConfig(
@@ -143,11 +124,10 @@ class Worker:
         )
         self._status = None if status_address is None else StatusServer(status_address, self._report)
         self._application: Application | None = None
-        self._state: State = "new"
         self._services: dict[str, QueueServices] = {}
         self._forget_exit: Callable[[], None] | None = None
-        self._life = threading.RLock()
-        self._over = threading.Event()
+        self._life = WorkerLife()
+        self._ending = threading.RLock()  # one shutdown at a time
 
     @property
     def task_queue(self) -> str:
@@ -155,7 +135,7 @@ class Worker:
         return self._plan.config.task_queue
 
     def __repr__(self) -> str:
-        return f"<Worker on {self.task_queue!r}, {self._state}>"
+        return f"<Worker on {self.task_queue!r}, {self._life.state}>"
 
     # --- blocking ----------------------------------------------------------------------------------------------------
 
@@ -163,43 +143,58 @@ class Worker:
         """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM, which let what is in flight
         finish, and a second one, which does not.
         """
-        self.start()
-        with StopSignals(self._over):
+        self._life.begin()
+        with StopSignals(self._life.over):
             try:
-                while not self._over.wait(1.0):  # bounded, so that signals are handled on every platform
+                beginning = self._portal.submit(self._begin())
+                while not (self._life.over.wait(_GLANCE) or beginning.done()):
+                    pass
+                if beginning.done() and not self._life.over.is_set():
+                    beginning.result()
+                    self._started()
+                while not self._life.over.wait(1.0):  # bounded, so that signals are handled on every platform
                     pass
             finally:
                 self.shutdown()
 
     def start(self) -> Worker:
-        """Begin to work, in the background."""
-        self._portal.call(self._begin())
-        self._started()
+        """Begin to work, in the background. Waits until the engine is reached; raises what it refuses for good."""
+        self._life.begin()
+        try:
+            self._portal.call(self._begin())
+        except BaseException:
+            self._not_started()
+            raise
+        if not self._started():
+            self._life.check_wanted()
         return self
 
     def shutdown(self) -> None:
-        """Take no new work, finish what is in flight within the graceful timeout, and end. Does nothing when
-        not running.
+        """Take no new work, finish what is in flight within the graceful timeout, and end. One that is starting gives that
+        up. Does nothing when not running.
         """
-        with (
-            self._life
-        ):  # a second caller waits for the first; a signal handler that calls it again returns at once
-            services = self._stopping()
-            if services:
-                try:
-                    self._portal.call(self._end(services))
-                finally:
-                    self._stopped(all([each.lanes.join(_JOIN_LIMIT) for each in services]))
+        with self._ending:  # a second caller waits for the first; a signal handler in it returns at once
+            if not self._stopping():
+                return
+            ended = False
+            try:
+                services = self._portal.call(self._end())
+                ended = [each for each in services if not each.lanes.join(_JOIN_LIMIT)] == []
+            finally:  # interrupted, it goes on in the background
+                self._stopped(ended)
 
     def start_worker(self, task_queue: str) -> None:
         """Serve another task queue too, with the same workflows, activities and options."""
+        if self._life.state != "running":
+            raise UsageError(f"this worker is {self._life.state}: start it first")
         self._portal.call(self._serve(self._plan_for(task_queue)))
 
     def stop_worker(self, task_queue: str) -> None:
         """Serve a task queue no longer; the others go on."""
-        services = self._services.pop(task_queue, None)
+        services = self._services.get(task_queue)
         if services is not None:
             self._portal.call(self._app.stop_worker(task_queue))
+            self._services.pop(task_queue, None)
             services.lanes.join(_JOIN_LIMIT)
 
     def __enter__(self) -> Worker:
@@ -213,20 +208,27 @@ class Worker:
     # --- on an event loop of the user's ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Worker:
-        await self._portal.acall(self._begin())
-        self._started()
+        self._life.begin()
+        try:
+            await self._portal.acall(self._begin())
+        except BaseException:
+            self._not_started()
+            raise
+        if not self._started():
+            self._life.check_wanted()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        services = self._stopping()
-        if services:
-            try:
-                await self._portal.acall(self._end(services))
-            finally:
-                joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services]
-                self._stopped(all(joined))
+        if not self._stopping():
+            return
+        ended = False
+        try:
+            services = await self._portal.acall(self._end())
+            ended = all([await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services])
+        finally:
+            self._stopped(ended)
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
@@ -237,29 +239,17 @@ class Worker:
 
     def statistics(self) -> WorkerStatistics:
         """How the worker is doing. Cheap, from any thread."""
-        services = list(self._services.values())
-        if not services:
-            return WorkerStatistics(task_queue=self.task_queue, state=self._state)
-        counts = [each for one in services for each in one.lanes.counts()]
-        queues = {one.queue for one in services}
-        handles = [h for h in self._app.tables.records.values() if h.queue in queues]
-        return WorkerStatistics(
-            task_queue=self.task_queue,
-            state=self._state,
-            cached_workflows=sum(each.cached for each in counts),
-            live_workflows=sum(each.live for each in counts),
-            parked={run: reason for each in counts for run, reason in each.parked.items()},
-            activations=sum(each.activations for each in counts),
-            failed_tasks=sum(each.failed_tasks for each in counts),
-            cache_misses=sum(each.misses for each in counts),
-            open_activations=sum(len(each.runs.open) for each in handles),
-            running_activities=sum(each.executor.running for each in services),
-            stuck_lanes=sum(each.lanes.stuck for each in services),
-            restarts=self._app.restarts,
+        return worker_statistics(
+            self.task_queue, self._life.state, self._application, list(self._services.values())
         )
 
+    @property
+    def status_address(self) -> str | None:
+        """Where the status endpoint listens; None if it was not asked for."""
+        return None if self._status is None else self._status.address
+
     def _report(self) -> dict[str, Any]:
-        return status_report(self._app, self._state)
+        return status_report(self._app, self._life.state)
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -274,8 +264,13 @@ class Worker:
         check_config(config, self._plan.lanes)
         return replace(self._plan, config=config)
 
+    @property
+    def _portal(self) -> Portal:
+        return self._link.portal
+
     async def _begin(self) -> None:
         connection = await self._link.opened()
+        self._life.check_wanted()
         app = _applications.get(self._link)
         if app is None:
             app = _applications[self._link] = Application(
@@ -286,68 +281,67 @@ class Worker:
                 client=self._client,
             )
         self._application = app
-        await self._serve(self._plan)
-        if self._status is not None:
-            try:
+        try:
+            await self._serve(self._plan)
+            if self._status is not None:
                 await self._status.start()
-            except BaseException:
-                await self._end([self._services.pop(self.task_queue)])
-                raise
+        except BaseException:
+            await self._end()
+            raise
 
     async def _serve(self, plan: Plan) -> None:
-        self._services[plan.config.task_queue] = await self._app.start_worker(plan)
+        queue = plan.config.task_queue
+        services = self._services[queue] = self._app.reserve(plan)
+        try:
+            await self._app.serve(services)
+        except BaseException:
+            self._services.pop(queue, None)
+            raise
 
-    async def _end(self, services: list[QueueServices]) -> None:
+    async def _end(self) -> list[QueueServices]:
+        services, app = list(self._services.values()), self._application
         if self._status is not None:
             await self._status.stop()
-        await asyncio.gather(*[self._app.stop_worker(each.queue) for each in services])
+        if app is not None:
+            await asyncio.gather(*[app.stop_worker(each.queue) for each in services])
+            if app.idle and _applications.get(self._link) is app:
+                del _applications[self._link]  # it holds the link, which would never be freed
+        return services
 
-    def _started(self) -> None:
-        self._over.clear()
-        self._state = "running"
-        margin = self._plan.graceful_timeout + _EXIT_MARGIN
-        self._forget_exit = self._portal.at_exit(lambda: self._end(list(self._services.values())), margin)
+    def _not_started(self) -> None:
+        self._life.failed()
+        self._services.clear()
+
+    def _started(self) -> bool:
+        if not self._life.started():
+            return False
         worker_started()
+        margin = self._plan.graceful_timeout + _EXIT_MARGIN
+        self._forget_exit = self._portal.at_exit(self._end, margin)
         debugging.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
+        return True
 
-    def _stopping(self) -> list[QueueServices]:
-        if not self._services or self._state == "stopping":
-            return []
-        self._state = "stopping"
-        if self._forget_exit is not None:
-            self._forget_exit()
-        return list(self._services.values())
+    def _stopping(self) -> bool:
+        before = self._life.stop()
+        if before == "running":
+            worker_stopped()
+            forget, self._forget_exit = self._forget_exit, None
+            if forget is not None:
+                forget()
+        return before is not None
 
     def _stopped(self, ended: bool) -> None:
         if not ended:
-            logger.error(
-                "a lane of the worker on %r hangs in workflow code and is left behind", self.task_queue
-            )
-        self._state = "stopped"
+            logger.error("the worker on %r was left behind before it had ended", self.task_queue)
         self._services.clear()
-        worker_stopped()
-        self._over.set()
+        self._life.stopped()
 
 
-class WorkerTree:
-    """The supervision tree of a worker: who is there, in which state, and a way to kill any of them."""
+def _after_fork() -> None:
+    _inherited.extend(_applications.items())
+    _applications.clear()
 
-    def __init__(self, portal: Portal, tree: Callable[[], Tree]) -> None:
-        self._portal = portal
-        self._tree = tree
 
-    def paths(self) -> list[str]:
-        """The path of every process that lives, such as `Application/Subsystem/BridgeHolder`."""
-        return self._portal.call(self._ask(lambda tree: list(tree.paths())))
-
-    def render(self) -> str:
-        """The tree as a drawing, with states and restarts."""
-        return self._portal.call(self._ask(lambda tree: tree.render()))
-
-    def kill(self, path: str) -> None:
-        """Kill the process at a path, brutally, with all below it. The worker is to survive it: that is what it is for."""
-        self._portal.call(self._ask(lambda tree: tree.kill(path)))
-
-    async def _ask(self, question: Callable[[Tree], T]) -> T:
-        return question(self._tree())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

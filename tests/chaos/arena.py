@@ -18,7 +18,9 @@ from hourglass import Client, Worker, WorkflowHandle
 from hourglass.testing import DevServer, dev_server
 
 from . import work
-from .waiting import Stuck
+from .waiting import Stuck, describe
+
+STOP_LIMIT = 60.0
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,8 +54,22 @@ def name(kind: str) -> str:
 def working(client: Client, queue: str, **options: Any) -> Iterator[Worker]:
     """A worker for the usual workflows."""
     options = {"workflows": work.WORKFLOWS, "activities": work.ACTIVITIES} | options
-    with Worker(client, queue, **options) as worker:
+    worker = Worker(client, queue, **options).start()
+    try:
         yield worker
+    finally:
+        stop(worker)
+
+
+def stop(worker: Worker, limit: float = STOP_LIMIT) -> float:
+    """Shut a worker down, and say what is open if that does not end; returns the seconds it took."""
+    began = time.monotonic()
+    stopping = threading.Thread(target=worker.shutdown, daemon=True)
+    stopping.start()
+    stopping.join(limit)
+    if stopping.is_alive():
+        raise Stuck(f"the worker's shutdown did not end within {limit:g} s\n{describe(worker)}")
+    return time.monotonic() - began
 
 
 def start_chains(client: Client, queue: str, count: int) -> list[WorkflowHandle[int]]:

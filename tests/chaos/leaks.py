@@ -12,6 +12,8 @@ from dataclasses import astuple, dataclass
 from hourglass._engine.fibers import _Fiber
 from hourglass._runtime.portal import Portal
 
+from .waiting import named_tasks
+
 
 @dataclass(frozen=True)
 class Holdings:
@@ -44,16 +46,12 @@ async def _tasks() -> int:
     return len(asyncio.all_tasks())
 
 
-async def _named_tasks() -> list[str]:
-    return sorted(f"{task.get_name()}: {task.get_coro()!r}" for task in asyncio.all_tasks())
-
-
 def leaked(portal: Portal, before: Holdings, limit: float) -> str:
     """What there is more of than before, once it has had time to go; empty if nothing."""
     deadline = time.monotonic() + limit
     while not (now := holdings(portal)).within(before):
         if time.monotonic() > deadline:
-            tasks = "\n  ".join(portal.call(_named_tasks()))
+            tasks = "\n  ".join(portal.call(named_tasks()))
             threads = ", ".join(sorted(thread.name for thread in threading.enumerate()))
             return f"leaked: before {before}\n         now {now}\n  threads: {threads}\n  {tasks}"
         time.sleep(0.1)

@@ -4,6 +4,7 @@ the ends of the histories of the runs that did not finish.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,10 +54,23 @@ def describe(worker: Worker | None) -> str:
         app = worker._app
         status = holder_status(app.tables)
         recent = [f"{r.kind} {r.path} {r.detail}" for r in app.require_tree().reports()][-15:]
-        parts = [worker.tree.render(), repr(worker.statistics()), *map(repr, status.handles), *recent]
+        tasks = worker._portal.call(named_tasks(), timeout=5)
+        tree = app.require_tree().render() if app.tree is not None else "no tree"
+        parts = [tree, repr(worker.statistics()), *map(repr, status.handles), *recent, *tasks]
         return "\n".join(parts)
     except Exception as error:
         return f"(the worker cannot be looked at: {type(error).__name__}: {error})"
+
+
+async def named_tasks() -> list[str]:
+    """The tasks of the control loop, and where each stands."""
+    return sorted(f"{task.get_name()}: {_place(task)}" for task in asyncio.all_tasks())
+
+
+def _place(task: asyncio.Task[Any]) -> str:
+    stack = task.get_stack(limit=1)
+    where = f" at {stack[-1].f_code.co_filename}:{stack[-1].f_lineno}" if stack else ""
+    return f"{getattr(task.get_coro(), '__qualname__', '')}{where}"
 
 
 def histories(handles: Sequence[WorkflowHandle[Any]]) -> str:

@@ -70,7 +70,7 @@ class BridgeHolder:
     `connect` makes a fresh connection for each handle that replaces another; the first handle of a queue uses
     `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
     attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
-    will not be heard of again.
+    will not be heard of again; `on_run_evicted(queue, generation, run_id)` of evictions that no poll handed out.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class BridgeHolder:
         limits: Limits | None = None,
         on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
         on_handle_ended: Callable[[str, int], object] = _ignore,
+        on_run_evicted: Callable[[str, int, str], object] = _ignore,
         on_too_many_abandoned: Callable[[], object] = _ignore,
     ) -> None:
         self.tables = tables if tables is not None else HandleTables()
@@ -90,6 +91,7 @@ class BridgeHolder:
         self._limits = limits or Limits()
         self._on_attempt_cancelled = on_attempt_cancelled
         self._on_handle_ended = on_handle_ended
+        self._on_run_evicted = on_run_evicted
         self._on_too_many_abandoned = on_too_many_abandoned
         self._epoch = 0
 
@@ -144,11 +146,19 @@ class BridgeHolder:
             raise UsageError(f"a handle for {config.task_queue!r} cannot serve the task queue {queue!r}")
         await self._registrar.register(config, owner)
 
-    async def unregister_worker(self, queue: str) -> None:
-        """Stop serving a queue, now; what is left to do is done in the background. Idempotent."""
+    async def unregister_worker(self, queue: str, *, returns: bool = False) -> None:
+        """Stop serving a queue, now; what is left to do is done in the background. Idempotent.
+
+        `returns` if its worker will register again soon: as after a recycle, its activities may then go on.
+        """
+        if not self._in_charge:
+            return
         registration = self.tables.registrations.get(queue)
-        if registration is not None and self._in_charge:
-            self._registrar.unregister(registration)
+        if registration is not None:
+            self._registrar.unregister(registration, returns=returns)
+        elif not returns:
+            for record in self.tables.of_queue(queue):  # what a worker that was to return left behind
+                begin_drain(self.tables, record, Signal.UNREGISTERED)
 
     def registered(self, queue: str) -> bool:
         """Whether a queue is served; also while its handle is being replaced."""
@@ -285,6 +295,10 @@ class BridgeHolder:
     def handle_ended(self, record: HandleRecord) -> None:
         """A handle is closed or left behind."""
         self._on_handle_ended(record.queue, record.generation)
+
+    def run_evicted(self, record: HandleRecord, run_id: str) -> None:
+        """An eviction was answered here."""
+        self._on_run_evicted(record.queue, record.generation, run_id)
 
     def too_many_abandoned(self) -> None:
         """What is below the handles cannot be trusted any more."""

@@ -47,10 +47,10 @@ class Registrar:
             self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
             raise
 
-    def unregister(self, registration: Registration) -> None:
-        """Its worker says farewell."""
+    def unregister(self, registration: Registration, *, returns: bool = False) -> None:
+        """Its worker says farewell, perhaps to register again soon."""
         message = f"the worker of {registration.queue!r} was unregistered"
-        self._end(registration, Shutdown, message, Signal.UNREGISTERED)
+        self._end(registration, Shutdown, message, Signal.RECYCLED if returns else Signal.UNREGISTERED)
 
     def _owner_died(self, registration: Registration) -> None:
         # As after a recycle, its activities may finish: they live elsewhere, and its successor is on its way.

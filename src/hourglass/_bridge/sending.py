@@ -29,7 +29,7 @@ from hourglass._bridge.handle_life import is_hopeless
 from hourglass._bridge.handle_record import HandleRecord, OpenActivity
 from hourglass._bridge.poll_line import OURS
 from hourglass._bridge.service import CompleteActivity
-from hourglass._bridge.tables import HandleTables, logger
+from hourglass._bridge.tables import HandleTables, logger, tell
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
@@ -105,6 +105,8 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
     opened = record.runs.open.get(run_id)
     if opened is not None and opened.is_eviction:
         send_completion(tables, record, Succeeded(run_id))
+        if tables.listener is not None:
+            tell(tables.listener.run_evicted, record, run_id)
         return
     tables.counters.forced_failures += 1
     send_completion(tables, record, failed_task(run_id, reason))

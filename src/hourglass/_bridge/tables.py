@@ -60,6 +60,10 @@ class Listener(Protocol):
         """A handle is closed or left behind: its generation will not be heard of again."""
         ...
 
+    def run_evicted(self, record: HandleRecord, run_id: str) -> None:
+        """An eviction that nobody was handed, or that nobody answered in time, was answered."""
+        ...
+
     def too_many_abandoned(self) -> None:
         """So many handles were left behind that what is below them cannot be trusted."""
         ...

@@ -1,35 +1,41 @@
 """An Application: all that serves one connection (one target and namespace) in this process, and what outlives its tree's parts.
 
 Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs to the control
-loop.
+loop. Invariants: there is a tree while a queue is served, and none otherwise; a queue is served once at a time; a queue that is
+no longer wanted is not brought back by any restart.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from hourglass._bridge.handle import ActivityCancel
 from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
 from hourglass._bridge.service import Connection
+from hourglass._runtime.borrowed import BorrowedConnection
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.services import QueueServices
+from hourglass._runtime.watchdog import WatchLimits
 from hourglass._supervision import (
     DynamicSupervisor,
     NotRunning,
     Process,
     Registry,
-    StartFailed,
+    Report,
+    SupervisionError,
     TaskSupervisor,
     Tree,
     start_tree,
 )
+from hourglass._supervision.reports import log_report
 from hourglass.converter import Codec, Converter
-from hourglass.errors import InternalError, UsageError
+from hourglass.errors import UsageError
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -48,28 +54,34 @@ class Application:
         codec: Codec | None,
         client: Any,
         limits: Limits | None = None,
+        watch: WatchLimits | None = None,
     ) -> None:
         self.raw = connection
-        self.shared: Connection | None = _coded(connection, codec, converter)
+        # Borrowed: whoever lets go of a handle must never close the client's own connection.
+        self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
         self.limits = limits or Limits()
+        self.watch = watch or WatchLimits()
         self.tables = HandleTables()
         self.registry = Registry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)
         self.lanes = DynamicSupervisor(max_restarts=100, window=5.0)
         self.evaluators = TaskSupervisor()
         self.executors = TaskSupervisor()
-        self.dispatch = Dispatch(self.evaluators, self.executors, lambda: self.holder)
+        self.dispatch = Dispatch(self.evaluators, self.executors, lambda: self.last_holder)
         self.distrust: Callable[[str], object] = lambda _: None
         self.tree: Tree | None = None
         self.restarts = 0
+        self.stopping = False
         self._connect = connect
         self._converter = converter
         self._codec = codec
         self._client = client
         self._services: dict[str, QueueServices] = {}
+        self._wanted: set[str] = set()
         self._holder: tuple[BridgeHolder, Process] | None = None
+        self._gate = asyncio.Lock()  # planting and felling the tree
         self._reviving: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._tidying: set[asyncio.Task[None]] = set()
 
     # --- what the processes ask --------------------------------------------------------------------------------------
 
@@ -80,13 +92,23 @@ class Application:
             raise NotRunning("the BridgeHolder is not running")
         return self._holder[0]
 
+    @property
+    def last_holder(self) -> BridgeHolder:
+        """The holder that was last in charge, dead or alive: answers go through it, for its tables outlive it."""
+        if self._holder is None:
+            raise NotRunning("there was no BridgeHolder yet")
+        return self._holder[0]
+
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
         """A holder has started."""
         self._holder = (holder, process)
 
     async def connect(self) -> Connection:
-        """A fresh connection."""
-        return _coded(await self._connect(), self._codec, self._converter)
+        """A fresh connection; where an engine has but one way in, that one, which is not ours to close."""
+        fresh = await self._connect()
+        if fresh is self.raw:
+            fresh = BorrowedConnection(fresh)
+        return _coded(fresh, self._codec, self._converter)
 
     def use_fresh_connections(self) -> None:
         """The shared connection is not used for handles any more."""
@@ -94,11 +116,16 @@ class Application:
 
     def configured(self) -> list[QueueServices]:
         """The queues that should be served."""
-        return list(self._services.values())
+        return [services for queue, services in self._services.items() if queue in self._wanted]
 
     def is_configured(self, services: QueueServices) -> bool:
         """Whether a queue should still be served by these services."""
-        return self._services.get(services.queue) is services
+        return services.queue in self._wanted and self._services.get(services.queue) is services
+
+    @property
+    def idle(self) -> bool:
+        """Whether it serves nothing and has nothing left to end."""
+        return not self._services and self.tree is None
 
     def attempt_cancelled(self, queue: str, generation: int, cancel: ActivityCancel) -> None:
         """An attempt should stop, and no poll can say so."""
@@ -106,83 +133,109 @@ class Application:
         if services is not None:
             services.executor.cancel(cancel.token, cancel.reason)
 
+    def run_evicted(self, queue: str, generation: int, run_id: str) -> None:
+        """A handle that drains has evicted a run."""
+        services = self._services.get(queue)
+        if services is not None:
+            services.release(generation, run_id)
+
     def handle_ended(self, queue: str, generation: int) -> None:
         """A handle is gone: nothing of its generation will be heard of again."""
         services = self._services.get(queue)
         if services is not None:
-            services.lanes.forget_older(generation + 1)
+            services.forget(generation)
 
     # --- serving queues ----------------------------------------------------------------------------------------------
 
-    async def start_worker(self, plan: Plan) -> QueueServices:
-        """Serve a queue. Raises what the engine refused for good."""
-        from hourglass._runtime.processes import show_lanes, worker
-
+    def reserve(self, plan: Plan) -> QueueServices:
+        """The services of a queue that is to be served; from now on nobody else can have it."""
         queue = plan.config.task_queue
         if queue in self._services:
             raise UsageError(
                 f"this client already runs a worker on task queue {queue!r}: give that worker all workflows and "
                 f"activities, or use another queue, or connect a second client"
             )
-        await self._ensure_tree()
-        services = QueueServices(plan, self.raw.namespace, self.raw, lambda: self.holder, self._client)
+        services = QueueServices(plan, self.raw.namespace, self.raw, lambda: self.last_holder, self._client)
         self._services[queue] = services
-        services.start()
-        try:
-            await self.workers.start_child(worker(self, services))
-        except BaseException as error:
-            del self._services[queue]
-            services.stop()
-            if isinstance(error, StartFailed) and error.__cause__ is not None:
-                raise error.__cause__ from None
-            raise
-        await show_lanes(self, services)
+        self._wanted.add(queue)
         return services
 
-    async def stop_worker(self, queue: str) -> None:
-        """Serve a queue no longer: say farewell, let what is in flight finish within its limits, free everything."""
-        from hourglass._runtime.processes import hide_lanes
+    async def serve(self, services: QueueServices) -> None:
+        """Start to serve. Waits out what may pass; raises what the engine refused for good, and leaves nothing then."""
+        from hourglass._runtime.processes import launch_first, show_lanes
 
-        services = self._services.get(queue)
-        if services is None:
-            return
         try:
-            await self.workers.terminate_child(queue)
-        except Exception as error:
-            logger.debug("the worker on %r was not running: %s", queue, error)
+            services.start()
+            await self._ensure_tree()
+            await launch_first(self, services)
+        except BaseException:
+            await self.stop_worker(services.queue)
+            raise
+        with suppress(SupervisionError):  # a supervisor of lanes that is on its way back adopts them
+            await show_lanes(self, services)
+
+    async def stop_worker(self, queue: str) -> None:
+        """Serve a queue no longer: say farewell, let what is in flight finish within its limits, free everything.
+
+        Whoever waits may be cancelled; it goes on.
+        """
+        if queue in self._services:
+            self._wanted.discard(queue)
+            await self._whatever_comes(self._stop_worker(self._services[queue]))
+
+    async def _stop_worker(self, services: QueueServices) -> None:
+        from hourglass._runtime.processes import end_worker, hide_lanes
+
+        queue = services.queue
+        await end_worker(self, queue)
         if self._holder is not None:
-            await self._holder[0].unregister_worker(queue)
-        while any(record.queue == queue for record in self.tables.records.values()):
+            await self.last_holder.unregister_worker(queue)
+        while self.tables.of_queue(queue):
             await self.tables.bell.wait()
-        await self.dispatch.settle()
-        self._services.pop(queue, None)
+        await self.dispatch.finish(queue)
         await hide_lanes(self, services)
-        services.stop()
-        if not self._services:
-            await self.stop()
+        if self._services.get(queue) is services:
+            del self._services[queue]
+            services.stop()
+        await self._fell()
+
+    async def _whatever_comes(self, work: Coroutine[Any, Any, None]) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tidying.add(task)
+        task.add_done_callback(self._tidying.discard)
+        await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        """Serve nothing any more."""
+        await asyncio.gather(*[self.stop_worker(queue) for queue in tuple(self._services)])
 
     # --- the tree ----------------------------------------------------------------------------------------------------
 
     async def _ensure_tree(self) -> None:
-        if self.tree is None:
-            self._stopping = False
-            await self._plant()
+        async with self._gate:
+            if self.tree is None:
+                await self._plant()
 
     async def _plant(self) -> None:
         from hourglass._runtime.subsystem import application
 
-        self.tree = await start_tree(application(self))
+        self.tree = await start_tree(application(self), sink=self._heard)
         self.tree.root.monitor(lambda down: self._root_died())
 
+    def _heard(self, report: Report) -> None:
+        if report.kind == "restarting":
+            self.restarts += 1
+        log_report(report)
+
     def _root_died(self) -> None:
-        if not self._stopping:
+        if not self.stopping:
             self._reviving = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
         """The root has no supervisor but this: a tree that died is planted again."""
         self.restarts += 1
         pause = 0.02
-        while not self._stopping:
+        while not self.stopping:
             try:
                 await self._plant()
                 return
@@ -191,23 +244,25 @@ class Application:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    async def stop(self) -> None:
-        """Stop everything, in order."""
-        self._stopping = True
-        if self._reviving is not None:
-            await asyncio.wait({self._reviving})
-        tree, self.tree = self.tree, None
-        if tree is not None:
-            await tree.stop()
-        await self.dispatch.settle()
-        for services in self.configured():
-            services.stop()
-        self._services.clear()
+    async def _fell(self) -> None:
+        """Stop the tree, in order, if no queue is served any more."""
+        async with self._gate:
+            if self._services:
+                return
+            self.stopping = True
+            try:
+                if self._reviving is not None:
+                    await asyncio.wait({self._reviving})
+                tree, self.tree = self.tree, None
+                if tree is not None:
+                    await tree.stop()
+            finally:
+                self.stopping = False
 
     def require_tree(self) -> Tree:
         """The running tree."""
         if self.tree is None:
-            raise InternalError("the tree is not running")
+            raise UsageError("there is no tree: the worker is not running")
         return self.tree
 
 

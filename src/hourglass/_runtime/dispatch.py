@@ -3,13 +3,16 @@
 The tasks live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. Whatever
 ends a task, what it was given is answered (I3): one that dies without an answer is answered as failed, here. If nobody is
 registered any more the answer is logged and dropped, and the engine delivers again.
+
+Answers go through the holder that was last in charge, also while it is dead: the tables that it works on outlive it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 from hourglass._bridge.handle import (
@@ -19,18 +22,31 @@ from hourglass._bridge.handle import (
     ActivityResult,
     ActivityTask,
 )
+from hourglass._bridge.handle_record import is_eviction
 from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
-from hourglass._engine.events import Activation, RunEvicted
+from hourglass._engine.events import Activation
 from hourglass._runtime.services import QueueServices
-from hourglass._supervision import NORMAL, Down, NotRunning, TaskSupervisor
+from hourglass._supervision import NORMAL, Down, NotRunning, Process, TaskSupervisor
 from hourglass.converter import ApplicationFailure, Failure
 
 logger = logging.getLogger("hourglass.worker")
 
+_STOP = 1.0  # for a task that is told to end
+_SETTLE = 10.0  # for the answers that the dead owe
+
+
+@dataclass(slots=True)
+class _Work:
+    """Somebody is at it: a task, and after its death the one that answers in its place."""
+
+    queue: str
+    process: Process
+    mending: asyncio.Task[None] | None = None
+
 
 class Dispatch:
-    """Gives polled items to tasks. `holder` gives the holder of the moment, or raises `NotRunning`."""
+    """Gives polled items to tasks. `holder` gives the holder that was last in charge, or raises `NotRunning`."""
 
     def __init__(
         self, evaluators: TaskSupervisor, executors: TaskSupervisor, holder: Callable[[], BridgeHolder]
@@ -38,7 +54,7 @@ class Dispatch:
         self._evaluators = evaluators
         self._executors = executors
         self._holder = holder
-        self._mending: set[asyncio.Task[None]] = set()
+        self._works: dict[Hashable, _Work] = {}
 
     # --- workflow tasks ----------------------------------------------------------------------------------------------
 
@@ -48,17 +64,19 @@ class Dispatch:
         if not ticket.acknowledge():
             process.kill()
             return
+        self._works[ticket.token] = _Work(services.queue, process)
         process.monitor(lambda down: self._evaluation_ended(services, ticket, down))
 
     async def _evaluate(self, services: QueueServices, ticket: Ticket[Activation]) -> None:
-        verdict = await services.evaluate(ticket.item, ticket.generation)
+        generation, run_id = ticket.generation, ticket.item.run_id
+        verdict = await services.evaluate(ticket.item, generation)
         if verdict.closed:
-            services.hold(ticket.item.run_id)
+            services.hold(generation, run_id)
         await self._complete(ticket, verdict.completion)
-        if _is_eviction(ticket.item):
-            services.release(ticket.item.run_id)
-        for run_id in verdict.evict:
-            self._evict(services.queue, ticket.generation, run_id)
+        if is_eviction(ticket.item):
+            services.release(generation, run_id)
+        for unwanted in verdict.evict:
+            self._evict(services.queue, generation, unwanted)
 
     async def _complete(self, ticket: Ticket[Activation], completion: Completion) -> None:
         try:
@@ -68,16 +86,17 @@ class Dispatch:
 
     def _evaluation_ended(self, services: QueueServices, ticket: Ticket[Activation], down: Down) -> None:
         if down.exit is NORMAL:
+            self._works.pop(ticket.token, None)
             return
         run_id = ticket.item.run_id
-        if _is_eviction(ticket.item):
-            services.release(run_id)
+        if is_eviction(ticket.item):
+            services.release(ticket.generation, run_id)
             answer: Completion = Succeeded(run_id)
         else:
             answer = TaskFailed(
                 run_id, _failure("EvaluationDied", f"the evaluation of this task ended: {down.exit}")
             )
-        self._mend(self._complete(ticket, answer))
+        self._mend(ticket.token, self._complete(ticket, answer))
 
     # --- activities --------------------------------------------------------------------------------------------------
 
@@ -88,17 +107,19 @@ class Dispatch:
             if ticket.acknowledge():
                 services.executor.cancel(item.token, item.reason)
             return
-        process = self._executors.spawn(self._execute, services, ticket.generation, item, name="attempt")
+        generation = ticket.generation
+        process = self._executors.spawn(self._execute, services, generation, item, name="attempt")
         if not ticket.acknowledge():
             process.kill()
             return
-        services.took(item.token, ticket.generation)
-        process.monitor(lambda down: self._execution_ended(services, ticket.generation, item, down))
+        services.took(item.token, generation)
+        self._works[generation, item.token] = _Work(services.queue, process)
+        process.monitor(lambda down: self._execution_ended(services, generation, item, down))
 
     async def _execute(self, services: QueueServices, generation: int, task: ActivityTask) -> None:
         result = await services.executor.execute(task)
         if task.is_local:
-            await services.until_released(task.run_id)
+            await services.until_released(generation, task.run_id)
         await self._report(services, generation, task, result)
 
     async def _report(
@@ -114,29 +135,27 @@ class Dispatch:
     ) -> None:
         services.gave_back(task.token)
         if down.exit is NORMAL:
+            self._works.pop((generation, task.token), None)
             return
         services.executor.cancel(task.token, "WORKER_SHUTDOWN")
         failed = ActivityFailed(
             task.token, _failure("AttemptDied", f"the task that made this attempt ended: {down.exit}")
         )
-        self._mend(self._report(services, generation, task, failed))
+        self._mend((generation, task.token), self._report(services, generation, task, failed))
 
-    # --- what is left to do for the dead ----------------------------------------------------------------------------------
+    # --- what is left to do for the dead -----------------------------------------------------------------------------
 
-    def _mend(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._mending.add(task)
-        task.add_done_callback(self._mended)
+    def _mend(self, key: Hashable, answer: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(answer)
+        self._works[key].mending = task
+        task.add_done_callback(lambda _: self._mended(key, task))
 
-    def _mended(self, task: asyncio.Task[None]) -> None:
-        self._mending.discard(task)
+    def _mended(self, key: Hashable, task: asyncio.Task[None]) -> None:
+        work = self._works.get(key)
+        if work is not None and work.mending is task:
+            del self._works[key]
         if not task.cancelled() and task.exception() is not None:
             logger.error("what a dead task left behind could not be answered", exc_info=task.exception())
-
-    async def settle(self) -> None:
-        """Wait until all that the dead left behind is answered."""
-        while self._mending:
-            await asyncio.wait(self._mending)
 
     def _evict(self, queue: str, generation: int, run_id: str) -> None:
         try:
@@ -144,9 +163,30 @@ class Dispatch:
         except (WorkerNotRegistered, NotRunning):
             pass  # a handle that is gone has evicted everything
 
+    # --- looking, and the end ----------------------------------------------------------------------------------------
 
-def _is_eviction(activation: Activation) -> bool:
-    return any(isinstance(event, RunEvicted) for event in activation.events)
+    def has_activation(self, token: int) -> bool:
+        """Whether somebody is at the activation that was handed out under this token."""
+        return token in self._works
+
+    def has_attempt(self, generation: int, token: bytes) -> bool:
+        """Whether somebody is at this attempt."""
+        return (generation, token) in self._works
+
+    async def finish(self, queue: str) -> None:
+        """No handle of this queue is left: end what still works for it, and wait, but not for ever, until all is answered."""
+        for work in self._of(queue):
+            work.process.begin_stop(_STOP)
+        for work in self._of(queue):
+            await work.process.wait_dead()
+        mending = [work.mending for work in self._of(queue) if work.mending is not None]
+        if mending:
+            _, unanswered = await asyncio.wait(mending, timeout=_SETTLE)
+            for task in unanswered:
+                task.cancel()
+
+    def _of(self, queue: str) -> list[_Work]:
+        return [work for work in self._works.values() if work.queue == queue]
 
 
 def _failure(kind: str, message: str) -> Failure:

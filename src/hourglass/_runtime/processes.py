@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from hourglass._bridge.handle import Shutdown
-from hourglass._bridge.holder import BridgeHolder, Ticket
+from hourglass._bridge.holder import AlreadyRegistered, BridgeHolder, Ticket, WorkerNotRegistered
 from hourglass._runtime.application import Application
-from hourglass._runtime.services import QueueServices
+from hourglass._runtime.services import QueueServices, child_id
 from hourglass._supervision import (
     KILLED,
     ChildSpec,
@@ -24,11 +25,18 @@ from hourglass._supervision import (
     Supervisor,
 )
 from hourglass._supervision.spec import Start
+from hourglass.errors import UsageError
 
 logger = logging.getLogger("hourglass.worker")
 
 _RETRY = 0.02  # while a supervisor is on its way back
 _LONGEST_RETRY = 5.0
+_LOOPS = 1.0  # for poll loops to end by themselves
+_PASSING = (
+    SupervisionError,
+    WorkerNotRegistered,
+    AlreadyRegistered,
+)  # a part of ours was down at that instant
 
 
 class ProcessOwner:
@@ -71,10 +79,12 @@ def bridge_holder(app: Application) -> Start:
             limits=app.limits,
             on_attempt_cancelled=app.attempt_cancelled,
             on_handle_ended=app.handle_ended,
+            on_run_evicted=app.run_evicted,
             on_too_many_abandoned=lambda: app.distrust("too many handles had to be left behind"),
         )
         await holder.start()
-        context.on_terminate(holder.stop)
+        # In a cascade nobody waits for handles to drain: the next holder finds them in the tables, and serves meanwhile.
+        context.on_terminate(lambda: holder.stop() if app.stopping else None)
         app.set_holder(holder, context.process)
         await context.started(holder)
         await _for_ever()
@@ -89,28 +99,22 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         holder = app.holder
         queue = services.queue
         await holder.register_worker(queue, services.plan.config, ProcessOwner(context.process))
-        context.on_terminate(lambda: holder.unregister_worker(queue))
+        context.on_terminate(lambda: _farewell(app, services, holder, context))
         app.registry.register(queue, context.process)
+        workflows = _poll_loop(services, holder.poll_activation, app.dispatch.activation)
+        activities = _poll_loop(services, holder.poll_activity, app.dispatch.activity)
         await Supervisor(
             "one_for_one",
             [
-                ChildSpec(
-                    "WorkflowPollLoop",
-                    _poll_loop(app, services, holder.poll_activation, app.dispatch.activation),
-                    "transient",
-                ),
-                ChildSpec(
-                    "ActivityPollLoop",
-                    _poll_loop(app, services, holder.poll_activity, app.dispatch.activity),
-                    "transient",
-                ),
+                ChildSpec("WorkflowPollLoop", workflows, "transient"),
+                ChildSpec("ActivityPollLoop", activities, "transient"),
             ],
             max_restarts=10,
             window=5.0,
         )(context)
 
     return ChildSpec(
-        services.queue,
+        services.child_id,
         body,
         type="supervisor",
         shutdown="infinity",
@@ -119,8 +123,18 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
     )
 
 
+async def _farewell(
+    app: Application, services: QueueServices, holder: BridgeHolder, context: Context
+) -> None:
+    """Unregister, and let the loops see it and end by themselves."""
+    await holder.unregister_worker(services.queue, returns=app.is_configured(services))
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LOOPS):
+            for loop in tuple(context.process.links):
+                await loop.wait_dead()
+
+
 def _poll_loop(
-    app: Application,
     services: QueueServices,
     poll: Callable[..., Any],
     dispatch: Callable[[QueueServices, Ticket[Any]], None],
@@ -149,7 +163,7 @@ def worker_launcher(app: Application) -> Start:
 
     async def body(context: Context) -> None:
         for services in app.configured():
-            context.spawn_task(f"launch-{services.queue}", launch(app, services))
+            context.spawn_task(f"launch-{services.child_id}", launch(app, services))
         await context.started()
         await _for_ever()
 
@@ -164,13 +178,45 @@ async def launch(app: Application, services: QueueServices) -> None:
             await app.workers.start_child(worker(app, services))
             return
         except SpecError:
-            return  # it runs
-        except (StartFailed, NotRunning) as error:
-            logger.warning(
-                "the worker on %r does not start yet: %s", services.queue, error.__cause__ or error
-            )
+            return  # it runs, or somebody else is about to start it
+        except SupervisionError as error:
+            _not_yet(services, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_RETRY)
+
+
+async def launch_first(app: Application, services: QueueServices) -> None:
+    """As `launch`, for somebody who waits: raises what will not pass. Waits for a launcher that was faster."""
+    while app.is_configured(services):
+        try:
+            await app.workers.start_child(worker(app, services))
+            return
+        except SpecError:
+            if app.registry.whereis(services.queue) is not None:
+                return
+        except StartFailed as error:
+            cause = error.__cause__
+            if isinstance(cause, Exception) and not isinstance(cause, _PASSING):
+                raise cause from None
+            _not_yet(services, error)
+        except SupervisionError:
+            pass  # the supervisor is on its way back
+        await asyncio.sleep(_RETRY)
+    raise UsageError(f"the worker on task queue {services.queue!r} was shut down while it was starting")
+
+
+def _not_yet(services: QueueServices, error: SupervisionError) -> None:
+    cause = error.__cause__ or error
+    logger.warning("the worker on %r does not start yet: %s: %s", services.queue, type(cause).__name__, cause)
+
+
+async def end_worker(app: Application, queue: str) -> None:
+    """Stop a worker that is not configured any more, in order."""
+    try:
+        await app.workers.terminate_child(child_id(queue))
+    except SupervisionError as error:
+        # Not there, or its supervisor is down and takes it along; nobody starts it again.
+        logger.debug("the worker on %r was not running: %s", queue, error)
 
 
 def lane_supervisor(app: Application) -> Start:
@@ -197,12 +243,17 @@ async def _when_running(work: Callable[[], Any]) -> None:
 
 
 async def show_lanes(app: Application, services: QueueServices) -> None:
-    """Put the lanes of a queue into the tree."""
+    """Put the lanes of a queue into the tree; one that is there stays."""
     for name in services.lanes.names():
-        try:
-            await app.lanes.start_child(ChildSpec(f"{services.queue}:{name}", _lane(services, name)))
-        except SpecError:
-            pass  # it is there
+        if app.is_configured(services):
+            try:
+                await app.lanes.start_child(ChildSpec(_lane_id(services, name), _lane(services, name)))
+            except SpecError:
+                pass
+
+
+def _lane_id(services: QueueServices, name: str) -> str:
+    return f"{services.child_id}:{name}"
 
 
 def _lane(services: QueueServices, name: str) -> Start:
@@ -222,6 +273,6 @@ async def hide_lanes(app: Application, services: QueueServices) -> None:
     """Take the lanes of a queue out of the tree."""
     for name in services.lanes.names():
         try:
-            await app.lanes.terminate_child(f"{services.queue}:{name}")
+            await app.lanes.terminate_child(_lane_id(services, name))
         except SupervisionError:
             pass  # it is not there

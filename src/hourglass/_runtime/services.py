@@ -26,13 +26,14 @@ from hourglass._runtime.watcher import Watcher
 
 
 class QueueServices:
-    """The parts that a queue's tasks use; `holder` gives the holder of the moment, or raises."""
+    """The parts that a queue's tasks use; `holder` gives the holder that was last in charge, or raises."""
 
     def __init__(
         self, plan: Plan, namespace: str, service: Service, holder: Callable[[], BridgeHolder], client: Any
     ) -> None:
         self.plan = plan
         self.queue = plan.config.task_queue
+        self.child_id = child_id(self.queue)
         self.lanes = LaneSet(
             [_lane(plan, number, namespace) for number in range(1, plan.lanes + 1)],
             deadlock_timeout=plan.deadlock_timeout,
@@ -40,7 +41,7 @@ class QueueServices:
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
         self._generations: dict[bytes, int] = {}
-        self._held: dict[str, asyncio.Future[None]] = {}
+        self._held: dict[tuple[int, str], asyncio.Future[None]] = {}
         config = plan.config
         self.executor = ActivityExecutor(
             plan.resolver,
@@ -58,8 +59,8 @@ class QueueServices:
 
     def stop(self) -> None:
         """Let everything finish and end; waits for nothing."""
-        for run_id in list(self._held):
-            self.release(run_id)
+        for generation, run_id in list(self._held):
+            self.release(generation, run_id)
         self.lanes.stop()
         self.executor.stop()
 
@@ -99,22 +100,33 @@ class QueueServices:
     # From a run's terminal command to its eviction their ends are held back: the engine would record them behind the end
     # of the run, and refuse the task.
 
-    def hold(self, run_id: str) -> None:
+    def hold(self, generation: int, run_id: str) -> None:
         """A run has closed."""
-        if run_id not in self._held:
-            self._held[run_id] = asyncio.get_running_loop().create_future()
+        if (generation, run_id) not in self._held:
+            self._held[generation, run_id] = asyncio.get_running_loop().create_future()
 
-    def release(self, run_id: str) -> None:
+    def release(self, generation: int, run_id: str) -> None:
         """A run was evicted."""
-        held = self._held.pop(run_id, None)
+        held = self._held.pop((generation, run_id), None)
         if held is not None and not held.done():
             held.set_result(None)
 
-    async def until_released(self, run_id: str) -> None:
+    def forget(self, generation: int) -> None:
+        """A handle is gone, and with it all of its runs and of those of handles before it."""
+        for closed in [each for each in self._held if each[0] <= generation]:
+            self.release(*closed)
+        self.lanes.forget_older(generation + 1)
+
+    async def until_released(self, generation: int, run_id: str) -> None:
         """Wait until the run, if it has closed, is evicted."""
-        held = self._held.get(run_id)
+        held = self._held.get((generation, run_id))
         if held is not None:
             await asyncio.shield(held)
+
+
+def child_id(queue: str) -> str:
+    """A queue's name as a segment of a path: engines allow slashes in it."""
+    return queue.replace("%", "%25").replace("/", "%2F")
 
 
 def _lane(plan: Plan, number: int, namespace: str) -> Lane:

@@ -9,62 +9,77 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from hourglass._bridge.handle_life import HandleState
+from hourglass._bridge.handle_record import HandleRecord
 from hourglass._runtime.application import Application
+from hourglass._runtime.services import QueueServices
 from hourglass.errors import UsageError
 
 logger = logging.getLogger("hourglass.worker")
 
 _LIMIT = 8192
 _PATIENCE = 5.0
+_RECENT = 20
+_END_OF_HEAD = b"\r\n\r\n"
 
 
 def status_report(app: Application, state: str) -> dict[str, Any]:
     """What there is to say about an Application, as JSON data. No payloads, no ids of workflows."""
     tree = app.tree
-    queues = {}
-    for services in app.configured():
-        active = [
-            r
-            for r in app.tables.records.values()
-            if r.queue == services.queue and r.state is HandleState.ACTIVE
-        ]
-        queues[services.queue] = {
-            "polling": bool(active) and app.registry.whereis(services.queue) is not None,
-            "generation": max((record.generation for record in active), default=0),
-            "open_activations": sum(len(record.runs.open) for record in active),
-            "open_attempts": sum(len(record.attempts.open) for record in active),
-            "lanes": [
-                {
-                    "name": lane.name,
-                    "runs": lane.runs,
-                    "queued": lane.queued,
-                    "replaced": lane.replaced,
-                    "stuck": lane.stuck,
-                }
-                for lane in services.lanes.status()
-            ],
-            "parked": sum(len(counts.parked) for counts in services.lanes.counts()),
-        }
-    reports = [] if tree is None else [f"{r.kind} {r.path}" for r in tree.reports()][-20:]
+    queues = {services.queue: _queue(app, services) for services in app.configured()}
     return {
         "state": state,
         "alive": tree is not None and tree.root.alive,
         "ready": bool(queues) and all(queue["polling"] for queue in queues.values()),
         "queues": queues,
-        "tree": [] if tree is None else [path for path in tree.paths() if path.count("/") <= 4],
-        "recent": reports,
+        "evaluations": len(app.evaluators.children()),
+        "attempts": len(app.executors.children()),
+        "restarts": app.restarts,
+        "tree": [] if tree is None else [path for path in tree.paths() if not _is_task(path)],
+        "recent": [] if tree is None else [f"{each.kind} {each.path}" for each in tree.reports()[-_RECENT:]],
     }
+
+
+def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
+    active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
+    return {
+        "polling": any(_polls(record) for record in active),
+        "generation": max((record.generation for record in active), default=0),
+        "open_activations": sum(len(record.runs.open) for record in active),
+        "open_attempts": sum(len(record.attempts.open) for record in active),
+        "lanes": [
+            {
+                "name": lane.name,
+                "runs": lane.runs,
+                "queued": lane.queued,
+                "replaced": lane.replaced,
+                "stuck": lane.stuck,
+            }
+            for lane in services.lanes.status()
+        ],
+        "parked": sum(len(counts.parked) for counts in services.lanes.counts()),
+    }
+
+
+def _polls(record: HandleRecord) -> bool:
+    """Whether somebody really polls: a poll is out, or what the last one brought is just being taken."""
+    return all(line.in_flight or line.kept or line.in_hand for line in record.lines())
+
+
+def _is_task(path: str) -> bool:
+    """There may be thousands of them: they are a number."""
+    return path.startswith(("Application/EvaluatorSupervisor/", "Application/ExecutorSupervisor/"))
 
 
 class StatusServer:
     """Answers `/live`, `/ready` and `/status`."""
 
     def __init__(self, address: str, report: Callable[[], dict[str, Any]]) -> None:
-        host, _, port = address.rpartition(":")
-        if not port.isdigit() or int(port) > 65535:
+        host, _, port = str(address).rpartition(":")
+        if not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise UsageError(f"status_address must be host:port, such as 127.0.0.1:8080, not {address!r}")
         self._host = host.strip("[]") or "127.0.0.1"
         self._port = int(port)
@@ -72,12 +87,11 @@ class StatusServer:
         self._server: asyncio.Server | None = None
 
     @property
-    def port(self) -> int:
-        """The port it listens on; of use where port 0 was asked for."""
-        if self._server is None or not self._server.sockets:
-            return self._port
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
+    def address(self) -> str:
+        """Where it listens; with the real port where port 0 was asked for."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        sockets = () if self._server is None else self._server.sockets
+        return f"{host}:{sockets[0].getsockname()[1] if sockets else self._port}"
 
     async def start(self) -> None:
         """Begin to answer. On the control loop."""
@@ -85,9 +99,9 @@ class StatusServer:
             self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=_LIMIT)
         except OSError as error:
             raise UsageError(
-                f"the status endpoint cannot listen on {self._host}:{self._port}: {error.strerror}"
+                f"the status endpoint cannot listen on {self.address}: {error.strerror or error}"
             ) from None
-        logger.info("status on http://%s:%s/status", self._host, self.port)
+        logger.info("status on http://%s/status", self.address)
 
     async def stop(self) -> None:
         """Answer no more."""
@@ -109,10 +123,19 @@ class StatusServer:
             writer.close()
 
     def _answer(self, request: list[str]) -> bytes:
-        if len(request) < 2 or request[0] not in ("GET", "HEAD"):
+        if len(request) != 3 or not request[2].startswith("HTTP/"):
+            return _response(400, {"error": "this is not HTTP"})
+        if request[0] not in ("GET", "HEAD"):
             return _response(405, {"error": "only GET"})
-        report = self._report()
-        match request[1].partition("?")[0]:
+        try:
+            response = self._page(request[1].partition("?")[0], self._report())
+        except Exception as error:
+            logger.exception("the status could not be told")
+            response = _response(500, {"error": type(error).__name__})
+        return response if request[0] == "GET" else response[: response.index(_END_OF_HEAD) + 4]
+
+    def _page(self, path: str, report: dict[str, Any]) -> bytes:
+        match path:
             case "/live":
                 return _response(200 if report["alive"] else 503, {"alive": report["alive"]})
             case "/ready":
@@ -124,7 +147,6 @@ class StatusServer:
 
 
 def _response(code: int, document: dict[str, Any]) -> bytes:
-    reason = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}[code]
     body = json.dumps(document, indent=1).encode()
-    head = f"HTTP/1.1 {code} {reason}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + body
+    head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body

@@ -10,7 +10,8 @@
         ├── WorkerRegistry     task queue -> Worker
         ├── WorkerSupervisor   dynamic: one Worker per task queue
         │   └── Worker (one_for_one)  WorkflowPollLoop, ActivityPollLoop: transient, they end when the worker is unregistered
-        └── WorkerLauncher     starts the configured workers, and again after a cascade
+        ├── WorkerLauncher     starts the configured workers, and again after a cascade
+        └── Watchdog           looks for what falls between all the others
 
 Tasks in flight live outside the Subsystem, and before it: a Worker or a holder that dies takes none of them along, and they
 are the last to be stopped.
@@ -25,6 +26,7 @@ from hourglass._runtime.processes import (
     runtime,
     worker_launcher,
 )
+from hourglass._runtime.watchdog import watchdog
 from hourglass._supervision import ChildSpec, Supervisor
 
 # Handles drain within their own limits; this is for what those do not cover.
@@ -41,6 +43,7 @@ def subsystem(app: Application) -> Supervisor:
             app.registry.as_child("WorkerRegistry"),
             app.workers.as_child("WorkerSupervisor"),
             ChildSpec("WorkerLauncher", worker_launcher(app)),
+            ChildSpec("Watchdog", watchdog(app)),
         ],
         max_restarts=20,
         window=5.0,

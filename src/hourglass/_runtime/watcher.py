@@ -225,7 +225,8 @@ def _bound(function: Any, first: object) -> Any:
     """
     if isinstance(function, MethodDescriptorType):
         try:
-            return function.__get__(first)
+            # With the type: without it CPython up to 3.13 crashes on some methods, those of `re` among them.
+            return function.__get__(first, type(first))
         except TypeError:
             return function
     return function
