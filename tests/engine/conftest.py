@@ -29,4 +29,4 @@ def drive() -> Iterator[Drive]:
     for driver in drivers:
         commands = list(driver.run.state.commands)
         driver.run.drop()
-        assert driver.run.state.commands == commands, "a dropped fiber spoke"
+        assert list(driver.run.state.commands) == commands, "a dropped fiber spoke"

@@ -112,7 +112,9 @@ def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops
             assert app.holder.registered("default")
             loops = [world.find(f"{WORKER}/{name}") for name in ("WorkflowPollLoop", "ActivityPollLoop")]
             for loop in loops:
-                loop.monitor(lambda down: seen.append((app.last_holder.registered("default"), str(down.exit))))
+                loop.monitor(
+                    lambda down: seen.append((app.last_holder.registered("default"), str(down.exit)))
+                )
         assert seen == [(False, "normal"), (False, "normal")]
         assert app.registry.names() == ()
 
@@ -121,7 +123,10 @@ def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops
 
 def test_queue_default_is_served_when_none_is_named():
     """A worker that names no queue serves the one called default."""
-    with Client.connect("local:") as client, Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker:
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
+    ):
         assert worker.task_queue == "default"
         assert WORKER in worker.tree.paths()
         assert client.execute_workflow(steps, 1) == 4

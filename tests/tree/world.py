@@ -45,8 +45,8 @@ class Stage:
         self.begun = threading.Event()
         self.go = threading.Event()
         self.attempts = 0
+        self.ended = 0
         self.evaluations = 0
-        self.reasons: list[str] = []
 
 
 stage = Stage()
@@ -59,10 +59,10 @@ def double(number: int) -> int:
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01))
 def waits(number: int) -> int:
-    """Waits for the test; later attempts do not."""
     stage.attempts += 1
     stage.begun.set()
     stage.go.wait(LIMIT)
+    stage.ended += 1
     return number * 2
 
 

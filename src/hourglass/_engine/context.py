@@ -67,6 +67,8 @@ class LiveRun:
     """A run while it executes."""
 
     __slots__ = (
+        "_more",
+        "_only",
         "_random",
         "accumulator",
         "cancel_reason",
@@ -76,7 +78,6 @@ class LiveRun:
         "error",
         "facts",
         "failed_tasks",
-        "fibers",
         "flags",
         "handlers",
         "latched",
@@ -104,14 +105,15 @@ class LiveRun:
         self.converter = settings.converter
         self.scheduler = Scheduler()
         self.accumulator = CommandAccumulator(state)
-        self.fibers: dict[FiberTask[Any], None] = {}
+        self._only: FiberTask[Any] | None = None
+        self._more: dict[FiberTask[Any], None] | None = None
         self.pending: dict[Numbered, Any] = {}
         self.facts = Activation(run_id=state.run_id, events=())
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | None = None
         self._random: random.Random | None = None
         self.patches: frozenset[str] = frozenset()
-        self.patch_memo: dict[str, bool] = {}
+        self.patch_memo: dict[str, bool] | None = None
         self.cancel_reason: str | None = None
         self.dead = False
         self.read_only = ""
@@ -123,6 +125,31 @@ class LiveRun:
         self.notices: tuple[str, ...] = ()
         self.unsafe = 0
         self.quiet = False  # executing again what was executed before: nothing is logged
+
+    # --- fibers -------------------------------------------------------------------------------------------------------
+    # Most runs have one fiber most of the time: a dict for one entry would take 216 bytes.
+
+    def add_fiber(self, fiber: FiberTask[Any]) -> None:
+        """A fiber of this run has been made."""
+        if self._only is None and not self._more:
+            self._only = fiber
+        else:
+            if self._more is None:
+                self._more = {}
+            self._more[fiber] = None
+
+    def remove_fiber(self, fiber: FiberTask[Any]) -> None:
+        """A fiber has ended, or is thrown away."""
+        if self._only is fiber:
+            self._only = None
+        elif self._more is not None:
+            self._more.pop(fiber, None)
+
+    @property
+    def fibers(self) -> list[FiberTask[Any]]:
+        """All fibers that have not ended, oldest first."""
+        first = [self._only] if self._only is not None else []
+        return [*first, *self._more] if self._more else first
 
     # --- commands -----------------------------------------------------------------------------------------------------
 
@@ -208,9 +235,9 @@ class LiveRun:
         """Unwind every fiber on this thread, silently (I5)."""
         self.dead = self.latched = True
         self.scheduler.open()
-        for fiber in list(self.fibers):
+        for fiber in self.fibers:
             fiber.unwind()
-        self.fibers.clear()
+        self._only = self._more = None
         self.scheduler.close()
         self.scheduler.conditions.clear()
         self.pending.clear()

@@ -71,7 +71,7 @@ class Run:
         self.live: LiveRun | None = None
         self.last: Succeeded | None = None
         self.error: BaseException | None = None
-        self.notices: list[str] = []
+        self.notices: tuple[str, ...] = ()
         self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
         self.activations = 0
         self.seen: list[
@@ -224,7 +224,7 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
     before = live.facts
     live.facts = activation
-    live.accumulator.state.commands = []
+    live.accumulator.begin()
     live.handlers.accepted = False
     if live.sites is not None:
         live.sites.clear()
@@ -314,16 +314,30 @@ def _start(live: LiveRun, rest: list[AnyEvent]) -> None:
         live.flags = OUR_FLAGS
     definition = live.definition
     arguments = definition.signature.decode(live.converter, started.arguments)
-    body = definition.run
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
         arguments = [obj, *definition.signature.decode(live.converter, started.arguments)]
 
-    def main() -> None:
-        run_top_level(live, lambda: _complete(live, _call(body, arguments)))
+    live.main = MainFiber(live, arguments)
 
-    live.main = HandlerFiber(live, (), "workflow", main)
+
+class MainFiber(HandlerFiber):
+    """The body of the workflow. A class of its own, because closures would cost each waiting run half a KiB."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, live: LiveRun, arguments: list[Any]) -> None:
+        super().__init__(live, (), "workflow", self._main)
+        self.arguments = arguments
+
+    def _main(self) -> None:
+        run_top_level(self.run, self._complete)
+
+    def _complete(self) -> None:
+        live = self.run
+        value = _call(live.definition.run, self.arguments)
+        live.issue(CompleteRun(live.converter.encode(value)), self)
 
 
 def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
@@ -350,11 +364,6 @@ def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
     if fiber.state != RESOLVED:
         raise error_of(fiber)
     return fiber.value
-
-
-def _complete(live: LiveRun, value: Any) -> None:
-    assert live.main is not None
-    live.issue(CompleteRun(live.converter.encode(value)), live.main)
 
 
 def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:

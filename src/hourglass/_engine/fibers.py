@@ -138,7 +138,7 @@ class FiberTask(Task[T]):
         self.scope: Any = None
         self.function: tuple[Callable[..., T], tuple[Any, ...]] | None = (function, args)
         self.fiber: _Fiber | None = None
-        run.fibers[self] = None
+        run.add_fiber(self)
 
     def start_soon(self) -> None:
         """Begin at the next free turn."""
@@ -211,7 +211,7 @@ class FiberTask(Task[T]):
             raise UsageError(f"{self.label} must not wait")
 
     def _ended(self, state: int, value: Any) -> None:
-        del self.run.fibers[self]
+        self.run.remove_fiber(self)
         self.fiber = None
         if state == FAILED:
             self.raised_at = value.__traceback__
@@ -260,7 +260,7 @@ class FiberTask(Task[T]):
 
     def unwind(self) -> None:
         """Unwind the fiber, on its own thread, with the run latched. A stubborn one stays suspended for good."""
-        self.run.fibers.pop(self, None)
+        self.run.remove_fiber(self)
         fiber = self.fiber
         if fiber is None or fiber.dead:
             return

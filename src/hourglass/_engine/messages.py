@@ -17,6 +17,7 @@ from hourglass._engine.definition import MessageDefinition, MessageKind
 from hourglass._engine.events import Payloads, QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import FiberTask, error_of, require_fiber
 from hourglass._engine.scheduler import PENDING, RESOLVED, Future
+from hourglass._engine.state import NOTHING
 from hourglass.converter import Payload
 from hourglass.errors import (
     Cancelled,
@@ -56,7 +57,7 @@ class Handlers:
     def __init__(self, run: LiveRun, top: TopLevel) -> None:
         self.run = run
         self.top = top
-        self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = {}
+        self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = NOTHING
         self.receivers: dict[str, list[Future]] | None = None
         self.signal_count = 0
         self.running: dict[int | str, str] | None = None
@@ -68,11 +69,16 @@ class Handlers:
         definition = self.run.definition
         for defined in (definition.signals, definition.queries, definition.updates):
             for name, message in defined.items():
-                self.known[message.kind, name] = (message, obj)
+                self._know(message, name, obj)
+
+    def _know(self, message: MessageDefinition, name: str | None, obj: Any) -> None:
+        if self.known is NOTHING:
+            self.known = {}
+        self.known[message.kind, name] = (message, obj)
 
     def register(self, message: MessageDefinition) -> None:
         """Take a handler from the running body; signals that waited for it are handled now, in order."""
-        self.known[message.kind, message.name] = (message, None)
+        self._know(message, message.name, None)
         if message.kind != "signal":
             return
         waiting = self.run.state.signals
@@ -125,7 +131,10 @@ class Handlers:
         if handler is not None:
             self._spawn_signal(*handler, event.name, event.arguments)
             return
-        self.run.state.signals.setdefault(event.name, []).append(event.arguments)
+        state = self.run.state
+        if state.signals is NOTHING:
+            state.signals = {}
+        state.signals.setdefault(event.name, []).append(event.arguments)
         receivers = self.receivers.get(event.name) if self.receivers is not None else None
         while receivers:
             receiver = receivers.pop(0)

@@ -7,7 +7,8 @@ one day, sent to another process.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -32,6 +33,14 @@ Numbered: TypeAlias = tuple[str, int]
 ACTIVITY, TIMER, CHILD, SIGNAL, CANCEL = "activity", "timer", "child", "external_signal", "external_cancel"
 
 
+NOTHING: dict[Any, Any] = {}
+"""Stands for every table of a state that is still empty; never written to. An idle run has five of them."""
+
+
+def _nothing() -> Any:
+    return NOTHING
+
+
 class State(msgspec.Struct):
     """The state of one run."""
 
@@ -40,15 +49,15 @@ class State(msgspec.Struct):
     workflow_type: str = ""
     input: Payloads = ()
     journal: list[Activation] = []
-    next_seq: dict[str, int] = {}
-    pending_resolvers: dict[Numbered, CommandId] = {}
-    command_id_to_seq: dict[CommandId, Numbered] = {}
-    resolved_results: dict[Numbered, Payload | Failure | None] = {}
-    signals: dict[str, list[Payloads]] = {}
+    next_seq: dict[str, int] = msgspec.field(default_factory=_nothing)
+    pending_resolvers: dict[Numbered, CommandId] = msgspec.field(default_factory=_nothing)
+    command_id_to_seq: dict[CommandId, Numbered] = msgspec.field(default_factory=_nothing)
+    resolved_results: dict[Numbered, Payload | Failure | None] = msgspec.field(default_factory=_nothing)
+    signals: dict[str, list[Payloads]] = msgspec.field(default_factory=_nothing)
     cancel_requested: bool = False
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     child_count: int = 0
-    commands: list[tuple[CommandId, Command]] = []
+    commands: Sequence[tuple[CommandId, Command]] = ()
 
     def forget_derived(self) -> State:
         """The same run with nothing but its journal."""
@@ -58,39 +67,60 @@ class State(msgspec.Struct):
 class CommandAccumulator:
     """Collects the commands of one activation into the state, newest first, and numbers them when they are issued."""
 
-    __slots__ = ("state",)
+    __slots__ = ("_issued", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
-        state.commands = []
+        self._issued: list[tuple[CommandId, Command]] | None = None
+
+    def begin(self) -> None:
+        """An activation begins."""
+        self._issued = None
+        self.state.commands = ()
 
     def number(self, kind: str) -> int:
         """The next number of a kind. Numbers are never used twice, also where the command is taken back."""
-        seq = self.state.next_seq.get(kind, 0) + 1
-        self.state.next_seq[kind] = seq
+        state = self.state
+        seq = state.next_seq.get(kind, 0) + 1
+        if state.next_seq is NOTHING:
+            state.next_seq = {}
+        state.next_seq[kind] = seq
         return seq
 
     def add(self, command_id: CommandId, command: Command) -> None:
         """Issue a command."""
-        self.state.commands.append((command_id, command))
+        if self._issued is None:
+            self._issued = []
+        self._issued.append((command_id, command))
         if self.state.result is None and isinstance(command, TERMINAL):
             self.state.result = command  # type: ignore[assignment]
 
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
         """Enter a numbered command, so that its resolution finds the one who asked."""
-        self.state.pending_resolvers[key] = command_id
-        self.state.command_id_to_seq[command_id] = key
+        state = self.state
+        if state.pending_resolvers is NOTHING:
+            state.pending_resolvers = {}
+        if state.command_id_to_seq is NOTHING:
+            state.command_id_to_seq = {}
+        state.pending_resolvers[key] = command_id
+        state.command_id_to_seq[command_id] = key
 
     def resolved(self, key: Numbered, result: Payload | Failure | None) -> CommandId | None:
         """A numbered command was resolved; returns who asked, None if nobody did."""
-        command_id = self.state.pending_resolvers.pop(key, None)
+        state = self.state
+        command_id = state.pending_resolvers.pop(key, None)
         if command_id is not None:
-            self.state.resolved_results[key] = result
+            if state.resolved_results is NOTHING:
+                state.resolved_results = {}
+            state.resolved_results[key] = result
         return command_id
 
     def flush(self) -> tuple[Command, ...]:
         """The commands of this activation in the order of issue. The state keeps them newest first."""
-        issued = self.state.commands
+        issued, self._issued = self._issued, None
+        if issued is None:
+            return ()
         flushed = tuple([command for _, command in issued])
         issued.reverse()
+        self.state.commands = issued
         return flushed

@@ -78,6 +78,7 @@ class Application:
         self._client = client
         self._services: dict[str, QueueServices] = {}
         self._wanted: set[str] = set()
+        self._launched: set[str] = set()
         self._holder: tuple[BridgeHolder, Process] | None = None
         self._gate = asyncio.Lock()  # planting and felling the tree
         self._reviving: asyncio.Task[None] | None = None
@@ -115,12 +116,16 @@ class Application:
         self.shared = None
 
     def configured(self) -> list[QueueServices]:
-        """The queues that should be served."""
-        return [services for queue, services in self._services.items() if queue in self._wanted]
+        """The queues that should be served, and have been: the first start is for whoever asked for it."""
+        return [self._services[queue] for queue in self._services if queue in self._wanted & self._launched]
 
     def is_configured(self, services: QueueServices) -> bool:
         """Whether a queue should still be served by these services."""
         return services.queue in self._wanted and self._services.get(services.queue) is services
+
+    def launched(self, services: QueueServices) -> None:
+        """A queue's first start is done: from now on it is brought back whatever happens."""
+        self._launched.add(services.queue)
 
     @property
     def idle(self) -> bool:
@@ -196,6 +201,7 @@ class Application:
         await hide_lanes(self, services)
         if self._services.get(queue) is services:
             del self._services[queue]
+            self._launched.discard(queue)
             services.stop()
         await self._fell()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -83,6 +83,7 @@ class Entry:
 
 
 _Queue: TypeAlias = tuple[str, int]
+K = TypeVar("K")
 
 
 class StateCache:
@@ -91,7 +92,7 @@ class StateCache:
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
         self._lock = threading.Lock()
-        self._queues: dict[_Queue, OrderedDict[Key, Entry]] = {}
+        self._queues: dict[_Queue, dict[Key, Entry]] = {}
         self._owned: dict[object, dict[Key, Entry]] = {}
 
     def __len__(self) -> int:
@@ -111,7 +112,7 @@ class StateCache:
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).get(key)
             if entry is not None:
-                self._queues[key.task_queue, key.generation].move_to_end(key)
+                _touch(self._queues[key.task_queue, key.generation], entry.key, entry)
             return entry
 
     def put(self, entry: Entry, owner: object) -> bool:
@@ -124,9 +125,7 @@ class StateCache:
             for others in self._owned.values():
                 others.pop(key, None)
             owned[key] = entry
-            queue = self._queues.setdefault((key.task_queue, key.generation), OrderedDict())
-            queue[key] = entry
-            queue.move_to_end(key)
+            _touch(self._queues.setdefault((key.task_queue, key.generation), {}), key, entry)
             return True
 
     def remove(self, key: Key, owner: object) -> Entry | None:
@@ -194,6 +193,12 @@ class StateCache:
                 del self._queues[key.task_queue, key.generation]
 
 
+def _touch(entries: dict[K, Entry], key: K, entry: Entry) -> None:
+    """Put an entry behind all others. A plain dict keeps that order too, in half the room of an OrderedDict."""
+    entries.pop(key, None)
+    entries[key] = entry
+
+
 _NOTHING: dict[Key, Entry] = {}  # stands for what nobody owns; never filled
 
 
@@ -202,7 +207,7 @@ class LiveRuns:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._runs: OrderedDict[int, Entry] = OrderedDict()
+        self._runs: dict[int, Entry] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -210,8 +215,7 @@ class LiveRuns:
     def settle(self, entry: Entry) -> None:
         """Note whether a run holds live fibers now."""
         if entry.run.is_live:
-            self._runs[id(entry)] = entry
-            self._runs.move_to_end(id(entry))
+            _touch(self._runs, id(entry), entry)
         else:
             self._runs.pop(id(entry), None)
 

@@ -305,7 +305,7 @@ class Evaluations:
         self.counts.parked = self._parked.kinds()
 
     def _note_progress(self, entry: Entry, activation: Activation) -> None:
-        notices, entry.run.notices = entry.run.notices, []
+        notices, entry.run.notices = entry.run.notices, ()
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:

@@ -143,6 +143,9 @@ def _poll_loop(
         await context.started()
         owner = ProcessOwner(context.process)
         while True:
+            if not context.process.alive:
+                # Killed in its own turn: what it takes goes back and would come again at once, and the turn would never end.
+                await asyncio.sleep(0)
             try:
                 ticket = await poll(services.queue, owner)
             except Shutdown:
@@ -178,7 +181,9 @@ async def launch(app: Application, services: QueueServices) -> None:
             await app.workers.start_child(worker(app, services))
             return
         except SpecError:
-            return  # it runs, or somebody else is about to start it
+            if app.registry.whereis(services.queue) is not None:
+                return
+            # Somebody else is about to start it; should that fail, nobody but us would try again.
         except SupervisionError as error:
             _not_yet(services, error)
         await asyncio.sleep(pause)
@@ -186,19 +191,21 @@ async def launch(app: Application, services: QueueServices) -> None:
 
 
 async def launch_first(app: Application, services: QueueServices) -> None:
-    """As `launch`, for somebody who waits: raises what will not pass. Waits for a launcher that was faster."""
+    """As `launch`, for somebody who waits: raises what will not pass."""
     while app.is_configured(services):
         try:
-            await app.workers.start_child(worker(app, services))
-            return
-        except SpecError:
-            if app.registry.whereis(services.queue) is not None:
+            process = await app.workers.start_child(worker(app, services))
+            app.launched(services)
+            if process.alive:
                 return
         except StartFailed as error:
             cause = error.__cause__
             if isinstance(cause, Exception) and not isinstance(cause, _PASSING):
                 raise cause from None
             _not_yet(services, error)
+        except SpecError:
+            if app.registry.whereis(services.queue) is not None:
+                return  # it died, and its supervisor has brought it back
         except SupervisionError:
             pass  # the supervisor is on its way back
         await asyncio.sleep(_RETRY)

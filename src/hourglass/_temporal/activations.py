@@ -52,8 +52,11 @@ def activation_from_proto(data: bytes) -> Activation:
             events.append(read(getattr(job, kind)))
     except _Unknown as error:
         raise UnsupportedEvent(message.run_id, str(error)) from None
+    run_id = message.run_id
+    if events and type(events[0]) is ev.RunStarted and events[0].first_execution_run_id == run_id:
+        run_id = events[0].first_execution_run_id
     return Activation(
-        run_id=message.run_id,
+        run_id=run_id,
         events=tuple(events),
         timestamp_ns=nanos_from(message.timestamp),
         is_replaying=message.is_replaying,

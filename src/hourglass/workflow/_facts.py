@@ -178,6 +178,8 @@ def deprecate_patch(patch_id: str) -> None:
 def _patch(patch_id: str, *, deprecated: bool) -> bool:
     fiber = require_fiber("workflow.patched")
     live = fiber.run
+    if live.patch_memo is None:
+        live.patch_memo = {}
     known = live.patch_memo.get(patch_id)
     if known is not None:
         return known
