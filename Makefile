@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench chaos format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,9 @@ check: $(READY)  ## lint, format, types
 
 bench: $(READY)  ## side by side with temporalio, as ratios
 	$(BIN)/python -m benchmarks
+
+chaos: $(READY)  ## every fault with a seed, and a table of what was survived (CHAOS="--seed 7 --quick" for less)
+	$(BIN)/python -m tests.chaos $(CHAOS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

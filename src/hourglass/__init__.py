@@ -27,20 +27,21 @@ A path is public if and only if none of its segments begins with an underscore:
 The private packages:
 
     _engine       pure: events in, commands out. No clock, loop, file or network
-    _bridge       what every engine offers: a handle to poll and complete, a service to call
+    _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
+    _bridge       what every engine offers: a handle to poll and complete, a service to call; the holder of handles
     _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
     _embedded     an engine in this process, in memory for now
-    _runtime      what makes it run: the control loop's thread, poll loops, lanes, state cache, activity
-                  executors, targets
+    _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
+                  activity executors, targets
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    errors < converter < _engine < activity < {workflow, _bridge} < {_temporal, _embedded} < _runtime
-    < client < {worker, replay} < testing
+    errors < converter < {_engine, _supervision} < activity < {workflow, _bridge} < {_temporal, _embedded}
+    < _runtime < client < {worker, replay} < testing
 
-Five minutes: this page, then `_engine/evaluator.py` (how events become commands), then `_temporal/core.py`
-(the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py`
-and `context.py`, in this order; ARCHITECTURE.md has the words and the threads.
+Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps
+it running) and `_temporal/core.py` (the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`,
+`scheduler.py`, `fibers.py` and `context.py`, in this order; ARCHITECTURE.md has the words and the threads.
 
 Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
 Temporal's libraries only when a Temporal server is the target.

@@ -30,13 +30,15 @@ QUICK_TIMERS = ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="1
 _numbers = itertools.count(1)
 _shared: list[DevServer] = []
 _stack = ExitStack()
+_lock = threading.Lock()
 
 
 def server() -> DevServer:
     """The dev server that faults share which do no harm to it; started when it is first asked for."""
-    if not _shared:
-        _shared.append(_stack.enter_context(dev_server(extra_args=QUICK_TIMERS)))
-    return _shared[0]
+    with _lock:
+        if not _shared:
+            _shared.append(_stack.enter_context(dev_server(extra_args=QUICK_TIMERS)))
+        return _shared[0]
 
 
 def close() -> None:
@@ -95,7 +97,14 @@ class Program:
         self._changed = threading.Condition()
         package = __package__ or ""
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", f"tests.{package.split('.')[-1]}.{module}", *arguments],
+            [
+                sys.executable,
+                "-X",
+                "faulthandler",
+                "-m",
+                f"tests.{package.split('.')[-1]}.{module}",
+                *arguments,
+            ],
             cwd=ROOT,
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
@@ -115,8 +124,7 @@ class Program:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        for reader in self._readers:
-            reader.join(5)
+        self.wait_readers()
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -149,9 +157,13 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGABRT)  # faulthandler tells where it stands
             self.process.wait(10)
-            for reader in self._readers:
-                reader.join(5)
+            self.wait_readers()
             raise Stuck(f"{self.process.args!r} did not end within {limit:g} s\n{self.told()}") from None
+
+    def wait_readers(self) -> None:
+        """Wait until all that it said is read; a grandchild that still has its pipes is not waited for."""
+        for reader in self._readers:
+            reader.join(5)
 
     def told(self) -> str:
         """What it has said lately."""

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from . import kills
+from . import answers, bad_activities, evictions, exits, hangs, kills, network, sudden_deaths
 from .outcome import Fault
 
 FAULTS: dict[str, Fault] = {
     "kills-in-memory": kills.in_memory,
     "kills-on-server": kills.on_server,
+    "process-killed-in-activity": sudden_deaths.in_activity,
+    "process-killed-between-tasks": sudden_deaths.between_tasks,
+    "process-killed-in-task": sudden_deaths.in_task,
+    "processes-killed-under-load": sudden_deaths.under_load,
+    "process-terminated": sudden_deaths.politely,
+    "server-killed": network.server_killed,
+    "connections-reset": network.connections_reset,
+    "black-hole": network.black_hole,
+    "eviction-storms": evictions.storms,
+    "workflow-code-hangs": hangs.workflow_code,
+    "bad-activities": bad_activities.all_of_them,
+    "forks-loops-exits": exits.programs,
+    "status-while-dying": answers.status_while_dying,
 }

@@ -1,16 +1,17 @@
-"""Every process of the tree killed, in turn and again, under load: nothing is lost, nothing leaks, the tree is whole afterwards."""
+"""Every process of the tree killed, in turn and again, under load: nothing is lost or leaks, and the tree is whole afterwards."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 from hourglass import Client, Worker, WorkflowHandle
 
 from . import arena, strikes, work
-from .leaks import leaked
 from .leaks import holdings as held_now
+from .leaks import leaked
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, describe, results, until
 
@@ -20,9 +21,7 @@ _SETTLE_LIMIT = 60.0
 
 # The instants at which the blows beside plain kills fall.
 _DELIVERIES = [
-    (loop, instant)
-    for loop in ("WorkflowPollLoop", "ActivityPollLoop")
-    for instant in ("arrived", "handed")
+    (loop, instant) for loop in ("WorkflowPollLoop", "ActivityPollLoop") for instant in ("arrived", "handed")
 ]
 
 
@@ -57,7 +56,8 @@ def _under_load(client: Client, chance: random.Random, scale: Scale, tally: Tall
     with arena.working(client, queue, lanes=2) as worker:
         static = frozenset(worker.tree.paths())
         blows = _blows(worker, queue, sorted(static), chance, scale)
-        load = Load(client, queue, scale.workflows, len(blows))
+        runs = max(scale.workflows, 2 * len(blows))
+        load = Load(client, queue, runs, len(blows))
         struck = 0
         for blow in blows:
             load.more()
@@ -69,12 +69,14 @@ def _under_load(client: Client, chance: random.Random, scale: Scale, tally: Tall
             else:
                 struck += 1
         found = results(load.handles, scale.limit, worker)
-        tally.check(arena.right(found) == scale.workflows, f"wrong results: {found}")
+        tally.check(arena.right(found) == runs, f"wrong results: {found}")
         for _ in range(struck):
             tally.passed()
         _recovers(worker, static, tally)
         after = frozenset(worker.tree.paths())
-        tally.check(after == static, f"the tree has {sorted(after ^ static)} more or less\n{describe(worker)}")
+        tally.check(
+            after == static, f"the tree has {sorted(after ^ static)} more or less\n{describe(worker)}"
+        )
 
 
 class Load:
@@ -114,11 +116,11 @@ def _blows(
     """Every path `rounds` times and the special blows among them, in an order by chance."""
     blows: list[Callable[[], bool]] = []
     for _ in range(scale.rounds):
-        blows += [lambda path=path: strikes.kill(worker, path) for path in static]  # type: ignore[misc]
+        blows += [partial(strikes.kill, worker, path) for path in static]
     for number in range(scale.strikes):
         loop, instant = _DELIVERIES[number % len(_DELIVERIES)]
-        blows.append(lambda l=loop, i=instant: strikes.at_delivery(worker, queue, l, i))  # type: ignore[misc]
-        blows.append(lambda: strikes.recycle_in_flight(worker, queue))
-        blows.append(lambda: strikes.kill(worker, f"{strikes.WORKERS}/{queue}"))
+        blows.append(partial(strikes.at_delivery, worker, queue, loop, instant))
+        blows.append(partial(strikes.recycle_in_flight, worker, queue))
+        blows.append(partial(strikes.kill, worker, f"{strikes.WORKERS}/{queue}"))
     chance.shuffle(blows)
     return blows

@@ -134,5 +134,7 @@ def table(rows: Iterable[tuple[str, Outcome, float]]) -> str:
         times = outcome.recoveries
         median, most = (f"{statistics.median(times):.2f}", f"{max(times):.2f}") if times else ("–", "–")
         mark = "" if outcome.good else " **!**"
-        lines.append(f"| {name} | {outcome.tries} | {outcome.survived}{mark} | {median} | {most} | {took:.0f} |")
+        lines.append(
+            f"| {name} | {outcome.tries} | {outcome.survived}{mark} | {median} | {most} | {took:.0f} |"
+        )
     return "\n".join(lines)

@@ -41,11 +41,9 @@ def at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
 
 
 async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
-    records = [
-        each for each in worker._app.tables.of_queue(queue) if each.state is HandleState.ACTIVE
-    ]
+    records = [each for each in worker._app.tables.of_queue(queue) if each.state is HandleState.ACTIVE]
     if not records:
-        return False
+        return False  # between two handles nothing is delivered
     book: Any = records[-1].runs if loop == "WorkflowPollLoop" else records[-1].attempts
     before: Callable[[Any], Any] = getattr(book, instant)
     struck: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -13,15 +13,18 @@ STEPS = 5
 # Faults fail attempts; how long the next one waits is not what is looked at.
 _SOON = RetryPolicy(initial_interval=0.1, maximum_interval=1.0)
 
+# A server that gave a task to a connection that was reset waits for so long before it gives it to another.
+_LOST = 5.0
+
 go = workflow.Channel("go", int)
 
 
-@activity.defn(retry_policy=_SOON)
+@activity.defn(retry_policy=_SOON, start_to_close_timeout=_LOST)
 def step(number: int) -> int:
     return number + 1
 
 
-@activity.defn(retry_policy=_SOON)
+@activity.defn(retry_policy=_SOON, start_to_close_timeout=_LOST)
 async def astep(number: int) -> int:
     await asyncio.sleep(0.005)
     return number + 1
@@ -55,17 +58,22 @@ def held(number: int) -> int:
 @activity.defn(heartbeat_timeout=3.0, retry_policy=_SOON)
 def crawl() -> list[object]:
     """Reports how far it has come, and stays there in its first attempt."""
+    return _crawled()
+
+
+def _crawled() -> list[object]:
     if activity.info().attempt == 1:
         activity.heartbeat("page 7")
         print("in activity", flush=True)
         threading.Event().wait()
+    print("again", flush=True)
     return [activity.heartbeat_details(str), activity.info().attempt]
 
 
 @activity.defn(retry_policy=_SOON)
 def crawl_alive() -> list[object]:
     """The same with automatic heartbeats, which repeat the last details while the process lives."""
-    return crawl.fn()
+    return _crawled()
 
 
 @workflow.defn
@@ -86,5 +94,17 @@ def finishing(seconds: float) -> str:
     return finishes(seconds)
 
 
-WORKFLOWS = [chain, idle, held, crawling, finishing]
-ACTIVITIES = [step, astep, crawl, crawl_alive, finishes]
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def forks() -> int:
+    """The copy comes back from here, too: its end must be nobody's but its own."""
+    child = os.fork()
+    return 0 if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@workflow.defn
+def forking() -> int:
+    return forks()
+
+
+WORKFLOWS = [chain, idle, held, crawling, finishing, forking]
+ACTIVITIES = [step, astep, crawl, crawl_alive, finishes, forks]

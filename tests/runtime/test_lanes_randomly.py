@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from hourglass import activity, workflow
-from hourglass._bridge.handle import HandleConfig
+from hourglass._bridge.handle import ActivityTask, Handle, HandleConfig, Shutdown
 from hourglass._bridge.service import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
 from hourglass._engine.commands import ScheduleActivity, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
+from hourglass._engine.events import Activation
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.lanes import Lane, LaneSet
-from hourglass._runtime.queue_worker import QueueWorker
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import default_converter
 
@@ -147,6 +147,39 @@ def hangs_once(number: int) -> int:
     return double(first)
 
 
+async def _workflows(handle: Handle, lanes: LaneSet) -> None:
+    """A poll loop without supervision, until the handle has shut down."""
+    sending = []
+    while True:
+        try:
+            task = await handle.poll_activation()
+        except Shutdown:
+            break
+        sending.append(asyncio.ensure_future(_evaluate(handle, lanes, task)))
+    await asyncio.gather(*sending)
+
+
+async def _evaluate(handle: Handle, lanes: LaneSet, task: Activation) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    lanes.submit(task, answer.set_result)
+    await handle.complete_activation((await answer).completion)
+
+
+async def _activities(handle: Handle, executor: ActivityExecutor) -> None:
+    async def execute(task: ActivityTask) -> None:
+        await handle.complete_activity(await executor.execute(task))
+
+    running = []
+    while True:
+        try:
+            task = await handle.poll_activity()
+        except Shutdown:
+            break
+        assert isinstance(task, ActivityTask)
+        running.append(asyncio.ensure_future(execute(task)))
+    await asyncio.gather(*running)
+
+
 def test_a_hang_under_a_real_engine_costs_one_task():
     """The engine sends the hung run again and it completes; runs beside it complete, though their lane was replaced."""
     hangs_left[0] = 1
@@ -162,8 +195,8 @@ def test_a_hang_under_a_real_engine_costs_one_task():
         evaluations = Evaluations(resolver.workflow, settings, verify="always")
         lanes = LaneSet([Lane("lane-0", evaluations, loop, clock=clock)], clock=clock)
         executor = ActivityExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
-        worker = QueueWorker(handle, lanes, executor, name="worker", graceful_timeout=1.0)
-        worker.start()
+        worker = asyncio.gather(_workflows(handle, lanes), _activities(handle, executor))
+        lanes.start()
         names = {f"w{n}": ("bystander", n) for n in range(20)} | {"hung": ("hangs_once", 100)}
         for name, (kind_, number) in names.items():
             request = StartWorkflow(
@@ -185,7 +218,11 @@ def test_a_hang_under_a_real_engine_costs_one_task():
             results[name] = StillOpen()
             while isinstance(results[name], StillOpen):
                 results[name] = await connection.call(WaitForClose(workflow_id=name))
-        await worker.stop()
+        handle.initiate_shutdown()
+        await worker
+        await handle.finalize_shutdown()
+        lanes.stop()
+        executor.stop()
         assert await asyncio.to_thread(lanes.join, 10)
         return results, lanes.status()[0].replaced
 

@@ -1,5 +1,5 @@
-"""Before each test: an empty stage. After each test: no thread of a lane or an activity is left, no Application is remembered, and
-nothing was done to a scripted engine that a real one does not forgive.
+"""Before each test: an empty stage. After each test: no thread of a lane or an activity is left, no Application is remembered,
+and nothing was done to a scripted engine that a real one does not forgive.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bridge.scripted import VIOLATIONS
 from hourglass import worker
 
-from bridge.scripted import VIOLATIONS
 from .world import stage
 
 _OURS = ("hourglass-lane", "hourglass-activity")

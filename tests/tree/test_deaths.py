@@ -111,8 +111,7 @@ def test_a_holders_crash_takes_registry_workers_and_launcher_along_and_they_come
     async def script():
         async with memory() as world:
             runtime = world.find(f"{SUBSYSTEM}/Runtime")
-            after = [path for path in WHOLE[WHOLE.index(HOLDER) :]]
-            former = {path: world.find(path) for path in after}
+            former = {path: world.find(path) for path in WHOLE[WHOLE.index(HOLDER) :]}
             holder = world.app.holder
             world.kill(HOLDER)
             await until(lambda: world.paths() == WHOLE and world.whole())

@@ -198,6 +198,21 @@ def test_evictions_that_the_cache_asks_for_reach_the_handle():
     play(script)
 
 
+def test_many_runs_through_few_lanes_are_each_answered_once():
+    """A thousand at once, three lanes."""
+
+    async def script():
+        async with scripted(more={"lanes": 3}) as world:
+            for number in range(1000):
+                world.handle.give(started(f"r{number}", "waiting", 1))
+            await until(lambda: len(world.handle.completions) == 1000)
+            assert len({each.run_id for each in world.handle.completions}) == 1000
+            (services,) = world.app.configured()
+            assert [lane.runs for lane in services.lanes.status()] == [334, 333, 333]
+
+    play(script)
+
+
 # --- activities -------------------------------------------------------------------------------------------------------
 
 

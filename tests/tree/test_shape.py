@@ -5,7 +5,7 @@ from __future__ import annotations
 from hourglass import Client, Worker
 from hourglass._supervision import ChildSpec
 
-from .world import ACTIVITIES, WORKFLOWS, WORKER, WORKERS, memory, play, steps
+from .world import ACTIVITIES, WORKER, WORKERS, WORKFLOWS, memory, play, steps
 
 WHOLE = [
     "Application",

@@ -1,6 +1,6 @@
 """An Application on the test's own loop: over an engine in memory for real work, over a scripted one for misbehaviour.
 
-Here a test can act at an exact instant, between two turns of the loop, which the public `Worker` on its own thread does not allow.
+Here a test can act at an exact instant, between two turns of the loop. The public `Worker` lives on a thread of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.handle_life import Limits
@@ -24,8 +25,6 @@ from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.watchdog import WatchLimits
 from hourglass.converter import default_converter
-
-from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 
 LIMIT = 20.0  # a test that takes longer is stuck
 

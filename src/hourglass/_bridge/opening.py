@@ -63,11 +63,11 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
     if registration.has_ended():
         tables.let_go(connection)
         return
-    opening = connection.open_handle(registration.config)
+    tables.opening.append((connection, registration.queue))
     try:
         handle = await _limited(
             tables,
-            opening,
+            connection.open_handle(registration.config),
             tables.limits.open,
             "opening a handle",
             lambda late: _discard(tables, registration, connection, late),
@@ -75,9 +75,11 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
     except (*OURS, Overdue):
         raise  # it is seen to when the call ends
     except BaseException:
+        tables.opening.remove((connection, registration.queue))
         tables.let_go(connection)
         raise
     # No await between the handle's arrival and its entry: from here on it cannot be lost.
+    tables.opening.remove((connection, registration.queue))
     record = tables.enter(registration.config, handle, connection)
     if registration.has_ended():
         begin_drain(tables, record, Signal.UNWANTED)
@@ -94,6 +96,7 @@ def _let_go(tables: HandleTables, late: asyncio.Task[Connection]) -> None:
 def _discard(
     tables: HandleTables, registration: Registration, connection: Connection, late: asyncio.Task[Handle]
 ) -> None:
+    tables.opening.remove((connection, registration.queue))
     if _came(late):
         begin_drain(tables, tables.enter(registration.config, late.result(), connection), Signal.UNWANTED)
     else:

@@ -75,6 +75,7 @@ class HandleTables:
     def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.registrations: dict[str, Registration] = {}
         self.records: dict[int, HandleRecord] = {}
+        self.opening: list[tuple[Connection, str]] = []
         self.farewells: set[str] = set()
         self.counters = Counters()
         self.bell = Bell()
@@ -130,11 +131,9 @@ class HandleTables:
     # --- connections --------------------------------------------------------------------------------------
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
-        """Whether a handle, or one of this queue, lives on this connection."""
-        return any(
-            record.connection is connection and queue in (None, record.queue)
-            for record in self.records.values()
-        )
+        """Whether a handle, or one of this queue, lives on this connection or is being opened on it."""
+        used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
+        return any(each is connection and queue in (None, whose) for each, whose in used)
 
     def let_go(self, connection: Connection) -> None:
         """Close a connection that was made for a handle and serves no other."""

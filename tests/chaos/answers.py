@@ -1,0 +1,109 @@
+"""`/live`, `/ready` and `/status` while parts of the tree die: always an answer, and never a false one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from typing import Any
+
+from hourglass import Client, Worker
+
+from . import arena, strikes
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck, results, until
+
+_PATHS = ("/live", "/ready", "/status")
+
+
+def status_while_dying(seed: int, scale: Scale) -> Outcome:
+    """Asked all the time while every process is killed."""
+    tally, chance = Tally(), random.Random(f"status {seed}")
+    with Client.connect("local:") as client:
+        try:
+            queue = arena.name("status")
+            with arena.working(client, queue, status_address="127.0.0.1:0") as worker:
+                _killed_and_asked(client, worker, chance, scale, tally)
+        except Stuck as stuck:
+            tally.failed(str(stuck))
+    return tally.outcome()
+
+
+def _killed_and_asked(
+    client: Client, worker: Worker, chance: random.Random, scale: Scale, tally: Tally
+) -> None:
+    port = int((worker.status_address or "").rpartition(":")[2])
+    static = frozenset(worker.tree.paths())
+    asker = Asker(port)
+    asker.start()
+    try:
+        for path in [
+            each for _ in range(scale.rounds) for each in chance.sample(sorted(static), len(static))
+        ]:
+            handles = arena.start_chains(client, worker.task_queue, 2)
+            asked = asker.asked
+            strikes.kill(worker, path)
+            until("it is asked", lambda asked=asked: asker.asked > asked + 3, 20, worker)  # type: ignore[misc]
+            took = until("it is ready again", lambda: ask(port, "/ready")[0] == 200, 30, worker)
+            tally.check(arena.right(results(handles, 60, worker)) == 2, f"{path}: wrong results", took)
+        tally.check(ask(port, "/live")[0] == 200, "not alive at the end")
+        paths = set(ask(port, "/status")[1]["tree"])
+        tally.check(static <= paths, f"/status does not show {sorted(static - paths)}")
+        _not_ready_without_workers(worker, port, tally)
+    finally:
+        asker.over.set()
+        asker.join(10)
+    tally.check(not asker.troubles, f"of {asker.asked} answers: {asker.troubles[:3]}")
+
+
+def _not_ready_without_workers(worker: Worker, port: int, tally: Tally) -> None:
+    """While the Subsystem waits to be started again there is nobody who polls, and `/ready` says so."""
+    answer = worker._portal.call(_killed_and_asked_at_once(worker))
+    tally.check(b" 503 " in answer, f"/ready says {answer!r} while nobody polls")
+    tally.passed(until("it is ready again", lambda: ask(port, "/ready")[0] == 200, 30, worker))
+
+
+async def _killed_and_asked_at_once(worker: Worker) -> bytes:
+    """Both in one turn of the loop: the pause before the restart is short."""
+    assert worker._status is not None
+    worker._app.require_tree().kill("Application/Subsystem")
+    return worker._status._answer(["GET", "/ready", "HTTP/1.1"])
+
+
+def ask(port: int, path: str) -> tuple[int, Any]:
+    """One request, in a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+class Asker(threading.Thread):
+    """Asks all the time, and writes down what was no good answer."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.over = threading.Event()
+        self.asked = 0
+        self.troubles: list[str] = []
+        self._port = port
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            for path in _PATHS:
+                began = time.monotonic()
+                try:
+                    code, _ = ask(self._port, path)
+                    good = code == 200 or (code == 503 and path != "/status")
+                    told = f"{path}: {code}"
+                except (OSError, ValueError, http.client.HTTPException) as error:
+                    good, told = False, f"{path}: {error!r}"
+                if not good:
+                    self.troubles.append(f"{told} after {time.monotonic() - began:.2f} s")
+                self.asked += 1
+            self.over.wait(0.005)

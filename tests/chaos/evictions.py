@@ -1,0 +1,31 @@
+"""Eviction storms: many runs and hardly any cache, so that nearly every task replays its run from the start."""
+
+from __future__ import annotations
+
+import time
+
+from hourglass import Client
+
+from . import arena
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck, results
+
+CACHES = (0, 1, 10)
+
+
+def storms(seed: int, scale: Scale) -> Outcome:
+    """All runs of five activities, with room for none, one and ten of them."""
+    tally = Tally()
+    with Client.connect(arena.server().target) as client:
+        for cache in CACHES:
+            try:
+                with arena.working(client, arena.name("evictions"), max_cached_workflows=cache) as worker:
+                    began = time.monotonic()
+                    handles = arena.start_chains(client, worker.task_queue, scale.workflows)
+                    found = results(handles, scale.limit, worker)
+                    good = arena.right(found)
+                    took = time.monotonic() - began
+                    tally.check(good == len(found), f"cache {cache}: {good} right", took)
+            except Stuck as stuck:
+                tally.failed(f"cache {cache}: {stuck}")
+    return tally.outcome()

@@ -1,0 +1,36 @@
+"""Forks, several loops, and ends with everything open: no abort, no hang. Each in a process of its own, by its exit status."""
+
+from __future__ import annotations
+
+from . import arena
+from .exit_program import CASES
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck
+
+_LIMIT = 60.0
+
+# In the short selection each case is run once: where it takes least, or can hurt most.
+_SHORT_IN_MEMORY = frozenset({"in_activity_at_exit", "open_at_sys_exit", "activity_forks"})
+
+
+def programs(seed: int, scale: Scale) -> Outcome:
+    """Every case in memory and on the server, more than once where there is time."""
+    tally = Tally()
+    for target in ("local:", arena.server().target):
+        for case in CASES:
+            if scale.name == "short" and (target == "local:") is not (case in _SHORT_IN_MEMORY):
+                continue
+            for _ in range(scale.rounds):
+                _run(case, target, tally)
+    return tally.outcome()
+
+
+def _run(case: str, target: str, tally: Tally) -> None:
+    try:
+        with arena.Program("exit_program", case, target) as program:
+            status, took = program.end(None, _LIMIT)
+            program.wait_readers()
+            good = status == 0 and "done" in program.lines
+            tally.check(good, f"{case} on {target} ended with {status}\n{program.told()}", took)
+    except Stuck as stuck:
+        tally.failed(f"{case} on {target}: {stuck}")

@@ -1,0 +1,134 @@
+"""Workflow code that hangs: others go on, threads and processor stay bounded, and the stack is in the failure of the task.
+
+A regular expression that never ends holds the interpreter itself; only a parent process can replace that worker, so it is not
+here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hourglass import Client, Worker, WorkflowHandle, workflow
+
+from . import arena, work
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck, results, until
+
+DEADLOCK = 0.5
+_NEIGHBOURS = 5
+_MORE_THREADS = 8 + 4  # what may be stuck before the worker says so, and its own
+_MOST_CPU = 0.6  # of one processor, while nobody works
+
+
+class Nap:
+    """How long the sleeping workflow sleeps: as long as somebody watches."""
+
+    seconds = 60.0
+
+
+@workflow.defn
+def spins() -> None:
+    while True:
+        pass
+
+
+@workflow.defn
+def naps() -> None:
+    time.sleep(Nap.seconds)
+
+
+@workflow.defn
+def swallows() -> None:
+    """Catches whatever is raised at it."""
+    end = time.monotonic() + Nap.seconds
+    while time.monotonic() < end:
+        try:
+            while time.monotonic() < end:
+                pass
+        except BaseException:
+            pass
+
+
+# Those that can be stopped or wait are watched for long, and must cost nothing. One that swallows everything costs what it
+# likes, until it has hung twice and is not executed again.
+CHEAP = {"spins": spins, "naps": naps}
+STUBBORN = {"swallows": swallows}
+
+
+def workflow_code(seed: int, scale: Scale) -> Outcome:
+    """Each kind of hang, with neighbours that must go on."""
+    tally = Tally()
+    Nap.seconds = scale.nap
+    with Client.connect(arena.server().target) as client:
+        workflows = [work.chain, *CHEAP.values(), *STUBBORN.values()]
+        queue = arena.name("hangs")
+        with arena.working(client, queue, workflows=workflows, deadlock_timeout=DEADLOCK) as worker:
+            _watched(
+                client, worker, CHEAP, scale.hang_watch, _MOST_CPU if scale.strict else None, scale, tally
+            )
+            _watched(client, worker, STUBBORN, min(scale.hang_watch, 10.0), None, scale, tally)
+    return tally.outcome()
+
+
+def _watched(
+    client: Client,
+    worker: Worker,
+    hanging: Mapping[str, Callable[[], None]],
+    seconds: float,
+    most_cpu: float | None,
+    scale: Scale,
+    tally: Tally,
+) -> None:
+    queue, threads = worker.task_queue, threading.active_count()
+    handles = {
+        name: client.start_workflow(code, id=arena.name(name), task_queue=queue)
+        for name, code in hanging.items()
+    }
+    try:
+        for name, handle in handles.items():
+            _tells_its_stack(worker, name, handle, scale, tally)
+        used = _others_go_on(client, worker, threads, seconds, scale, tally)
+        if most_cpu is not None:
+            tally.check(used <= most_cpu, f"{sorted(hanging)}: {used:.0%} of a processor while watched")
+    except Stuck as stuck:
+        tally.failed(f"{sorted(hanging)}: {stuck}")
+    finally:
+        for handle in handles.values():
+            handle.terminate("seen enough")
+
+
+def _tells_its_stack(
+    worker: Worker, name: str, handle: WorkflowHandle[Any], scale: Scale, tally: Tally
+) -> None:
+    until(f"{name} hangs", lambda: _failures(handle), scale.limit, worker)
+    failure = _failures(handle)[0]
+    stack = failure.get("stackTrace", "")
+    tally.check("hangs.py" in stack and name in stack, f"{name}: no stack in {failure}")
+
+
+def _others_go_on(
+    client: Client, worker: Worker, threads: int, seconds: float, scale: Scale, tally: Tally
+) -> float:
+    """Neighbours finish, again and again, and threads stay few; returns the processors' share that all of it took."""
+    busy, began = time.process_time(), time.monotonic()
+    while True:
+        started = time.monotonic()
+        found = results(arena.start_chains(client, worker.task_queue, _NEIGHBOURS), scale.limit, worker)
+        tally.check(arena.right(found) == _NEIGHBOURS, f"neighbours: {found}", time.monotonic() - started)
+        more = threading.active_count() - threads
+        tally.check(more <= _MORE_THREADS, f"{more} more threads")
+        left = seconds - (time.monotonic() - began)
+        if left <= 0:
+            return (time.process_time() - busy) / (time.monotonic() - began)
+        time.sleep(min(5.0, left))  # the watch itself
+
+
+def _failures(handle: WorkflowHandle[Any]) -> list[dict[str, Any]]:
+    return [
+        event["workflowTaskFailedEventAttributes"]["failure"]
+        for event in handle.history().events
+        if event["eventType"] == "EVENT_TYPE_WORKFLOW_TASK_FAILED"
+    ]

@@ -1,0 +1,112 @@
+"""The server dies and comes back, connections are reset, the network swallows everything: the worker finishes its work."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hourglass import Client, Worker, WorkflowHandle
+from hourglass.testing import dev_server
+
+from . import arena
+from .outcome import Outcome, Scale, Tally
+from .proxy import Proxy
+from .waiting import Stuck, results, until
+
+
+def server_killed(seed: int, scale: Scale) -> Outcome:
+    """The server killed with -9 under load, and restarted on its file after a while."""
+    tally, chance = Tally(), random.Random(f"server killed {seed}")
+    count = min(scale.workflows, 200)
+    queue = arena.name("server-killed")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        dev_server(db_filename=Path(folder) / "server.db", extra_args=arena.QUICK_TIMERS) as server,
+        Client.connect(server.target) as client,
+        arena.working(client, queue) as worker,
+    ):
+
+        def harm() -> None:
+            time.sleep(chance.random() * 0.5)  # a random instant is the point
+            server.kill()
+            time.sleep(scale.outage)  # the outage itself
+            server.start()
+
+        _survives(client, worker, count, harm, scale, tally)
+    return tally.outcome()
+
+
+def connections_reset(seed: int, scale: Scale) -> Outcome:
+    """The worker's connections reset again and again under load."""
+    chance = random.Random(f"connections reset {seed}")
+
+    def harm(proxy: Proxy) -> None:
+        for _ in range(2 * scale.strikes):
+            time.sleep(chance.random() * 0.4)  # a random instant is the point
+            proxy.reset()
+
+    return _behind_proxy(harm, scale)
+
+
+def black_hole(seed: int, scale: Scale) -> Outcome:
+    """Nothing gets through for a while, and nobody is told."""
+    chance = random.Random(f"black hole {seed}")
+
+    def harm(proxy: Proxy) -> None:
+        time.sleep(chance.random() * 0.5)
+        proxy.swallow()
+        time.sleep(scale.black_hole)  # the outage itself
+        proxy.let_through()
+
+    return _behind_proxy(harm, scale)
+
+
+def _behind_proxy(harm: Callable[[Proxy], None], scale: Scale) -> Outcome:
+    """The worker works through a proxy; runs are started and awaited past it."""
+    tally = Tally()
+    server, queue = arena.server(), arena.name("behind-proxy")
+    count = min(scale.workflows, 200)
+    with (
+        Proxy(server.target) as proxy,
+        Client.connect(server.target) as client,
+        Client.connect(proxy.target) as through,
+        arena.working(through, queue) as worker,
+    ):
+        _survives(client, worker, count, lambda: harm(proxy), scale, tally)
+    return tally.outcome()
+
+
+def _survives(
+    client: Client, worker: Worker, count: int, harm: Callable[[], None], scale: Scale, tally: Tally
+) -> None:
+    """Runs in flight, the harm, more runs; recovered when a run that was started after the harm is finished."""
+    try:
+        handles = arena.start_chains(client, worker.task_queue, count)
+        harm()
+        began = time.monotonic()
+        fresh = _start_when_possible(client, worker, scale)
+        (found,) = results(fresh, scale.limit, worker)
+        took = time.monotonic() - began
+        tally.check(found == 5, f"a run after the outage gave {found}", took)
+        found_all = results(handles, scale.limit, worker)
+        tally.check(arena.right(found_all) == count, f"wrong results: {found_all}")
+    except Stuck as stuck:
+        tally.failed(str(stuck))
+
+
+def _start_when_possible(client: Client, worker: Worker, scale: Scale) -> Sequence[WorkflowHandle[Any]]:
+    found: list[WorkflowHandle[Any]] = []
+
+    def start() -> bool:
+        try:
+            found.extend(arena.start_chains(client, worker.task_queue, 1))
+        except Exception:
+            return False
+        return True
+
+    until("a run can be started", start, scale.limit, worker)
+    return found

@@ -1,0 +1,175 @@
+"""A worker's process dies, by -9 in the middle of an activity, of a task or of nothing, or politely; another one goes on."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hourglass import Client, WorkflowHandle
+from hourglass.testing._dev_server import find_cli
+
+from . import arena, work
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck, results, until
+
+# What is promised; where the size is not strict, a guard against hanging only.
+_IDLE, _IN_TASK, _POLITE = 6.0, 11.0, 1.5
+_SLACK = 3.0  # for the retry policy, and a server that is busy
+_GUARD = 60.0
+
+
+def in_activity(seed: int, scale: Scale) -> Outcome:
+    """Killed in mid-activity: retried within the liveness timeout, and the cursor is where it was."""
+    tally = Tally()
+    _tried(tally, lambda: _mid_activity(scale, tally, promised=True, liveness=scale.liveness))
+    if scale.name == "full":
+        _tried(tally, lambda: _mid_activity(scale, tally, promised=False, liveness=30.0))
+    return tally.outcome()
+
+
+def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float) -> None:
+    target, queue = arena.server().target, arena.name("in-activity")
+    with Client.connect(target) as client, arena.worker_program(target, queue) as first:
+        handle = client.start_workflow(
+            work.crawling, promised, liveness, id=arena.name("crawl"), task_queue=queue
+        )
+        first.wait_line("in activity")
+        until("the server knows the cursor", lambda: _knows_cursor(target, handle.id), 20)
+        with arena.worker_program(target, queue) as second:
+            first.kill()
+            began = time.monotonic()
+            second.wait_line("again", _GUARD)
+            took = time.monotonic() - began
+            (found,) = results([handle], _GUARD)
+    limit = liveness + _SLACK if scale.strict else _GUARD
+    good = found == ["page 7", 2] and took <= limit
+    tally.check(good, f"resumed as {found} after {took:.1f} s, of at most {limit:g}", took)
+
+
+def _knows_cursor(target: str, workflow_id: str) -> bool:
+    """The server's own word for it; our client does not show heartbeats."""
+    command = [find_cli(), "workflow", "describe", "-w", workflow_id, "--address", target, "-o", "json"]
+    said = subprocess.run(command, capture_output=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
+    pending: list[dict[str, Any]] = json.loads(said.stdout or b"{}").get("pendingActivities", [])
+    return any(each.get("heartbeatDetails") for each in pending)
+
+
+def between_tasks(seed: int, scale: Scale) -> Outcome:
+    """Killed between tasks: idle runs go on once the server gives up on the dead one's sticky queue."""
+    tally = Tally()
+    count = min(scale.workflows, 20)
+    _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _IDLE), lambda program: program.kill()))
+    return tally.outcome()
+
+
+def politely(seed: int, scale: Scale) -> Outcome:
+    """SIGTERM: an activity in flight finishes, and the next worker has no delay."""
+    tally = Tally()
+
+    def terminate(program: arena.Program) -> None:
+        status, took = program.end(signal.SIGTERM)
+        tally.check(status == 0, f"SIGTERM ended it with {status} after {took:.1f} s:\n{program.told()}")
+
+    count = min(scale.workflows, 20)
+    _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _POLITE), terminate))
+    _tried(tally, lambda: _finishes(tally, terminate))
+    return tally.outcome()
+
+
+def _idle_runs(count: int, tally: Tally, limit: float, end: Callable[[arena.Program], None]) -> None:
+    target, queue = arena.server().target, arena.name("idle")
+    with Client.connect(target) as client, arena.worker_program(target, queue) as first:
+        prefix = arena.name("idle")
+        handles = [
+            client.start_workflow(work.idle, n, id=f"{prefix}-{n}", task_queue=queue) for n in range(count)
+        ]
+        until("the runs are idle", lambda: all(map(_is_idle, handles)), 30)
+        with arena.worker_program(target, queue):
+            end(first)
+            began = time.monotonic()
+            for handle in handles:
+                handle.signal(work.go, 100)
+            found = results(handles, _GUARD)
+            took = time.monotonic() - began
+    good = found == [n + 101 for n in range(count)] and took <= limit
+    tally.check(good, f"{found} after {took:.1f} s, of at most {limit:g}", took)
+
+
+def _is_idle(handle: WorkflowHandle[Any]) -> bool:
+    """Whether its last task is complete, and nothing is scheduled."""
+    last = handle.history().events[-1]["eventType"]
+    return "ACTIVITY" not in last and last.endswith("TASK_COMPLETED") and len(handle.history().events) > 8
+
+
+def _finishes(tally: Tally, end: Callable[[arena.Program], None]) -> None:
+    target, queue = arena.server().target, arena.name("finishing")
+    with Client.connect(target) as client, arena.worker_program(target, queue) as first:
+        handle = client.start_workflow(work.finishing, 1.0, id=arena.name("finishing"), task_queue=queue)
+        first.wait_line("in activity")
+        with arena.worker_program(target, queue):
+            end(first)
+            (found,) = results([handle], _GUARD)
+    tally.check(found == "attempt 1", f"the activity did not finish in its first attempt, but in {found}")
+
+
+def in_task(seed: int, scale: Scale) -> Outcome:
+    """Killed inside a task: its run goes on once the task has timed out."""
+    tally = Tally()
+    _tried(tally, lambda: _in_task(tally, _bound(scale, _IN_TASK)))
+    return tally.outcome()
+
+
+def _in_task(tally: Tally, limit: float) -> None:
+    target, queue = arena.server().target, arena.name("in-task")
+    with Client.connect(target) as client, arena.worker_program(target, queue, CHAOS_HOLD="1") as first:
+        handle = client.start_workflow(work.held, 1, id=arena.name("held"), task_queue=queue)
+        first.wait_line("in task")
+        with arena.worker_program(target, queue):
+            first.kill()
+            began = time.monotonic()
+            (found,) = results([handle], _GUARD)
+            took = time.monotonic() - began
+    tally.check(found == 3 and took <= limit, f"{found} after {took:.1f} s, of at most {limit:g}", took)
+
+
+def under_load(seed: int, scale: Scale) -> Outcome:
+    """Killed under load at random instants, again and again, each time with another one beside it: everything is finished."""
+    tally, chance = Tally(), random.Random(f"under load {seed}")
+    _tried(tally, lambda: _under_load(scale, chance, tally))
+    return tally.outcome()
+
+
+def _under_load(scale: Scale, chance: random.Random, tally: Tally) -> None:
+    target, queue = arena.server().target, arena.name("load")
+    programs: list[arena.Program] = []
+    with Client.connect(target) as client:
+        try:
+            programs.append(arena.worker_program(target, queue))
+            handles = arena.start_chains(client, queue, min(scale.workflows, 100))
+            for _ in range(scale.strikes):
+                programs.append(arena.worker_program(target, queue))
+                time.sleep(chance.random() * 0.5)  # a random instant is the point
+                programs[-2].kill()
+            began = time.monotonic()
+            found = results(handles, scale.limit)
+            took = time.monotonic() - began
+            tally.check(arena.right(found) == len(found), f"wrong results: {found}", took)
+        finally:
+            for program in programs:
+                program.__exit__()
+
+
+def _bound(scale: Scale, promised: float) -> float:
+    return promised if scale.strict else _GUARD
+
+
+def _tried(tally: Tally, attempt: Callable[[], None]) -> None:
+    try:
+        attempt()
+    except Stuck as stuck:
+        tally.failed(str(stuck))

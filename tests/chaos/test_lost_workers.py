@@ -1,0 +1,74 @@
+"""Deaths that come two at a time: whoever was about to bring something back dies before it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hourglass import Client, Worker
+from hourglass._bridge.handle import Handle, HandleConfig
+from hourglass._supervision import Process, SupervisionError
+
+from . import arena, strikes
+from .waiting import results, until
+
+_LAUNCHER = "Application/Subsystem/WorkerLauncher"
+_HOLDER = "Application/Subsystem/BridgeHolder"
+
+
+def test_a_worker_killed_in_its_start_comes_back_though_its_launcher_died_too() -> None:
+    """A Worker that dies while it starts, after the launcher that started it, is started by the next launcher."""
+    with Client.connect("local:") as client, arena.working(client, arena.name("lost")) as worker:
+        static = frozenset(worker.tree.paths())
+        worker._portal.call(_kill_launcher_then_worker(worker))
+        until("the tree is whole", lambda: strikes.whole(worker, static), 20, worker)
+        assert arena.right(results(arena.start_chains(client, worker.task_queue, 3), 20, worker)) == 3
+
+
+async def _kill_launcher_then_worker(worker: Worker) -> None:
+    tree = worker._app.require_tree()
+    with _no_handles(worker):
+        tree.kill(_HOLDER)
+        starting = await _appears(worker, f"{strikes.WORKERS}/{worker.task_queue}", started=False)
+        launcher = await _appears(worker, _LAUNCHER, started=True)
+        launcher.kill()
+        await _appears(worker, _LAUNCHER, started=True)
+        for _ in range(20):  # the new launcher looks, and finds somebody about to start
+            await asyncio.sleep(0)
+        starting.kill()
+        assert not starting.was_started
+
+
+@contextmanager
+def _no_handles(worker: Worker) -> Iterator[None]:
+    """As long as this lasts no handle is opened, and a Worker that starts goes on starting."""
+    connection: Any = worker._app.raw
+    opens, over = connection.open_handle, asyncio.get_running_loop().create_future()
+
+    async def waits(config: HandleConfig) -> Handle:
+        await over
+        opened: Handle = await opens(config)
+        return opened
+
+    connection.open_handle = waits
+    try:
+        yield
+    finally:
+        connection.open_handle = opens
+        over.set_result(None)
+
+
+async def _appears(worker: Worker, path: str, *, started: bool) -> Process:
+    async with asyncio.timeout(20):
+        while (found := _found(worker, path)) is None or found.was_started is not started:  # noqa: ASYNC110 - nobody would set it
+            await asyncio.sleep(0)
+    return found
+
+
+def _found(worker: Worker, path: str) -> Process | None:
+    try:
+        return worker._app.require_tree().find(path)
+    except SupervisionError:
+        return None

@@ -1,0 +1,52 @@
+"""A short selection of every fault. Those that mostly wait for the server's limits run at the same time.
+
+Larger and longer: `make chaos`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from . import arena
+from .faults import FAULTS
+from .outcome import SHORT, Outcome
+
+# Killing a worker's process again and again under load is for the full run: each death costs the task timeout.
+_LONG = {"processes-killed-under-load"}
+
+# These count what the process holds, or judge how others get on, and want it for themselves.
+_ALONE = ["kills-in-memory", "kills-on-server", "status-while-dying", "workflow-code-hangs"]
+
+_TOGETHER = [name for name in FAULTS if name not in _LONG and name not in _ALONE]
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server() -> Iterator[None]:
+    yield
+    arena.close()
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, Future[Outcome]]]:
+    arena.server()
+    with ThreadPoolExecutor(len(_TOGETHER)) as pool:
+        yield {name: pool.submit(FAULTS[name], 1, SHORT) for name in _TOGETHER}
+
+
+@pytest.mark.parametrize("name", _ALONE)
+def test_survived_alone(name: str) -> None:
+    """The worker survives the fault, and says so by right results, a whole tree and nothing left over."""
+    outcome = FAULTS[name](1, SHORT)
+    assert outcome.good, "\n".join(outcome.troubles)
+
+
+@pytest.mark.parametrize("name", _TOGETHER)
+def test_survived_together(name: str, outcomes: dict[str, Future[Outcome]]) -> None:
+    """The work is finished in spite of the fault, with others under way."""
+    outcome = outcomes[name].result()
+    assert outcome.good, "\n".join(outcome.troubles)

@@ -1,0 +1,215 @@
+"""`/live`, `/ready` and `/status`: what a probe sees is what the tree does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+
+import pytest
+
+from hourglass import Client, Worker, workflow
+from hourglass.errors import UsageError
+
+from .test_shape import WHOLE
+from .world import ACTIVITIES, HOLDER, WORKFLOWS, stage, steps, waits
+
+
+@pytest.fixture
+def client():
+    with Client.connect("local:") as client:
+        yield client
+
+
+def worker(client, **options) -> Worker:
+    given = {"status_address": "127.0.0.1:0", "workflows": WORKFLOWS, "activities": ACTIVITIES, **options}
+    return Worker(client, **given)
+
+
+def ask(working: Worker, path: str, method: str = "GET") -> tuple[int, bytes]:
+    assert working.status_address is not None
+    connection = http.client.HTTPConnection(working.status_address, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def raw(working: Worker, request: bytes) -> bytes:
+    assert working.status_address is not None
+    host, _, port = working.status_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as peer:
+        peer.sendall(request)
+        answer = b""
+        while more := peer.recv(65536):
+            answer += more
+        return answer
+
+
+def test_a_healthy_worker_is_alive_and_ready(client):
+    """200 for both; the status tells the queue, its lanes and the tree."""
+    with worker(client) as working:
+        assert client.execute_workflow(steps, 1, id="w") == 4
+        assert ask(working, "/live") == (200, b'{\n "alive": true\n}')
+        assert ask(working, "/ready?from=probe")[0] == 200
+        code, body = ask(working, "/status")
+        report = json.loads(body)
+        assert code == 200
+        assert (report["state"], report["alive"], report["ready"]) == ("running", True, True)
+        assert report["tree"] == WHOLE
+        assert report["restarts"] == 0
+        queue = report["queues"]["default"]
+        assert (queue["polling"], queue["generation"], queue["parked"]) == (True, 1, 0)
+        assert [lane["name"] for lane in queue["lanes"]] == ["hourglass-lane-1"]
+
+
+def test_a_worker_that_cannot_poll_is_alive_and_not_ready(client):
+    """503: its handle is gone and no other can be opened; when one can, it is ready again by itself."""
+    with worker(client) as working:
+        connect, failing = working._app._connect, [True]
+
+        async def sometimes():
+            if failing[0]:
+                raise ConnectionError("no way")
+            return await connect()
+
+        working._app._connect = sometimes
+        working._app.use_fresh_connections()
+        working.tree.kill(HOLDER)
+        while ask(working, "/ready")[0] != 503:
+            time.sleep(0)
+        assert ask(working, "/live")[0] == 200
+        assert json.loads(ask(working, "/status")[1])["queues"]["default"]["polling"] is False
+        failing[0] = False
+        while ask(working, "/ready")[0] != 200:
+            time.sleep(0)
+        report = json.loads(ask(working, "/status")[1])
+        assert report["restarts"] > 0
+        assert f"restarting {HOLDER}" in report["recent"]
+
+
+def test_a_handle_on_which_nobody_polls_is_not_ready(client):
+    """Both loops are alive in the tree and wait: what counts is whether a poll is out."""
+    from hourglass._runtime.status import status_report
+
+    with worker(client) as working:
+        (record,) = working._app.tables.records.values()
+        line = record.activities
+        call, line.call = line.call, None
+        try:
+            report = status_report(working._app, "running")
+        finally:
+            line.call = call
+        assert report["queues"]["default"]["polling"] is False
+        assert report["ready"] is False
+
+
+@workflow.defn
+def secretive(secret: str) -> str:
+    return f"{secret} {waits(1)}"
+
+
+def test_no_ids_of_workflows_and_no_payloads_are_told(client):
+    """The status is about the worker, not about its work."""
+    with worker(client, workflows=[secretive]) as working:
+        handle = client.start_workflow(secretive, "sesame", id="order-of-bob")
+        while not stage.attempts:
+            time.sleep(0)
+        body = ask(working, "/status")[1]
+        assert json.loads(body)["attempts"] == 1
+        for secret in ("sesame", "order-of-bob", handle.run_id, "secretive"):
+            assert secret.encode() not in body
+        stage.go.set()
+        handle.result(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
+        (b"POST /live HTTP/1.1\r\n\r\n", 405),
+        (b"GET /live\r\n\r\n", 400),
+        (b"\r\n\r\n", 400),
+        (b"\xff\xfe\x00 what is this\r\n\r\n", 400),
+    ],
+)
+def test_bad_requests_are_answered_and_harm_nobody(client, request_, code):
+    """A clear code, and the next one is served."""
+    with worker(client) as working:
+        assert raw(working, request_).split()[1] == str(code).encode()
+        assert ask(working, "/live")[0] == 200
+
+
+def test_endless_requests_are_cut_off(client):
+    """A line without an end is not read for ever, and not answered."""
+    with worker(client) as working:
+        try:
+            assert raw(working, b"GET /" + b"x" * 100_000) == b""
+        except ConnectionError:
+            pass  # it hung up while we were still talking
+        assert ask(working, "/live")[0] == 200
+
+
+def test_head_has_no_body(client):
+    """As HTTP wants it."""
+    with worker(client) as working:
+        answer = raw(working, b"HEAD /live HTTP/1.1\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+def test_a_report_that_fails_is_a_500(client, monkeypatch, caplog):
+    """The kind of the error is told, its message is in the log only."""
+    with worker(client) as working:
+
+        def broken():
+            raise RuntimeError("sesame")
+
+        monkeypatch.setattr(working._status, "_report", broken)
+        code, body = ask(working, "/status")
+        assert (code, json.loads(body)) == (500, {"error": "RuntimeError"})
+    assert "the status could not be told" in caplog.text
+
+
+def test_a_port_in_use_is_a_clear_error_and_leaves_nothing(client):
+    """The worker does not start, says why, and can be started elsewhere."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"cannot listen on {address}"):
+            worker(client, status_address=address).start()
+    with worker(client):
+        assert client.execute_workflow(steps, 1, id="w") == 4
+
+
+@pytest.mark.parametrize("address", [":0", "0", "127.0.0.1:0"])
+def test_it_listens_on_loopback_unless_told_otherwise(client, address):
+    """A host that is not named is 127.0.0.1."""
+    with worker(client, status_address=address) as working:
+        assert working.status_address is not None
+        assert working.status_address.startswith("127.0.0.1:")
+        assert ask(working, "/live")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "::²"]
+)
+def test_bad_addresses_are_refused_at_once(client, address):
+    """Before anything is opened, with an example of what is wanted."""
+    with pytest.raises(UsageError, match=r"must be host:port, such as 127\.0\.0\.1:8080"):
+        worker(client, status_address=address)
+
+
+def test_it_is_off_unless_asked_for_and_ends_with_the_worker(client):
+    """No address, no endpoint; after the shutdown nobody listens."""
+    with worker(client, status_address=None) as working:
+        assert working.status_address is None
+    with worker(client) as working:
+        address = working.status_address
+        assert address is not None
+    with pytest.raises(ConnectionError):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)

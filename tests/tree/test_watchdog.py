@@ -1,0 +1,179 @@
+"""The watchdog mends what falls between all other parts, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hourglass._bridge.handle import ActivityFailed
+from hourglass._engine.commands import TaskFailed
+from hourglass._runtime.watchdog import NobodyPolls, NoWorker, Orphan, Patience, WatchLimits, look, suspicions
+from hourglass._supervision import NotRunning
+
+from .test_dispatch import attempt_of, kind_of, started
+from .world import EXECUTORS, WORKER, begun, memory, play, scripted, stage, steps, until, waiting
+
+ONE, TWO = NoWorker("one"), NoWorker("two")
+
+
+def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone():
+    """Only what was seen at every look for the whole time is overdue; then it has the whole time again."""
+    patience = Patience(30.0)
+    assert patience.overdue([ONE], 0.0) == []
+    assert patience.overdue([ONE, TWO], 25.0) == []
+    assert patience.overdue([TWO], 29.0) == []  # one was mended by somebody else
+    assert patience.overdue([ONE, TWO], 30.0) == []
+    assert patience.overdue([ONE, TWO], 55.0) == [TWO]
+    assert patience.overdue([ONE, TWO], 59.0) == []
+    assert patience.overdue([ONE, TWO], 60.0) == [ONE]
+    assert patience.overdue([ONE, TWO], 89.0) == [TWO]
+
+
+def test_a_worker_that_waits_is_not_suspicious():
+    """Hours without work, and an activity that takes as long: polls are out, somebody is at it."""
+
+    async def script():
+        async with memory() as world:
+            await world.start(waiting, 1)
+            await begun()
+            await until(world.whole)
+            former = world.find(WORKER)
+            patience = Patience(30.0)
+            for now in range(0, 7200, 5):
+                assert list(suspicions(world.app)) == []
+                look(world.app, patience, float(now))
+            assert world.find(WORKER) is former
+            stage.go.set()
+            assert await world.result() == 3
+
+    play(script)
+
+
+def test_a_worker_that_was_busy_leaves_nothing_suspicious():
+    """What is under way at one instant is gone by itself: books and polls are right again after the work."""
+
+    async def script():
+        async with memory() as world:
+            for number in range(50):
+                await world.start(steps, number, id=f"w{number}")
+            seen = set()
+            for number in range(50):
+                seen.update(suspicions(world.app))
+                assert await world.result(f"w{number}") == number * 4
+            await until(lambda: not (world.app.dispatch._works or list(suspicions(world.app))))
+            assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
+
+    play(script)
+
+
+def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
+    """The loop lives, waits for something that does not come, and its queue is not served: the Worker is replaced."""
+
+    async def script():
+        async with scripted() as world:
+            evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn
+
+            def never(*args, **named):
+                raise NotRunning("never")
+
+            evaluators.spawn = never
+            former, worker = world.handle, world.find(WORKER)
+            former.give(started("r", "steps", 1))
+            line = world.record().activations
+            await until(lambda: line.in_hand)
+            assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
+            patience = Patience(30.0)
+            look(world.app, patience, 0.0)
+            look(world.app, patience, 29.9)
+            assert worker.alive
+            look(world.app, patience, 30.0)
+            assert not worker.alive
+            evaluators.spawn = spawn
+            await until(lambda: len(world.engine.handles) == 2 and world.whole())
+            await until(lambda: former.finalized)
+            assert [type(each) for each in former.completions] == [TaskFailed]
+            assert list(suspicions(world.app)) == []
+
+    caplog.set_level(logging.ERROR)
+    play(script)
+    assert "the watchdog mends: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
+
+
+def test_an_activation_that_nobody_is_at_is_answered_as_failed():
+    """Once; what turns up later is not sent."""
+
+    async def script():
+        async with scripted() as world:
+            handle = world.handle
+            handle.give(started("r", "slow", 1))
+            await begun()
+            await until(world.whole)
+            (token,) = world.app.dispatch._works
+            lost = world.app.dispatch._works.pop(token)
+            (suspicion,) = suspicions(world.app)
+            assert suspicion == Orphan("default", 1, "r", token)
+            patience = Patience(30.0)
+            look(world.app, patience, 0.0)
+            assert handle.completions == []
+            look(world.app, patience, 30.0)
+            await until(lambda: handle.completions)
+            stage.go.set()
+            await lost.process.wait_dead()
+            assert [kind_of(each) for each in handle.completions] == ["WorkerShutdown"]
+            assert world.app.tables.counters.fenced == 1
+
+    play(script)
+
+
+def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
+    """The engine makes another; the token, which is no business of a log's, is not told."""
+
+    async def script():
+        async with scripted() as world:
+            world.handle.give(attempt_of("waits", 1, token=b"sesame"))
+            await begun()
+            await until(world.whole)
+            world.app.dispatch._works.clear()
+            patience = Patience(30.0)
+            look(world.app, patience, 0.0)
+            look(world.app, patience, 30.0)
+            await until(lambda: world.handle.results)
+            assert [type(each) for each in world.handle.results] == [ActivityFailed]
+            world.kill(f"{EXECUTORS}/attempt-1")
+
+    caplog.set_level(logging.ERROR)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("hourglass._runtime.dispatch.Dispatch._execution_ended", lambda *_: None)
+        play(script)
+    assert "the watchdog mends: Orphan" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+def test_a_queue_without_a_worker_gets_one():
+    """Whatever took it away, the launcher brings it back."""
+
+    async def script():
+        async with memory() as world:
+            await world.app.workers.terminate_child("default")
+            assert list(suspicions(world.app)) == [NoWorker("default")]
+            patience = Patience(30.0)
+            look(world.app, patience, 0.0)
+            assert not world.whole()
+            look(world.app, patience, 30.0)
+            await until(world.whole)
+            assert await world.run(steps, 1, id="w") == 4
+
+    play(script)
+
+
+def test_it_looks_by_itself_in_the_tree():
+    """With a short patience the same happens without anybody asking."""
+
+    async def script():
+        async with memory(watch=WatchLimits(interval=0.001, patience=0.01)) as world:
+            await world.app.workers.terminate_child("default")
+            await until(world.whole)
+            assert await world.run(steps, 1, id="w") == 4
+
+    play(script)
