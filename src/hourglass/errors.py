@@ -397,9 +397,7 @@ class WorkflowNotFoundError(ServiceError):
 class WorkflowAlreadyStartedError(ServiceError):
     """A workflow with this id is running already, or has run and the reuse policy forbids another."""
 
-    def __init__(
-        self, message: str, *, workflow_id: str, workflow_type: str = "", run_id: str = ""
-    ) -> None:
+    def __init__(self, message: str, *, workflow_id: str, workflow_type: str = "", run_id: str = "") -> None:
         super().__init__(message, status="ALREADY_EXISTS")
         self.workflow_id = workflow_id
         self.workflow_type = workflow_type

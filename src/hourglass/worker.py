@@ -37,6 +37,7 @@ from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
 from hourglass._runtime.worker_life import WorkerLife
 from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree, worker_statistics
+from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import UsageError
@@ -80,6 +81,8 @@ class Worker:
         failure_exceptions: Sequence[type[BaseException]] = (),
         verify: Verify = "off",
         watch: Action | Literal["off"] | None = None,
+        max_process_activities: int = 0,
+        payload_limit: int | None = PAYLOAD_LIMIT,
         lanes: int = 1,
         deadlock_timeout: Duration | None = 2.0,
         status_address: str | None = None,
@@ -121,6 +124,8 @@ class Worker:
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
             graceful_timeout=graceful,
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
+            max_processes=max_process_activities,
+            payload_limit=payload_limit,
         )
         self._status = None if status_address is None else StatusServer(status_address, self._report)
         self._application: Application | None = None
@@ -259,6 +264,10 @@ class Worker:
             raise UsageError("this worker has not been started")
         return self._application
 
+    def _blocking_client(self) -> Client:
+        """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
+        return self._client if isinstance(self._client, Client) else Client(self._client._session)
+
     def _plan_for(self, task_queue: str) -> Plan:
         config = msgspec.structs.replace(self._plan.config, task_queue=task_queue)
         check_config(config, self._plan.lanes)
@@ -278,7 +287,7 @@ class Worker:
                 self._link.another,
                 converter=self._plan.converter,
                 codec=self._plan.codec,
-                client=self._client,
+                client=self._blocking_client(),
             )
         self._application = app
         try:

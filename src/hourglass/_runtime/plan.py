@@ -9,6 +9,7 @@ from hourglass._bridge.handle import HandleConfig
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
+from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 
@@ -28,6 +29,8 @@ class Plan:
     max_live_workflows: int = 1000
     graceful_timeout: float = 10.0
     deadlock_timeout: float | None = 2.0
+    max_processes: int = 0
+    payload_limit: int | None = PAYLOAD_LIMIT
 
 
 def check_config(config: HandleConfig, lanes: int) -> None:

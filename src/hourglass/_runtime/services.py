@@ -14,8 +14,9 @@ from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.service import Service
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation, Payloads
-from hourglass._runtime.cache import CacheLimits
+from hourglass._runtime.cache import CacheLimits, StateCache
 from hourglass._runtime.evaluation import Evaluations, Verdict
+from hourglass._runtime.executor_facts import ExecutorLimits
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.heartbeat_sender import HeartbeatSender
 from hourglass._runtime.lane import Lane
@@ -34,8 +35,10 @@ class QueueServices:
         self.plan = plan
         self.queue = plan.config.task_queue
         self.child_id = child_id(self.queue)
+        # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
+        self.cache = StateCache(_limits(plan))
         self.lanes = LaneSet(
-            [_lane(plan, number, namespace) for number in range(1, plan.lanes + 1)],
+            [_lane(plan, number, namespace, self.cache) for number in range(1, plan.lanes + 1)],
             deadlock_timeout=plan.deadlock_timeout,
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
@@ -50,6 +53,7 @@ class QueueServices:
                 self._heartbeat, service, self._cancel, codec=plan.codec, converter=plan.converter
             ),
             max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
+            limits=ExecutorLimits(max_processes=plan.max_processes, payload_limit=plan.payload_limit),
             client=client,
         )
 
@@ -129,21 +133,28 @@ def child_id(queue: str) -> str:
     return queue.replace("%", "%25").replace("/", "%2F")
 
 
-def _lane(plan: Plan, number: int, namespace: str) -> Lane:
+def _limits(plan: Plan) -> CacheLimits:
     config = plan.config
+    return CacheLimits(
+        live=max(1, plan.max_live_workflows // plan.lanes),
+        # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
+        states=config.max_cached_workflows + config.max_concurrent_workflow_tasks,
+    )
+
+
+def _lane(plan: Plan, number: int, namespace: str, cache: StateCache) -> Lane:
     settings = RunSettings(
-        task_queue=config.task_queue,
+        task_queue=plan.config.task_queue,
         namespace=namespace,
         converter=plan.converter,
         failure_exceptions=plan.failure_exceptions,
     )
-    # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
-    states = config.max_cached_workflows + config.max_concurrent_workflow_tasks
     evaluations = Evaluations(
         plan.resolver.workflow,
         settings,
-        limits=CacheLimits(live=max(1, plan.max_live_workflows // plan.lanes), states=states),
+        limits=cache.limits,
         verify=plan.verify,
         watcher=Watcher(plan.watch) if plan.watch is not None else None,
+        cache=cache,
     )
     return Lane(f"hourglass-lane-{number}", evaluations, asyncio.get_running_loop())

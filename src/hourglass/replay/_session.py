@@ -138,7 +138,9 @@ class Session:
                 ) from None
             raise
         except UnsupportedEvent as error:
-            raise HistoryError(f"this history holds something that Hourglass cannot replay: {error}") from None
+            raise HistoryError(
+                f"this history holds something that Hourglass cannot replay: {error}"
+            ) from None
         finally:
             watch.stop()
             if execution.run is not None:
