@@ -63,7 +63,8 @@ def between_tasks(seed: int, scale: Scale) -> Outcome:
     """Killed between tasks: idle runs go on once the server gives up on the dead one's sticky queue."""
     tally = Tally()
     count = min(scale.workflows, 20)
-    _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _IDLE), lambda program: program.kill()))
+    for _ in range(scale.rounds):
+        _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _IDLE), lambda program: program.kill()))
     return tally.outcome()
 
 
@@ -76,7 +77,8 @@ def politely(seed: int, scale: Scale) -> Outcome:
         tally.check(status == 0, f"SIGTERM ended it with {status} after {took:.1f} s:\n{program.told()}")
 
     count = min(scale.workflows, 20)
-    _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _POLITE), terminate))
+    for _ in range(scale.rounds):
+        _tried(tally, lambda: _idle_runs(count, tally, _bound(scale, _POLITE), terminate))
     _tried(tally, lambda: _finishes(tally, terminate))
     return tally.outcome()
 
@@ -120,7 +122,8 @@ def _finishes(tally: Tally, end: Callable[[arena.Program], None]) -> None:
 def in_task(seed: int, scale: Scale) -> Outcome:
     """Killed inside a task: its run goes on once the task has timed out."""
     tally = Tally()
-    _tried(tally, lambda: _in_task(tally, _bound(scale, _IN_TASK)))
+    for _ in range(scale.rounds):
+        _tried(tally, lambda: _in_task(tally, _bound(scale, _IN_TASK)))
     return tally.outcome()
 
 

@@ -11,22 +11,19 @@ none is ready. Conditions are checked each time the queue has run dry. Queries c
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from hourglass._engine.apply import APPLY
+from hourglass._engine.body import run_top_level, start
 from hourglass._engine.commands import (
-    CancelRun,
     Command,
-    CompleteRun,
     Completion,
-    FailRun,
     Succeeded,
     TaskFailed,
 )
-from hourglass._engine.context import HOURGLASS, OUR_FLAGS, SINGLE_BATCH, LiveRun, RunSettings
+from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, LiveRun, RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import (
     Activation,
@@ -34,16 +31,13 @@ from hourglass._engine.events import (
     PatchNoticed,
     QueryReceived,
     RunEvicted,
-    RunStarted,
     SeedChanged,
     SignalReceived,
     UpdateReceived,
 )
-from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation
-from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, Handlers, is_failure
-from hourglass._engine.scheduler import RESOLVED
+from hourglass._engine.messages import Handlers
 from hourglass._engine.state import State
-from hourglass.errors import Cancelled, CancelledError, InternalError
+from hourglass.errors import InternalError
 
 
 class Run:
@@ -241,7 +235,7 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
     for event in first:
         _prepare(live, event)
     if live.started is None:
-        _start(live, rest)
+        start(live, rest)
     if SINGLE_BATCH in activation.flags:
         _apply(live, messages)
         _apply(live, rest)
@@ -297,92 +291,3 @@ def _drain(live: LiveRun, activation: Activation) -> None:
 
 def _is_rejection_only(live: LiveRun, activation: Activation) -> bool:
     return not live.handlers.accepted and all(type(event) is UpdateReceived for event in activation.events)
-
-
-# --- the beginning and the end of a run -------------------------------------------------------------------------------
-
-
-def _start(live: LiveRun, rest: list[AnyEvent]) -> None:
-    started = next((event for event in rest if isinstance(event, RunStarted)), None)
-    if started is None:
-        raise InternalError("an activation came for a run that was never started")
-    live.started = started
-    state = live.state
-    state.workflow_type = started.workflow_type
-    state.input = started.arguments
-    if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
-        live.flags = OUR_FLAGS
-    definition = live.definition
-    arguments = definition.signature.decode(live.converter, started.arguments)
-    if definition.is_class:
-        obj = _build_object(live, arguments if definition.init_takes_arguments else [])
-        live.handlers.bind_object(obj)
-        arguments = [obj, *definition.signature.decode(live.converter, started.arguments)]
-
-    live.main = MainFiber(live, arguments)
-
-
-class MainFiber(HandlerFiber):
-    """The body of the workflow. A class of its own, because closures would cost each waiting run half a KiB."""
-
-    __slots__ = ("arguments",)
-
-    def __init__(self, live: LiveRun, arguments: list[Any]) -> None:
-        super().__init__(live, (), "workflow", self._main)
-        self.arguments = arguments
-
-    def _main(self) -> None:
-        run_top_level(self.run, self._complete)
-
-    def _complete(self) -> None:
-        live = self.run
-        value = _call(live.definition.run, self.arguments)
-        live.issue(CompleteRun(live.converter.encode(value)), self)
-
-
-def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
-    """Call the body. Spelled out for the usual counts: a call by `*` takes C stack, which every waiting fiber keeps."""
-    match arguments:
-        case []:
-            return body()
-        case [a]:
-            return body(a)
-        case [a, b]:
-            return body(a, b)
-        case [a, b, c]:
-            return body(a, b, c)
-        case _:
-            return body(*arguments)
-
-
-def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
-    """Run the constructor: it may look at facts and register things, but not wait."""
-    fiber: FiberTask[Any] = FiberTask(
-        live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
-    )
-    fiber.run_at_once()
-    if fiber.state != RESOLVED:
-        raise error_of(fiber)
-    return fiber.value
-
-
-def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
-    """Run the body or a signal's handler: what it lets out decides the run's fate."""
-    fiber = current_fiber()
-    assert fiber is not None
-    try:
-        call()
-    except ContinueAsNewRequest as request:
-        live.issue(request.command, fiber)
-    except (Exception, Cancelled) as error:
-        if live.dead:
-            raise
-        if live.cancel_reason is not None and is_cancellation(error):
-            live.issue(CancelRun(), fiber)
-        elif isinstance(error, Cancelled):
-            failed = CancelledError("the workflow was cancelled from within")
-            live.issue(FailRun(live.converter.to_failure(failed)), fiber)
-        elif is_failure(live, error):
-            live.issue(FailRun(live.converter.to_failure(error)), fiber)
-        else:
-            live.error = error

@@ -1,0 +1,101 @@
+"""The body of a run: how it begins, and what becomes of the run when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
+from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun
+from hourglass._engine.events import AnyEvent, RunStarted
+from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation
+from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, is_failure
+from hourglass._engine.scheduler import RESOLVED
+from hourglass.errors import Cancelled, CancelledError, InternalError
+
+
+def start(live: LiveRun, rest: list[AnyEvent]) -> None:
+    """Begin a run: note who it is, build its object, and make the fiber of its body, which does not run yet."""
+    started = next((event for event in rest if isinstance(event, RunStarted)), None)
+    if started is None:
+        raise InternalError("an activation came for a run that was never started")
+    live.started = started
+    state = live.state
+    state.workflow_type = started.workflow_type
+    state.input = started.arguments
+    if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
+        live.flags = OUR_FLAGS
+    definition = live.definition
+    arguments = definition.signature.decode(live.converter, started.arguments)
+    if definition.is_class:
+        obj = _build_object(live, arguments if definition.init_takes_arguments else [])
+        live.handlers.bind_object(obj)
+        arguments = [obj, *definition.signature.decode(live.converter, started.arguments)]
+
+    live.main = MainFiber(live, arguments)
+
+
+class MainFiber(HandlerFiber):
+    """The body of the workflow. A class of its own, because closures would cost each waiting run half a KiB."""
+
+    __slots__ = ("arguments",)
+
+    def __init__(self, live: LiveRun, arguments: list[Any]) -> None:
+        super().__init__(live, (), "workflow", self._main)
+        self.arguments = arguments
+
+    def _main(self) -> None:
+        run_top_level(self.run, self._complete)
+
+    def _complete(self) -> None:
+        live = self.run
+        value = _call(live.definition.run, self.arguments)
+        live.issue(CompleteRun(live.converter.encode(value)), self)
+
+
+def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
+    """Call the body. Spelled out for the usual counts: a call by `*` takes C stack, which every waiting fiber keeps."""
+    match arguments:
+        case []:
+            return body()
+        case [a]:
+            return body(a)
+        case [a, b]:
+            return body(a, b)
+        case [a, b, c]:
+            return body(a, b, c)
+        case _:
+            return body(*arguments)
+
+
+def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
+    """Run the constructor: it may look at facts and register things, but not wait."""
+    fiber: FiberTask[Any] = FiberTask(
+        live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
+    )
+    fiber.run_at_once()
+    if fiber.state != RESOLVED:
+        raise error_of(fiber)
+    return fiber.value
+
+
+def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
+    """Run the body or a signal's handler: what it lets out decides the run's fate."""
+    fiber = current_fiber()
+    assert fiber is not None
+    try:
+        call()
+    except ContinueAsNewRequest as request:
+        live.issue(request.command, fiber)
+    except (Exception, Cancelled) as error:
+        if live.dead:
+            raise
+        if live.cancel_reason is not None and is_cancellation(error):
+            live.issue(CancelRun(), fiber)
+        elif isinstance(error, Cancelled):
+            failed = CancelledError("the workflow was cancelled from within")
+            live.issue(FailRun(live.converter.to_failure(failed)), fiber)
+        elif is_failure(live, error):
+            live.issue(FailRun(live.converter.to_failure(error)), fiber)
+        else:
+            live.error = error
