@@ -31,7 +31,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.client._blocking",
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
-    ("hourglass.activity._context", "hourglass.client"): "the type of activity.client(), for type checkers only",
+    (
+        "hourglass.activity._context",
+        "hourglass.client",
+    ): "the type of activity.client(), for type checkers only",
     ("hourglass.client._async", "hourglass.replay"): "the type of handle.history(), for type checkers only",
 }
 

@@ -27,15 +27,15 @@ _DELIVERIES = [
 
 def on_server(seed: int, scale: Scale) -> Outcome:
     """On a real server."""
-    return _kill_all(arena.server().target, random.Random(f"server {seed}"), scale)
+    return _kill_all(arena.server().target, 0.9, random.Random(f"server {seed}"), scale)
 
 
 def in_memory(seed: int, scale: Scale) -> Outcome:
     """On the engine in memory."""
-    return _kill_all("local:", random.Random(f"memory {seed}"), scale)
+    return _kill_all("local:", 0.5, random.Random(f"memory {seed}"), scale)
 
 
-def _kill_all(target: str, chance: random.Random, scale: Scale) -> Outcome:
+def _kill_all(target: str, at_once: float, chance: random.Random, scale: Scale) -> Outcome:
     tally = Tally()
     with Client.connect(target) as client:
         # What is made once and kept (the runtime, pools of threads) is no leak.
@@ -43,7 +43,7 @@ def _kill_all(target: str, chance: random.Random, scale: Scale) -> Outcome:
             results(arena.start_chains(client, worker.task_queue, 3), 60, worker)
         before = held_now(client._portal)
         try:
-            _under_load(client, chance, scale, tally)
+            _under_load(client, at_once, chance, scale, tally)
         except Stuck as stuck:
             tally.failed(str(stuck))
         trouble = leaked(client._portal, before, _SETTLE_LIMIT)
@@ -51,13 +51,13 @@ def _kill_all(target: str, chance: random.Random, scale: Scale) -> Outcome:
     return tally.outcome()
 
 
-def _under_load(client: Client, chance: random.Random, scale: Scale, tally: Tally) -> None:
+def _under_load(client: Client, at_once: float, chance: random.Random, scale: Scale, tally: Tally) -> None:
     queue = arena.name("kills")
     with arena.working(client, queue, lanes=2) as worker:
         static = frozenset(worker.tree.paths())
         blows = _blows(worker, queue, sorted(static), chance, scale)
         runs = max(scale.workflows, 2 * len(blows))
-        load = Load(client, queue, runs, len(blows))
+        load = Load(client, queue, runs, int(at_once * runs), len(blows))
         struck = 0
         for blow in blows:
             load.more()
@@ -80,16 +80,16 @@ def _under_load(client: Client, chance: random.Random, scale: Scale, tally: Tall
 
 
 class Load:
-    """Runs in flight for as long as blows fall: half of them at once, the others along with the blows."""
+    """Runs in flight for as long as blows fall: some of them at once, the others along with the blows."""
 
-    def __init__(self, client: Client, queue: str, runs: int, blows: int) -> None:
+    def __init__(self, client: Client, queue: str, runs: int, at_once: int, blows: int) -> None:
         self.handles: list[WorkflowHandle[int]] = []
         self._client = client
         self._queue = queue
         self._prefix = arena.name("chain")
         self._left = runs
-        self._slice = -(-(runs - runs // 2) // blows)
-        self._start(runs // 2)
+        self._slice = -(-(runs - at_once) // blows)
+        self._start(at_once)
 
     def more(self) -> None:
         """The next few."""

@@ -247,7 +247,7 @@ def test_what_cannot_be_an_activity():
         activity.defn(double)
     with pytest.raises(DefinitionError, match="below @staticmethod"):
         activity.defn(staticmethod(lambda: None))
-    with pytest.raises(DefinitionError, match="asyncio.run"):
+    with pytest.raises(DefinitionError, match=r"asyncio\.run"):
 
         @activity.defn(executor="process")
         async def coroutine() -> None: ...

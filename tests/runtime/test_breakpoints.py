@@ -38,7 +38,9 @@ def test_a_breakpoint_outlasts_the_workflow_task(
     with Worker(
         hourglass_client, hourglass_task_queue, workflows=[with_breakpoint], activities=[add], verify="always"
     ):
-        handle = hourglass_client.start_workflow(with_breakpoint, task_queue=hourglass_task_queue, task_timeout=1)
+        handle = hourglass_client.start_workflow(
+            with_breakpoint, task_queue=hourglass_task_queue, task_timeout=1
+        )
         for _ in range(1000):
             types = [event["eventType"] for event in handle.history().events]
             if "EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT" in types:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import io
 import json
 import logging
@@ -253,3 +254,19 @@ def test_a_fiber_that_resumes_is_watched_too():
     line = definition.run.__code__.co_firstlineno + 3
     assert f"{__file__}:{line}" in completion.failure.message
     lane.close()
+
+
+def test_what_is_called_when_the_collector_runs_is_nobodys():
+    """Others may measure the garbage collector; that it runs in the middle of a workflow is not the workflow's doing."""
+
+    def measure(phase: str, _: dict[str, int]) -> None:
+        time.perf_counter()
+
+    def body() -> None:
+        gc.collect()
+
+    gc.callbacks.append(measure)
+    try:
+        assert watched(body) is None
+    finally:
+        gc.callbacks.remove(measure)

@@ -103,7 +103,10 @@ def test_both_spellings() -> None:
 
 def test_the_same_as_temporalio() -> None:
     """We read and write what temporalio's own reader and writer do, in both spellings."""
-    for source in (text(STARTED, SCHEDULED, *ASKED, FAILED), old_spelling(text(STARTED, SCHEDULED, *ASKED, FAILED))):
+    for source in (
+        text(STARTED, SCHEDULED, *ASKED, FAILED),
+        old_spelling(text(STARTED, SCHEDULED, *ASKED, FAILED)),
+    ):
         theirs = WorkflowHistory.from_json("w", source)
         ours = history_from_json(source)
         assert ours == History(events=theirs.events).SerializeToString()
@@ -136,7 +139,10 @@ def test_fields_of_newer_servers_are_passed_over() -> None:
         ('{"events": [1]}', "event 1 is no JSON object"),
         (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "begins with the event that starts"),
         (text(STARTED, {**SCHEDULED, "eventType": "NeverHeard"}), "event 2"),
-        (text(STARTED, TASK_STARTED, {**FAILED, "eventId": "3"}), "event 3 cannot follow the start of a workflow task"),
+        (
+            text(STARTED, TASK_STARTED, {**FAILED, "eventId": "3"}),
+            "event 3 cannot follow the start of a workflow task",
+        ),
         (text({**STARTED, "eventId": "x"}), "event 1 cannot be read"),
         (text({**STARTED, "workflowExecutionStartedEventAttributes": 5}), "event 1 cannot be read"),
         (text({**STARTED, "eventId": "2"}), "carries the number 2"),

@@ -11,6 +11,7 @@ count.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import threading
@@ -132,8 +133,11 @@ def _author(frame: FrameType) -> FrameType | None:
     """The frame to blame, None if nobody is: the call is ours, or excused."""
     first: FrameType | None = None
     each: FrameType | None = frame
+    on_collection = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while each is not None:
         file = each.f_code.co_filename
+        if each.f_code in on_collection:
+            return None  # the collector happened to run here: what is told of it is not the author's doing
         if is_ours(file):
             return first
         if file.startswith(("<frozen importlib", "<frozen zipimport", *_EXCUSED)):

@@ -47,7 +47,9 @@ def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
 
 
 @overload
-def gather(a: Task[T1], b: Task[T2], /, *, return_exceptions: Literal[False] = False) -> tuple[T1, T2]: ...
+def gather(  # pyright: ignore[reportOverlappingOverload] - two tasks make a pair, as in asyncio's stubs
+    a: Task[T1], b: Task[T2], /, *, return_exceptions: Literal[False] = False
+) -> tuple[T1, T2]: ...
 @overload
 def gather(
     a: Task[T1], b: Task[T2], c: Task[T3], /, *, return_exceptions: Literal[False] = False
