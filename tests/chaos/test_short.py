@@ -14,11 +14,12 @@ from . import arena
 from .faults import FAULTS
 from .outcome import SHORT, Outcome
 
-# Killing a worker's process again and again under load is for the full run: each death costs the task timeout.
-_LONG = {"processes-killed-under-load"}
+# For the full run: each death of a process under load costs the task timeout, and what is done to the server's tasks by
+# kills under load, or by a link that is silent for a while, is a matter of the server's own limits.
+_LONG = {"processes-killed-under-load", "kills-on-server", "black-hole"}
 
 # These count what the process holds, or judge how others get on, and want it for themselves.
-_ALONE = ["kills-in-memory", "kills-on-server", "status-while-dying", "workflow-code-hangs"]
+_ALONE = ["kills-in-memory", "status-while-dying", "workflow-code-hangs"]
 
 _TOGETHER = [name for name in FAULTS if name not in _LONG and name not in _ALONE]
 
