@@ -55,11 +55,11 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
     queue = arena.name("kills")
     with arena.working(client, queue, lanes=2) as worker:
         static = frozenset(worker.tree.paths())
-        blows = _blows(worker, queue, sorted(static), chance, scale)
-        runs = max(scale.workflows, 2 * len(blows))
-        load = Load(client, queue, runs, int(at_once * runs), len(blows))
+        blows = scale.rounds * len(static) + 3 * scale.strikes
+        runs = max(scale.workflows, 3 * blows)
+        load = Load(client, queue, runs, int(at_once * runs), blows)
         struck = 0
-        for blow in blows:
+        for blow in _blows(worker, queue, sorted(static), load, chance, scale):
             load.more()
             time.sleep(chance.random() * _LONGEST_PAUSE)  # a random instant is the point
             if not blow():
@@ -111,7 +111,7 @@ def _recovers(worker: Worker, static: frozenset[str], tally: Tally) -> None:
 
 
 def _blows(
-    worker: Worker, queue: str, static: list[str], chance: random.Random, scale: Scale
+    worker: Worker, queue: str, static: list[str], load: Load, chance: random.Random, scale: Scale
 ) -> list[Callable[[], bool]]:
     """Every path `rounds` times and the special blows among them, in an order by chance."""
     blows: list[Callable[[], bool]] = []
@@ -119,8 +119,8 @@ def _blows(
         blows += [partial(strikes.kill, worker, path) for path in static]
     for number in range(scale.strikes):
         loop, instant = _DELIVERIES[number % len(_DELIVERIES)]
-        blows.append(partial(strikes.at_delivery, worker, queue, loop, instant))
-        blows.append(partial(strikes.recycle_in_flight, worker, queue))
+        blows.append(partial(strikes.at_delivery, worker, queue, loop, instant, load.more))
+        blows.append(partial(strikes.recycle_in_flight, worker, queue, load.more))
         blows.append(partial(strikes.kill, worker, f"{strikes.WORKERS}/{queue}"))
     chance.shuffle(blows)
     return blows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass import Worker
@@ -11,6 +11,8 @@ from hourglass._bridge.handle import Shutdown
 from hourglass._bridge.handle_life import HandleState
 from hourglass._bridge.holder import WorkerNotRegistered
 from hourglass._supervision import SupervisionError
+
+from .waiting import Stuck, describe
 
 WORKERS = "Application/Subsystem/WorkerSupervisor"
 _PATIENCE = 2.0
@@ -33,11 +35,23 @@ def whole(worker: Worker, static: frozenset[str]) -> bool:
         return False
 
 
-def at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
+def at_delivery(worker: Worker, queue: str, loop: str, instant: str, feed: Callable[[], object]) -> bool:
     """Kill a poll loop in the very tick in which its poll delivers: when the item has `arrived`, or when it is being `handed`
-    to the loop itself. False if nothing was delivered in time.
+    to the loop itself. `feed` gives it something to do meanwhile. False if nothing was delivered in time.
     """
-    return bool(worker._portal.call(_at_delivery(worker, queue, loop, instant)))
+    return _met(worker, _at_delivery(worker, queue, loop, instant), feed)
+
+
+def _met(worker: Worker, strike: Coroutine[Any, Any, bool], feed: Callable[[], object]) -> bool:
+    """Lie in wait, and only then have something come along."""
+    waiting = worker._portal.submit(strike)
+    feed()
+    try:
+        return waiting.result(10 * _PATIENCE)
+    except TimeoutError:
+        raise Stuck(
+            f"the control loop does not answer, or a recycle does not end\n{describe(worker)}"
+        ) from None
 
 
 async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> bool:
@@ -66,9 +80,9 @@ async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> b
         delattr(book, instant)
 
 
-def recycle_in_flight(worker: Worker, queue: str) -> bool:
+def recycle_in_flight(worker: Worker, queue: str, feed: Callable[[], object]) -> bool:
     """Replace the handle of a queue while evaluations are in flight; False if none was in time."""
-    return bool(worker._portal.call(_recycle(worker, queue)))
+    return _met(worker, _recycle(worker, queue), feed)
 
 
 async def _recycle(worker: Worker, queue: str) -> bool:
