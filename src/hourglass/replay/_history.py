@@ -78,6 +78,14 @@ class History:
         return history_from_json(self._text)
 
     @cached_property
+    def replayable(self) -> bytes:
+        """The same, checked to be fit for a replay: once, because it takes as long as a good part of the replay."""
+        from hourglass._temporal.histories import check_history
+
+        check_history(self.encoded)
+        return self.encoded
+
+    @cached_property
     def _facts(self) -> Any:
         from hourglass._temporal.expectations import read_facts
 

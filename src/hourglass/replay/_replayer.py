@@ -93,7 +93,7 @@ class Replayer:
                 if self._session is None:
                     self._session = Session()
                 waiting_at = self._session.execute(
-                    history.workflow_id, history.encoded, execution, self._timeout
+                    history.workflow_id, history.replayable, execution, self._timeout
                 )
                 error = self._judge(execution, self._recorded(facts.expected), waiting_at)
             except (HourglassError, TimeoutError) as raised:

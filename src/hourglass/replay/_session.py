@@ -120,7 +120,7 @@ class Session:
         if self._handle is None:
             self._handle = ReplayHandle()
         handle = self._handle
-        await handle.push(workflow_id, history)
+        await handle.push(workflow_id, history, checked=True)
         watch = _Watch(self._loop, asyncio.current_task())
         try:
             while execution.eviction is None:
