@@ -60,7 +60,8 @@ class Proxy:
         for writer in writers:
             found: socket.socket | None = writer.get_extra_info("socket")
             if found is not None:
-                found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
         return len(writers) // 2
 
