@@ -34,6 +34,7 @@
     │   ├── NamespaceNotFoundError
     │   ├── WorkflowNotFoundError
     │   ├── WorkflowAlreadyStartedError
+    │   ├── StorageError              the embedded engine's file cannot be used
     │   └── ServiceTimeoutError       (also a `TimeoutError`)
     └── InternalError                 we have a bug: please report it
 
@@ -74,6 +75,7 @@ __all__ = [
     "ServerError",
     "ServiceError",
     "ServiceTimeoutError",
+    "StorageError",
     "TargetError",
     "TaskCancelledError",
     "TerminatedError",
@@ -402,6 +404,10 @@ class WorkflowAlreadyStartedError(ServiceError):
         self.workflow_id = workflow_id
         self.workflow_type = workflow_type
         self.run_id = run_id
+
+
+class StorageError(ServiceError):
+    """The embedded engine's file cannot be used: it is corrupt, of a newer version, no database, out of room."""
 
 
 class ServiceTimeoutError(ServiceError, TimeoutError):

@@ -1,0 +1,101 @@
+"""What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers.
+
+Must not know: transitions, queues, handles. The engine works in memory and is ahead of its store: it applies a
+step, queues it here with `append`, and goes on. What leaves the engine (an activation, an attempt, the answer
+to a call) waits until all that it rests on is durable. So a crash forgets only what nobody was told.
+
+Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
+`durable` raises once a change can never become so, and from then on the store is dead and must be opened anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowSummary
+from hourglass._embedded import history as h
+from hourglass._embedded.run import Run
+
+AT_ONCE = 1
+"""As a wake time: the engine must look at the run as soon as it is opened (something was in flight)."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of one run.
+
+    `touched` names what is pending and changed, by the id of the event that began it: each is in
+    `run.activities`, in `run.timers` (both are keyed so), or is gone. `wake_ns` is when the run must be looked
+    at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the requests that it carries out.
+    """
+
+    run: Run
+    events: tuple[h.HistoryEvent, ...] = ()
+    touched: frozenset[int] = frozenset()
+    wake_ns: int = 0
+    request_ids: tuple[str, ...] = ()
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A run as it was stored, with its whole history."""
+
+    run: Run
+    events: tuple[h.HistoryEvent, ...]
+
+
+class Store(Protocol):
+    """A place that remembers runs. All methods are called on the control loop; only `durable` waits.
+
+    The reads answer from what is durable; the engine asks only for runs of which nothing is in memory. They are
+    point reads, quick enough for the control loop.
+    """
+
+    def append(self, change: Change) -> int:
+        """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
+        ...
+
+    def is_durable(self, number: int) -> bool:
+        """Whether this change, and all before it, are durable."""
+        ...
+
+    async def durable(self, number: int) -> None:
+        """Wait until this change is durable. Raises `StorageError` if it can never be."""
+        ...
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run that is not in memory."""
+        ...
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow; empty if there is none."""
+        ...
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        ...
+
+    def due(self, until_ns: int, limit: int) -> Sequence[str]:
+        """Runs whose wake time has come, earliest first."""
+        ...
+
+    def next_due_ns(self) -> int:
+        """The earliest wake time of all; 0 if there is none."""
+        ...
+
+    def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:
+        """Runs that pass a filter, newest first. Raises `ServiceError` for a filter that is not understood."""
+        ...
+
+    def count(self, text: str) -> int:
+        """How many runs pass a filter."""
+        ...
+
+    def forget_closed(self, before_ns: int, limit: int) -> int:
+        """Drop runs that closed before this time, at most so many; says how many. (Retention.)"""
+        ...
+
+    def close(self) -> None:
+        """Write what is queued and let go. Safe to call twice."""
+        ...
