@@ -25,6 +25,11 @@ _QUICK = (
 def quick_server() -> Iterator[DevServer]:
     """A real dev server whose timers fire when they are due."""
     with dev_server(
-        extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)]
+        search_attributes={
+            "CustomKeywordField": "Keyword",
+            "CustomIntField": "Int",
+            "CustomDatetimeField": "Datetime",
+        },
+        extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)],
     ) as server:
         yield server

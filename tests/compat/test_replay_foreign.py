@@ -19,9 +19,6 @@ from .twins._corpus import act
 HISTORIES = Path(__file__).parent / "histories"
 NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
 
-# Programs of the corpus whose twins need what the first release does not have; see `later` in `programs`.
-LATER: frozenset[str] = frozenset({"ChildAndSignal"})
-
 
 @pytest.fixture(scope="module")
 def replayer() -> Iterator[Replayer]:
@@ -34,15 +31,9 @@ def _history(name: str) -> History:
     return History.from_file(HISTORIES / f"{name}.json")
 
 
-def _later(name: str) -> bool:
-    return name in LATER and not hasattr(workflow, "start_child_workflow")
-
-
 @pytest.mark.parametrize("name", list(NAMES))
 def test_replays(replayer: Replayer, name: str) -> None:
     """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
-    if _later(name):
-        pytest.skip("child workflows come later")
     assert replayer.replay(_history(name)).ok
 
 

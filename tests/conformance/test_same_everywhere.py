@@ -14,7 +14,18 @@ from hourglass.errors import WorkflowFailedError
 from hourglass.replay import History, Replayer
 from hourglass.testing import DevServer
 
-from . import acts, cancelling, concurrency, ending, failing, messages, steps, values  # noqa: F401
+from . import (  # noqa: F401
+    acts,
+    cancelling,
+    children,
+    concurrency,
+    ending,
+    failing,
+    messages,
+    notes,
+    steps,
+    values,
+)
 from .scenario import SCENARIOS, Scenario
 from .world import World, counts, described, kinds
 

@@ -66,15 +66,15 @@ def _activity_backed_off(live: LiveRun, event: ActivityBackedOff) -> None:
 
 
 def _child_started(live: LiveRun, event: ChildStarted) -> None:
-    child: ChildOperation | None = live.pending.get((CHILD, event.seq))
+    child: ChildOperation[Any] | None = live.pending.get((CHILD, event.seq))
     if child is None:
         raise _unknown("child workflow", event.seq)
     child.first_run_id = event.run_id
     child.start.resolve()
 
 
-def _child(live: LiveRun, seq: int, result: Any) -> ChildOperation:
-    child: ChildOperation | None = live.resolve((CHILD, seq), result)
+def _child(live: LiveRun, seq: int, result: Any) -> ChildOperation[Any]:
+    child: ChildOperation[Any] | None = live.resolve((CHILD, seq), result)
     if child is None:
         raise _unknown("child workflow", seq)
     return child

@@ -28,6 +28,7 @@ from hourglass._engine.fibers import (
     read_only_error,
     readers,
 )
+from hourglass._engine.notes import Notes
 from hourglass._engine.scheduler import Scheduler
 from hourglass._engine.state import CommandAccumulator, Numbered, State
 from hourglass.converter import Converter, Failure, Payload, default_converter
@@ -68,6 +69,7 @@ class LiveRun:
 
     __slots__ = (
         "_more",
+        "_notes",
         "_only",
         "_random",
         "accumulator",
@@ -112,6 +114,7 @@ class LiveRun:
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | None = None
         self._random: random.Random | None = None
+        self._notes: Notes | None = None
         self.patches: frozenset[str] = frozenset()
         self.patch_memo: dict[str, bool] | None = None
         self.cancel_reason: str | None = None
@@ -203,6 +206,14 @@ class LiveRun:
             assert self.started is not None
             self._random = random.Random(self.started.seed)
         return self._random
+
+    @property
+    def notes(self) -> Notes:
+        """What the run says of itself to those who look at it."""
+        if self._notes is None:
+            assert self.started is not None
+            self._notes = Notes(self.started)
+        return self._notes
 
     @property
     def is_ours(self) -> bool:

@@ -274,7 +274,7 @@ class Handlers:
                 for message in sorted(found, key=lambda message: message.name or "")
             ]
 
-        document = {
+        document: dict[str, Any] = {
             "definition": {
                 "type": self.run.definition.name,
                 "queryDefinitions": described("query"),
@@ -282,6 +282,8 @@ class Handlers:
                 "updateDefinitions": described("update"),
             }
         }
+        if self.run.notes.details:
+            document["currentDetails"] = self.run.notes.details
         return Payload(
             json.dumps(document).encode(),
             "json/protobuf",

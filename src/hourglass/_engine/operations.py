@@ -8,7 +8,7 @@ machine, `Operation`, instead of four objects.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Fu
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ActivityError, Cancelled
+
+R = TypeVar("R")
 
 _NEW, _WAITING, _WAKING = range(3)
 
@@ -73,7 +75,7 @@ class Timer:
             run.issue(CancelTimer(self.seq), self.fiber)
 
 
-class Operation(Task[Any]):
+class Operation(Task[R]):
     """Remote work: an activity's or a child's result. Kept encoded, and decoded anew for each who asks (I6)."""
 
     __slots__ = (
@@ -198,7 +200,7 @@ class Operation(Task[Any]):
         raise NotImplementedError
 
 
-class ActivityOperation(Operation):
+class ActivityOperation(Operation[Any]):
     """An activity, remote or local."""
 
     __slots__ = ("command", "pause")
@@ -289,7 +291,7 @@ class ActivityOperation(Operation):
         pause.add_callback(again)
 
 
-class ChildOperation(Operation):
+class ChildOperation(Operation[R]):
     """A child workflow's result; its start is a future of its own."""
 
     __slots__ = ("command", "first_run_id", "start")
@@ -396,12 +398,14 @@ def sleep(duration: float, summary: str = "") -> None:
         timer.cancel()
 
 
-def start_child(command: StartChildWorkflow, return_type: Any) -> ChildOperation:
+def start_child(
+    command: StartChildWorkflow, return_type: Any, kind: type[ChildOperation[Any]] = ChildOperation
+) -> ChildOperation[Any]:
     """Start a child workflow and wait until it has started. `command` comes without its number."""
     fiber = require_fiber(f"starting child workflow {command.workflow_type}")
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
-    operation = ChildOperation(fiber, numbered, return_type)
+    operation = kind(fiber, numbered, return_type)
     if fiber.scope is not None:
         fiber.scope.add(operation)
     _wait_through_cancellation(fiber, operation.start, operation._request_cancel, reraise=True)

@@ -35,7 +35,6 @@ from hourglass._bridge.service import (
     TerminateWorkflow,
 )
 from hourglass._engine.options import Duration, optional_seconds
-from hourglass.client._given import given_message, given_workflow
 from hourglass.client._options import start_request
 from hourglass.client._session import Operation, Session, asking, nothing
 from hourglass.client._values import (
@@ -56,6 +55,7 @@ from hourglass.errors import (
     WorkflowContinuedAsNewError,
     WorkflowFailedError,
 )
+from hourglass.workflow._given import given_message, given_workflow
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import difflib
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypedDict
 
 from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
-from hourglass.client._given import Given, given_message
-from hourglass.converter import Converter, Payload, default_converter
+from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
+from hourglass.workflow._given import Given, given_message
 
 
 class StartOptions(TypedDict, total=False):
@@ -41,7 +40,7 @@ class StartOptions(TypedDict, total=False):
     """Run it again and again, at these times."""
     memo: Mapping[str, Any]
     """Notes that are kept with the workflow; not searchable."""
-    search_attributes: Mapping[str, Any]
+    search_attributes: SearchAttributes
     """Values by which it can be found; never encrypted."""
     static_summary: str
     """One line for whoever looks at it."""
@@ -88,14 +87,6 @@ def start_request(
         signal_arguments=signal_arguments,
         **durations,
     )
-
-
-def encode_search_attributes(attributes: Mapping[str, Any]) -> dict[str, Payload]:
-    """Search attributes as plain JSON, whatever the converter: the service must be able to read them."""
-    for name, value in attributes.items():
-        if isinstance(value, datetime) and value.tzinfo is None:
-            raise UsageError(f"search attribute {name} is a time without a time zone")
-    return {name: default_converter.encode(value) for name, value in attributes.items()}
 
 
 def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str, tuple[Payload, ...]]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourglass._bridge.service import Description, PendingActivity, WorkflowStatus, WorkflowSummary
-from hourglass.converter import Converter, Payload, default_converter
+from hourglass.converter import Converter, Payload, decode_search_attribute
 from hourglass.errors import PayloadError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -129,8 +129,10 @@ def _activity(pending: PendingActivity, converter: Converter) -> PendingActivity
 
 
 def _attribute(payload: Payload) -> Any:
-    kind = (payload.metadata or {}).get("type", b"")
-    return _decoded(payload, datetime if kind == b"Datetime" else Any, default_converter)
+    try:
+        return decode_search_attribute(payload)
+    except PayloadError:
+        return payload
 
 
 def _note(payload: Payload | None, converter: Converter) -> str | None:

@@ -22,6 +22,13 @@ from ._data import (
     TerminatedFailure,
     TimeoutFailure,
 )
+from ._search_attributes import (
+    SearchAttributeKey,
+    SearchAttributes,
+    SearchAttributeUpdate,
+    decode_search_attribute,
+    encode_search_attributes,
+)
 from ._signature import Signature
 
 __all__ = [
@@ -35,13 +42,18 @@ __all__ = [
     "FailureInfo",
     "Payload",
     "ResetFailure",
+    "SearchAttributeKey",
+    "SearchAttributeUpdate",
+    "SearchAttributes",
     "ServerFailure",
     "Signature",
     "TerminatedFailure",
     "TimeoutFailure",
     "decode_failure",
+    "decode_search_attribute",
     "default_converter",
     "encode_failure",
+    "encode_search_attributes",
     "map_failures",
     "map_payloads",
     "seal",

@@ -15,7 +15,7 @@ world is an activity.
 
 from __future__ import annotations
 
-from hourglass._engine.commands import ActivityCancellationType
+from hourglass._engine.commands import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.fibers import Task
 from hourglass._engine.messages import RawPayload
 from hourglass.errors import Cancelled
@@ -27,6 +27,12 @@ from hourglass.workflow._activities import (
 )
 from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
 from hourglass.workflow._channels import Channel
+from hourglass.workflow._children import (
+    ChildOptions,
+    ChildWorkflowHandle,
+    execute_child_workflow,
+    start_child_workflow,
+)
 from hourglass.workflow._continue import continue_as_new
 from hourglass.workflow._definitions import (
     Query,
@@ -41,6 +47,7 @@ from hourglass.workflow._definitions import (
     signal,
     update,
 )
+from hourglass.workflow._external import ExternalWorkflowHandle, get_external_workflow_handle
 from hourglass.workflow._facts import (
     Info,
     all_handlers_finished,
@@ -58,15 +65,29 @@ from hourglass.workflow._facts import (
     uuid4,
 )
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
+from hourglass.workflow._notes import (
+    get_current_details,
+    memo,
+    memo_value,
+    search_attributes,
+    set_current_details,
+    upsert_memo,
+    upsert_search_attributes,
+)
 from hourglass.workflow._tasks import as_completed, gather, map, sleep, spawn, wait, wait_condition, wait_for
 
 __all__ = [
     "ActivityCancellationType",
     "Cancelled",
     "Channel",
+    "ChildCancellationType",
+    "ChildOptions",
+    "ChildWorkflowHandle",
     "Event",
+    "ExternalWorkflowHandle",
     "Info",
     "Lock",
+    "ParentClosePolicy",
     "Query",
     "Queue",
     "RawPayload",
@@ -84,31 +105,41 @@ __all__ = [
     "defn",
     "deprecate_patch",
     "execute_activity",
+    "execute_child_workflow",
     "execute_local_activity",
     "gather",
+    "get_current_details",
+    "get_external_workflow_handle",
     "in_workflow",
     "info",
     "init",
     "is_replaying",
     "logger",
     "map",
+    "memo",
+    "memo_value",
     "now",
     "patched",
     "query",
     "random",
     "run",
     "scope",
+    "search_attributes",
+    "set_current_details",
     "shield",
     "signal",
     "sleep",
     "spawn",
     "start_activity",
+    "start_child_workflow",
     "start_local_activity",
     "time",
     "time_ns",
     "timeout",
     "unsafe",
     "update",
+    "upsert_memo",
+    "upsert_search_attributes",
     "uuid4",
     "wait",
     "wait_condition",

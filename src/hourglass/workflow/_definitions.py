@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import (
@@ -21,6 +21,7 @@ from hourglass._engine.definition import (
 from hourglass._engine.fibers import current_fiber
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, UsageError
+from hourglass.workflow._children import ChildOptions, ChildWorkflowHandle, check_options, start_defined
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -34,11 +35,12 @@ class Workflow(Generic[P, R]):
     """A workflow made from a plain function by `@workflow.defn`.
 
     Start it with `client.start_workflow(checkout, order, id="order-1")`; call the bare function, in a test of its logic
-    or at a prompt, as `checkout.fn(order)`.
+    or at a prompt, as `checkout.fn(order)`. Called inside another workflow it runs as a child of that.
     """
 
-    def __init__(self, definition: WorkflowDefinition) -> None:
+    def __init__(self, definition: WorkflowDefinition, options: ChildOptions | None = None) -> None:
         self.__hourglass_workflow__ = definition
+        self._options: ChildOptions = {} if options is None else options
         functools.update_wrapper(self, definition.run)
 
     @property
@@ -52,23 +54,38 @@ class Workflow(Generic[P, R]):
         return self.__hourglass_workflow__.run
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Called directly, a workflow does not run: it needs an engine that remembers what it did."""
-        _not_called_directly(self.name)
+        """Inside a workflow: run it as a child and wait for its result. Elsewhere it needs a client, and raises."""
+        return self.start(*args, **kwargs).result()
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildWorkflowHandle[R]:
+        """Start it as a child and wait until it has started, not until it has ended. In workflows only."""
+        return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
+
+    def options(self, **options: Unpack[ChildOptions]) -> Workflow[P, R]:
+        """The same workflow with options for the children that are started through it: `ship.options(id="s-1")(item)`."""
+        check_options(options, f"workflow {self.name}")
+        return Workflow(self.__hourglass_workflow__, cast(ChildOptions, {**self._options, **options}))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
 
 
-def _not_called_directly(name: str) -> NoReturn:
-    if current_run() is not None:
+def _start_child(
+    definition: WorkflowDefinition | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: ChildOptions,
+) -> ChildWorkflowHandle[Any]:
+    if definition is None:
+        raise UsageError("a @workflow.run method stands in no class that is decorated with @workflow.defn")
+    live = current_run()
+    name = definition.name
+    if live is None:
         raise UsageError(
-            f"workflow {name} was called inside a workflow: child workflows are not there yet; call {name}.fn(…) to run "
-            "its code as part of this workflow"
+            f"workflow {name} was called directly: start it with client.start_workflow({name}, …) or "
+            f"client.execute_workflow({name}, …), or call the bare function as {name}.fn(…)"
         )
-    raise UsageError(
-        f"workflow {name} was called directly: start it with client.start_workflow({name}, …) or "
-        f"client.execute_workflow({name}, …), or call the bare function as {name}.fn(…)"
-    )
+    return start_defined(live, name, definition.signature, args, kwargs, options)
 
 
 class _Decorate(Protocol):
@@ -107,11 +124,16 @@ def defn_of(fn: Any, name: str | None, failure_exceptions: tuple[type[BaseExcept
 
 
 class RunMethod(Generic[P, R]):
-    """The run method of a workflow class. `Cart.run` stands for the workflow: give it to `client.start_workflow`."""
+    """The run method of a workflow class. `Cart.run` stands for the workflow: give it to `client.start_workflow`, or call
+    it inside another workflow to run it as a child.
+    """
 
-    def __init__(self, fn: Callable[P, R], owner: type | None = None) -> None:
+    def __init__(
+        self, fn: Callable[P, R], owner: type | None = None, options: ChildOptions | None = None
+    ) -> None:
         self.__hourglass_run__ = fn
         self._owner = owner
+        self._options: ChildOptions = {} if options is None else options
         functools.update_wrapper(self, fn)
 
     @property
@@ -119,8 +141,20 @@ class RunMethod(Generic[P, R]):
         return None if self._owner is None else vars(self._owner).get("__hourglass_workflow__")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """`Cart.run(…)` on the class does not run the workflow."""
-        _not_called_directly(getattr(self._owner, "__name__", self.__hourglass_run__.__name__))
+        """`Cart.run(…)` on the class, inside a workflow: run it as a child. Elsewhere it needs a client, and raises."""
+        return self.start(*args, **kwargs).result()
+
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildWorkflowHandle[R]:
+        """Start it as a child and wait until it has started, not until it has ended. In workflows only."""
+        return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
+
+    def options(self, **options: Unpack[ChildOptions]) -> RunMethod[P, R]:
+        """The same workflow with options for the children that are started through it."""
+        check_options(
+            options, f"workflow {getattr(self._owner, '__name__', self.__hourglass_run__.__name__)}"
+        )
+        merged = cast(ChildOptions, {**self._options, **options})
+        return RunMethod(self.__hourglass_run__, self._owner, merged)
 
     @overload
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: None, owner: type[S]) -> RunMethod[Q, T]: ...

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hourglass import workflow
 
 from ._corpus import MINUTE, act, start, twin
@@ -11,8 +9,7 @@ from ._corpus import MINUTE, act, start, twin
 
 @twin("ChildAndSignal")
 def child_and_signal() -> str:
-    workflows: Any = workflow  # children are not part of the module yet
-    handle = workflows.start_child_workflow("Kid", "k", id=workflow.info().workflow_id + "-kid")
+    handle = workflow.start_child_workflow("Kid", "k", id=workflow.info().workflow_id + "-kid")
     side = start("echo", "side")
     signal = workflow.spawn(handle.signal, "say", "x")
     workflow.gather(side, signal, workflow.spawn(workflow.sleep, 0.01))

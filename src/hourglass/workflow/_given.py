@@ -1,4 +1,4 @@
-"""What callers may give for a workflow, a signal or a query, reduced to a name and a signature.
+"""What callers, in a workflow or outside, may give for a workflow or a message, reduced to a name and a signature.
 
 Workflows and messages come as decorated objects, as classes, as channels or as plain names. Names carry no
 types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of connections.
@@ -13,13 +13,14 @@ from typing import Any, Literal
 from hourglass._engine.definition import message_definition, workflow_definition
 from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, UsageError
-from hourglass.workflow import Channel
+from hourglass.workflow._channels import Channel
 
-MessageKind = Literal["signal", "query"]
+MessageKind = Literal["signal", "query", "update"]
 
 _EXAMPLES: dict[MessageKind, str] = {
     "signal": "a name, a Channel or a method decorated with @workflow.signal",
     "query": "a name or a method decorated with @workflow.query",
+    "update": "a name or a method decorated with @workflow.update",
 }
 
 
@@ -56,7 +57,7 @@ def given_workflow(workflow: object) -> Given:
 
 
 def given_message(kind: MessageKind, message: object) -> Given:
-    """The signal or query that a decorated method, a channel or a name means."""
+    """The signal, query or update that a decorated method, a channel or a name means."""
     if isinstance(message, str):
         return Given(f"{kind} {_named(message, kind)}", message)
     definition = message_definition(message)

@@ -1,0 +1,151 @@
+"""Search attributes: typed keys, and how their values travel.
+
+A service reads search attributes, so they are plain JSON whatever the converter of the program is, with their type
+beside them. `SearchAttributeKey.for_keyword("Region").value_set("eu")` is a change; `value_unset()` removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from hourglass.converter._converter import default_converter
+from hourglass.converter._data import Payload
+from hourglass.errors import UsageError
+
+T = TypeVar("T")
+
+_VALUES: dict[str, tuple[type, ...]] = {
+    "Text": (str,),
+    "Keyword": (str,),
+    "Int": (int,),
+    "Double": (float, int),
+    "Bool": (bool,),
+    "Datetime": (datetime,),
+    "KeywordList": (list, tuple),
+}
+
+
+@dataclass(frozen=True)
+class SearchAttributeKey(Generic[T]):
+    """The name of a search attribute and the type of its values. Made by the `for_…` functions."""
+
+    name: str
+    type: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError("a search attribute must have a name")
+        if self.type not in _VALUES:
+            raise UsageError(
+                f"search attribute {self.name}: there is no type {self.type!r}; there are {', '.join(_VALUES)}"
+            )
+
+    @staticmethod
+    def for_text(name: str) -> SearchAttributeKey[str]:
+        """A text, found by its words."""
+        return SearchAttributeKey(name, "Text")
+
+    @staticmethod
+    def for_keyword(name: str) -> SearchAttributeKey[str]:
+        """A text, found as a whole."""
+        return SearchAttributeKey(name, "Keyword")
+
+    @staticmethod
+    def for_int(name: str) -> SearchAttributeKey[int]:
+        """A whole number."""
+        return SearchAttributeKey(name, "Int")
+
+    @staticmethod
+    def for_float(name: str) -> SearchAttributeKey[float]:
+        """A number."""
+        return SearchAttributeKey(name, "Double")
+
+    @staticmethod
+    def for_bool(name: str) -> SearchAttributeKey[bool]:
+        """True or false."""
+        return SearchAttributeKey(name, "Bool")
+
+    @staticmethod
+    def for_datetime(name: str) -> SearchAttributeKey[datetime]:
+        """A time, with its time zone."""
+        return SearchAttributeKey(name, "Datetime")
+
+    @staticmethod
+    def for_keyword_list(name: str) -> SearchAttributeKey[Sequence[str]]:
+        """Several texts, each found as a whole."""
+        return SearchAttributeKey(name, "KeywordList")
+
+    def value_set(self, value: T) -> SearchAttributeUpdate:
+        """The change that gives it this value."""
+        _check_value(self.name, self.type, value)
+        return SearchAttributeUpdate(self.name, self.type, value)
+
+    def value_unset(self) -> SearchAttributeUpdate:
+        """The change that removes it."""
+        return SearchAttributeUpdate(self.name, self.type, None)
+
+
+@dataclass(frozen=True)
+class SearchAttributeUpdate:
+    """A value for a search attribute; None removes it."""
+
+    name: str
+    type: str
+    value: Any
+
+
+SearchAttributes: TypeAlias = Mapping[str, Any] | Iterable[SearchAttributeUpdate]
+"""What may be given for search attributes: changes made by typed keys, or values by name (the service knows their types)."""
+
+
+def encode_search_attributes(given: SearchAttributes) -> dict[str, Payload]:
+    """Search attributes as they travel. Raises `UsageError` for what cannot be one."""
+    if isinstance(given, Mapping):
+        updates = [SearchAttributeUpdate(name, "", _untyped(name, value)) for name, value in given.items()]
+    else:
+        updates = list(given)
+    encoded: dict[str, Payload] = {}
+    for update in updates:
+        if not isinstance(update, SearchAttributeUpdate):
+            raise UsageError(
+                "search attributes are given by name, or as a list of key.value_set(…), not as "
+                f"{type(update).__name__}"
+            )
+        encoded[update.name] = _encode(update)
+    return encoded
+
+
+def decode_search_attribute(payload: Payload) -> Any:
+    """The value of a search attribute."""
+    kind = (payload.metadata or {}).get("type", b"")
+    return default_converter.decode(payload, datetime if kind == b"Datetime" else Any)
+
+
+def _encode(update: SearchAttributeUpdate) -> Payload:
+    plain = default_converter.encode(update.value)
+    if not update.type:
+        return plain
+    return Payload(plain.data, plain.encoding, {"type": update.type.encode()})
+
+
+def _untyped(name: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, (str, int, float, datetime, list, tuple)):
+        raise UsageError(f"search attribute {name} cannot be of type {type(value).__name__}")
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise UsageError(f"search attribute {name} is a time without a time zone")
+    return value
+
+
+def _check_value(name: str, kind: str, value: Any) -> None:
+    right = isinstance(value, _VALUES[kind]) and (kind == "Bool" or not isinstance(value, bool))
+    if kind == "KeywordList":
+        right = right and all(isinstance(each, str) for each in value)
+    if not right:
+        raise UsageError(
+            f"search attribute {name} is of type {kind} and cannot hold a {type(value).__name__}"
+        )
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise UsageError(f"search attribute {name} is a time without a time zone")

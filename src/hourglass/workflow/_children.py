@@ -1,0 +1,208 @@
+"""Child workflows: started by calling a workflow inside a workflow, by `.start`, or by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+
+from hourglass._engine.commands import (
+    ChildCancellationType,
+    IdReusePolicy,
+    ParentClosePolicy,
+    SignalExternalWorkflow,
+    StartChildWorkflow,
+)
+from hourglass._engine.context import LiveRun
+from hourglass._engine.fibers import require_fiber
+from hourglass._engine.operations import ChildOperation, signal_external, start_child
+from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
+from hourglass.errors import UsageError
+from hourglass.workflow._channels import Channel
+from hourglass.workflow._facts import uuid4
+from hourglass.workflow._given import given_message, given_workflow
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class ChildOptions(TypedDict, total=False):
+    """How a child workflow is started. All are optional. A duration is a `timedelta` or seconds."""
+
+    id: str
+    """The child's workflow id; a fresh one, the same on every execution, by default."""
+    task_queue: str
+    """The queue whose workers run it; the parent's by default."""
+    execution_timeout: Duration | None
+    """The longest time for all its runs together."""
+    run_timeout: Duration | None
+    """The longest time for one run."""
+    task_timeout: Duration | None
+    """How long a worker may take for one workflow task."""
+    parent_close_policy: ParentClosePolicy
+    """What happens to the child when its parent closes: by default it is terminated."""
+    cancellation_type: ChildCancellationType
+    """What a parent that cancels the child waits for: by default until the child has ended."""
+    id_reuse_policy: IdReusePolicy
+    """Whether the id of a closed workflow may be used again."""
+    retry_policy: RetryPolicy | None
+    """Whether and how a child that failed is run again."""
+    cron_schedule: str
+    """Run it again and again, at these times."""
+    memo: Mapping[str, Any]
+    """Notes that are kept with the child; not searchable."""
+    search_attributes: SearchAttributes
+    """Values by which it can be found; never encrypted."""
+    static_summary: str
+    """One line for whoever looks at it."""
+    static_details: str
+    """More lines."""
+    priority_key: int
+    """Its priority on the queue: lower is sooner, 0 is the default."""
+
+
+_KNOWN = tuple(ChildOptions.__annotations__)
+
+
+class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
+    """A child workflow that has started: a task whose result is the child's, and which can be signalled."""
+
+    __slots__ = ()
+
+    @property
+    def first_execution_run_id(self) -> str:
+        """The run id with which the child started."""
+        return self.first_run_id
+
+    @overload
+    def signal(self, signal: str, /, *args: Any) -> None: ...
+    @overload
+    def signal(self, signal: Channel[T], value: T, /) -> None: ...
+    @overload
+    def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
+    def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
+        """Send the child a signal and wait until it is delivered."""
+        given = given_message("signal", signal)
+        signal_external(
+            SignalExternalWorkflow(
+                seq=0,
+                workflow_id=self.id,
+                signal_name=given.name,
+                is_child=True,
+                arguments=given.encode(self.run.converter, args),
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"<child workflow {self.command.workflow_type} {self.id}>"
+
+
+@overload
+def start_child_workflow(
+    workflow: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ChildOptions]
+) -> ChildWorkflowHandle[Any]: ...
+@overload
+def start_child_workflow(
+    workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+) -> ChildWorkflowHandle[R]: ...
+def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
+    """Start a child workflow, given as its decorated object or its name, and wait until it has started.
+
+    Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
+    """
+    fiber = require_fiber("starting a child workflow")
+    given = given_workflow(workflow)
+    return _start(
+        fiber.run,
+        given.name,
+        given.encode(fiber.run.converter, args),
+        given.return_type if result_type is None else result_type,
+        options,
+    )
+
+
+@overload
+def execute_child_workflow(
+    workflow: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ChildOptions]
+) -> Any: ...
+@overload
+def execute_child_workflow(
+    workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
+) -> R: ...
+def execute_child_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
+    return start_child_workflow(workflow, *args, **options).result()
+
+
+def start_defined(
+    run: LiveRun,
+    name: str,
+    signature: Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> ChildWorkflowHandle[Any]:
+    """Start a decorated workflow as a child, its arguments bound by its signature."""
+    payloads = tuple(signature.encode(run.converter, args, dict(kwargs)))
+    return _start(run, name, payloads, signature.return_type, options)
+
+
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Refuse what is no option of a child."""
+    for name in options:
+        if name not in _KNOWN:
+            near = difflib.get_close_matches(name, _KNOWN, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KNOWN)}"
+            raise UsageError(f"{where} as a child has no option {name!r}{hint}")
+
+
+def _start(
+    run: LiveRun,
+    workflow_type: str,
+    arguments: tuple[Payload, ...],
+    return_type: Any,
+    options: Mapping[str, Any],
+) -> ChildWorkflowHandle[Any]:
+    check_options(options, f"workflow {workflow_type}")
+    converter = run.converter
+    policy = options.get("retry_policy")
+    command = StartChildWorkflow(
+        seq=0,
+        workflow_id=_id(options),
+        workflow_type=workflow_type,
+        arguments=arguments,
+        task_queue=options.get("task_queue", ""),
+        execution_timeout=optional_seconds(options.get("execution_timeout"), "execution_timeout"),
+        run_timeout=optional_seconds(options.get("run_timeout"), "run_timeout"),
+        task_timeout=optional_seconds(options.get("task_timeout"), "task_timeout"),
+        parent_close_policy=ParentClosePolicy(
+            options.get("parent_close_policy", ParentClosePolicy.TERMINATE)
+        ),
+        id_reuse_policy=IdReusePolicy(options.get("id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE)),
+        retry_policy=None if policy is None else policy.rule(),
+        cron_schedule=options.get("cron_schedule", ""),
+        cancellation_type=ChildCancellationType(
+            options.get("cancellation_type", ChildCancellationType.WAIT_CANCELLATION_COMPLETED)
+        ),
+        memo={key: converter.encode(value) for key, value in options.get("memo", {}).items()},
+        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
+        summary=_note(run, options.get("static_summary")),
+        details=_note(run, options.get("static_details")),
+        priority_key=options.get("priority_key", 0),
+    )
+    return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
+
+
+def _note(run: LiveRun, text: str | None) -> Payload | None:
+    return None if text is None else run.converter.encode(text)
+
+
+def _id(options: Mapping[str, Any]) -> str:
+    if "id" not in options:
+        return str(uuid4())
+    name = options["id"]
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError("the id of a child workflow must be a text that is not empty")
+    return name
