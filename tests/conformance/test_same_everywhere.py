@@ -24,6 +24,7 @@ from . import (  # noqa: F401
     messages,
     notes,
     steps,
+    updates,
     values,
 )
 from .scenario import SCENARIOS, Scenario

@@ -23,16 +23,17 @@ def start(request: sv.StartWorkflow, scope: Scope) -> Call:
     message: Any
     if not request.signal_name:
         message = ws.StartWorkflowExecutionRequest()
-        _put_start(message, request, scope)
+        put_start(message, request, scope)
         return Call("start_workflow_execution", message, _started)
     message = ws.SignalWithStartWorkflowExecutionRequest()
-    _put_start(message, request, scope)
+    put_start(message, request, scope)
     message.signal_name = request.signal_name
     put_payloads(message.signal_input.payloads, request.signal_arguments)
     return Call("signal_with_start_workflow_execution", message, _signalled)
 
 
-def _put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
+def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
+    """Write a start into a message that begins a workflow."""
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
     message.workflow_type.name = request.workflow_type

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from temporalio.api.common.v1 import GrpcStatus
-from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure, WorkflowExecutionAlreadyStartedFailure
+from temporalio.api.errordetails.v1 import (
+    MultiOperationExecutionFailure,
+    NamespaceNotFoundFailure,
+    WorkflowExecutionAlreadyStartedFailure,
+)
 
 from hourglass._bridge import service as sv
+from hourglass._bridge.service_changes import UpdateWithStart
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -58,6 +63,16 @@ class Refusal:
         found = kind()
         return found if status.details and status.details[0].Unpack(found) else None
 
+    def of_parts(self) -> list[Refusal]:
+        """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
+        whole = self.detail(MultiOperationExecutionFailure)
+        statuses = [] if whole is None else whole.statuses
+        return [
+            Refusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
+            for part in statuses
+            if part.code and STATUS[part.code] != "ABORTED"
+        ]
+
 
 def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
     """The server does not have this namespace."""
@@ -71,6 +86,11 @@ def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
 
 def error_for(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
     """The error to raise for a refused request."""
+    if isinstance(request, UpdateWithStart):
+        parts = refusal.of_parts()
+        at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
+        part = request.start if at_start else request.update
+        return error_for(parts[0] if parts else refusal, part, namespace, target)
     match refusal.status:
         case "NOT_FOUND":
             return _not_found(refusal, request, namespace, target)

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hourglass._bridge import service as sv
+from hourglass._bridge import service_changes as ch
+from hourglass._bridge import service_watch as sw
 from hourglass._temporal import (
     calls_activities,
+    calls_changes,
     calls_histories,
     calls_views,
+    calls_watch,
     calls_workflows,
     core,
     refusals,
@@ -30,12 +34,20 @@ PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
     sv.GetHistory: calls_histories.history,
     sv.CompleteActivity: calls_activities.complete,
     sv.HeartbeatActivity: calls_activities.heartbeat,
+    ch.UpdateWorkflow: calls_changes.update,
+    ch.PollUpdate: calls_changes.poll_update,
+    ch.UpdateWithStart: calls_changes.update_with_start,
+    ch.ResetWorkflow: calls_changes.reset,
 }
+
+
+# What an engine may have no answer to.
+OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {sw.LastSeen: calls_watch.last_seen}
 
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
-    plan = PLANS.get(type(request))
+    plan = PLANS.get(type(request)) or OPTIONAL.get(type(request))
     if plan is None:
         raise InternalError(f"Temporal has no answer to {type(request).__name__}")
     call = plan(request, scope)

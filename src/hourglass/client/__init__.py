@@ -1,24 +1,31 @@
 """Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
-The map: `_blocking` and `_async` are the two faces, with equal names; `_operations` and `_activities` hold
-every operation, once; `_session` runs them over a `_link`; `_given`, `_options` and `_values` turn what the
-caller says and gets into data; `_waiting` waits for results; `_codec_edge` seals what leaves.
+The map: `_blocking…` and `_async…` are the two faces, with equal names; `_operations`, `_updates`, `_reset`,
+`_with_start` and `_activities` hold every operation, once; `_session` runs them over a `_link`; `_options` and
+`_values` turn what the caller says and gets into data; `_waiting` waits for results; `_codec_edge` seals what leaves.
 """
 
 from __future__ import annotations
 
 from hourglass._bridge.service import IdConflictPolicy, WorkflowStatus
+from hourglass._bridge.service_changes import UpdateStage
 from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.commands import IdReusePolicy
-from hourglass.client._async import AsyncActivityHandle, AsyncClient, AsyncWorkflowHandle
-from hourglass.client._blocking import ActivityHandle, Client, WorkflowHandle
-from hourglass.client._options import StartOptions
+from hourglass.client._async import AsyncClient
+from hourglass.client._async_handles import AsyncActivityHandle, AsyncUpdateHandle, AsyncWorkflowHandle
+from hourglass.client._async_with_start import AsyncWithStart
+from hourglass.client._blocking import Client
+from hourglass.client._blocking_handles import ActivityHandle, UpdateHandle, WorkflowHandle
+from hourglass.client._blocking_with_start import WithStart
+from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._values import PendingActivityInfo, WorkflowDescription, WorkflowExecution
 
 __all__ = [
     "ActivityHandle",
     "AsyncActivityHandle",
     "AsyncClient",
+    "AsyncUpdateHandle",
+    "AsyncWithStart",
     "AsyncWorkflowHandle",
     "Client",
     "IdConflictPolicy",
@@ -26,6 +33,10 @@ __all__ = [
     "PendingActivityInfo",
     "StartOptions",
     "TLSConfig",
+    "UpdateHandle",
+    "UpdateOptions",
+    "UpdateStage",
+    "WithStart",
     "WorkflowDescription",
     "WorkflowExecution",
     "WorkflowHandle",

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
 from hourglass.client import _activities, _operations
-from hourglass.client._faces import ActivityHandleFacts, ClientFacts, HandleFacts
+from hourglass.client._blocking_handles import ActivityHandle, WorkflowHandle
+from hourglass.client._blocking_with_start import WithStart
+from hourglass.client._faces import ClientFacts
 from hourglass.client._options import StartOptions
 from hourglass.client._session import Session, open_link
-from hourglass.client._values import WorkflowDescription, WorkflowExecution
+from hourglass.client._values import WorkflowExecution
 from hourglass.converter import Codec, Converter, default_converter
-from hourglass.workflow import Channel
-
-if TYPE_CHECKING:  # stands above us: loaded only where a history is asked for
-    from hourglass.replay import History
 
 R = TypeVar("R")
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 # mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
@@ -98,6 +95,21 @@ class Client(ClientFacts):
         return self.start_workflow(workflow, *args, **options).result()
 
     @overload
+    def with_start(
+        self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
+    ) -> WithStart[Any]: ...
+    @overload
+    def with_start(
+        self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
+    ) -> WithStart[R]: ...
+    def with_start(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
+        """A workflow that the next call starts, unless it runs already: `with_start(cart, id="c-1").signal(add, item)`.
+
+        Starting and sending are one step: either both happen or neither.
+        """
+        return WithStart(self._session, workflow, args, options, result_type)
+
+    @overload
     def get_workflow_handle(
         self, id: str, *, run_id: str | None = None, workflow: Callable[..., R]
     ) -> WorkflowHandle[R]: ...
@@ -140,81 +152,3 @@ class Client(ClientFacts):
         """A handle to an activity that is completed from outside, by its token or by ids."""
         reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
         return ActivityHandle(self._session, reference)
-
-
-class WorkflowHandle(HandleFacts[R], Generic[R]):
-    """A workflow, from outside."""
-
-    def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
-        """Wait for the result, along successive runs unless `follow_runs` is False.
-
-        Raises `WorkflowFailedError` if it did not complete, and `TimeoutError` if it is not done in time: it
-        then goes on, and may be asked again.
-        """
-        operation = _operations.result(self._session, self._reference, timeout, follow_runs)
-        value: R = self._session.run(operation)
-        return value
-
-    @overload
-    def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
-    @overload
-    def signal(self, signal: Channel[T], value: T, /, *, rpc_timeout: Duration | None = None) -> None: ...
-    @overload
-    def signal(
-        self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
-    ) -> None: ...
-    def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:  # type: ignore[misc]
-        """Send a signal, given as its name, a channel or a decorated method."""
-        self._session.run(_operations.signal(self._session, self._reference, signal, args, rpc_timeout))
-
-    @overload
-    def query(
-        self, query: str, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
-    ) -> Any: ...
-    @overload
-    def query(self, query: Callable[[*Ts], T], /, *args: *Ts, rpc_timeout: Duration | None = None) -> T: ...
-    def query(  # type: ignore[misc]
-        self, query: Any, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
-    ) -> Any:
-        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`."""
-        return self._session.run(
-            _operations.query(self._session, self._reference, query, args, result_type, rpc_timeout)
-        )
-
-    def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
-        """Ask the workflow to cancel. It may take its time, or refuse."""
-        self._session.run(_operations.cancel(self._session, self._reference, reason, rpc_timeout))
-
-    def terminate(self, reason: str = "", *details: Any, rpc_timeout: Duration | None = None) -> None:
-        """End the workflow now. Its code is not asked and cannot clean up."""
-        operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
-        self._session.run(operation)
-
-    def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
-        """Look at the workflow: its status, times, memo and what it waits for."""
-        return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
-
-    def history(self) -> History:
-        """Its history. Payloads stay as they travel: a codec is not applied."""
-        history: History = self._session.run(_operations.history(self._reference))
-        return history
-
-
-class ActivityHandle(ActivityHandleFacts):
-    """An activity that is completed from outside."""
-
-    def complete(self, result: Any = None) -> None:
-        """The activity returned `result`."""
-        self._session.run(_activities.complete(self._session, self._reference, result))
-
-    def fail(self, error: BaseException) -> None:
-        """The activity failed with `error`; it is retried as its policy says."""
-        self._session.run(_activities.fail(self._session, self._reference, error))
-
-    def cancel(self, *details: Any) -> None:
-        """The activity ended because its cancellation was requested."""
-        self._session.run(_activities.report_cancelled(self._session, self._reference, details))
-
-    def heartbeat(self, *details: Any) -> bool:
-        """The activity lives. True means that it is asked to stop."""
-        return self._session.run(_activities.heartbeat(self._session, self._reference, details))

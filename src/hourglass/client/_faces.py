@@ -9,6 +9,7 @@ from hourglass._runtime.portal import Portal
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
 from hourglass.client._session import Session
+from hourglass.client._updates import UpdateReference
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 
@@ -112,3 +113,29 @@ class ActivityHandleFacts:
         reference = self._reference
         name = "by token" if reference.token else f"{reference.activity_id} of {reference.workflow_id}"
         return f"<{type(self).__name__} {name}>"
+
+
+class UpdateHandleFacts:
+    """An update handle's facts."""
+
+    def __init__(self, session: Session, reference: UpdateReference) -> None:
+        self._session = session
+        self._reference = reference
+
+    @property
+    def id(self) -> str:
+        """The update's id."""
+        return self._reference.update_id
+
+    @property
+    def workflow_id(self) -> str:
+        """The id of the workflow that it was asked of."""
+        return self._reference.workflow_id
+
+    @property
+    def workflow_run_id(self) -> str | None:
+        """The run that it was asked of, where that is known."""
+        return self._reference.run_id or None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.workflow_id}>"

@@ -2,8 +2,8 @@
 
 Servers that load an application and then fork (gunicorn with preload) make their clients before they have
 children. In a child the parent's connection must not be used, nor freed; the link forgets it there and
-opens its own when it is first needed. An engine in memory has no other way in: its link is dead in a child,
-and says so.
+opens its own when it is first needed. To a file a child is a client, even if its parent owns it. An engine
+in memory has no other way in: its link is dead in a child, and says so.
 """
 
 from __future__ import annotations

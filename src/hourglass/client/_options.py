@@ -56,6 +56,15 @@ class StartOptions(TypedDict, total=False):
     """How long to wait for the service's answer."""
 
 
+class UpdateOptions(TypedDict, total=False):
+    """How an update is asked for. All are optional."""
+
+    id: str
+    """The update's id: the same id again is the same update; a fresh UUID by default."""
+    rpc_timeout: Duration | None
+    """How long to wait for the service's answer."""
+
+
 _DURATIONS = ("execution_timeout", "run_timeout", "task_timeout", "start_delay", "rpc_timeout")
 _KNOWN = tuple(StartOptions.__annotations__)
 

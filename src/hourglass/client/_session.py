@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -62,6 +63,10 @@ class Session:
         """Run an operation and await it, on any event loop."""
         return operation.parse(await self.link.portal.acall(operation.ask(self)))
 
+    def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """A time limit for what is awaited inside: real seconds, but for a session of another time."""
+        return asyncio.timeout(seconds)
+
     async def call(self, request: Request[A]) -> A:
         """Ask the service, on the control loop, through the codec if there is one."""
         connection = await self.link.opened()
@@ -78,4 +83,4 @@ async def open_link(portal: Portal, target: Target, identity: str | None, timeou
     async def open_one() -> Connection:
         return await open_connection(target, identity or default_identity(), timeout)
 
-    return Link(portal, await open_one(), open_one if target.kind == "temporal" else None)
+    return Link(portal, await open_one(), None if target.kind == "memory" else open_one)

@@ -47,7 +47,7 @@ async def wait_for_close(
 ) -> Closed:
     """Wait until a run, or with `follow` the last of its successors, closes."""
     try:
-        async with asyncio.timeout(timeout):
+        async with session.within(timeout):
             return await _watch(session, workflow_id, run_id, follow)
     except TimeoutError as error:
         if isinstance(error, ServiceError) or timeout is None:

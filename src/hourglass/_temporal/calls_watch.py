@@ -1,0 +1,29 @@
+"""Calls that a watchdog makes: whom the server has seen polling. Pure."""
+
+from __future__ import annotations
+
+import temporalio.api.enums.v1 as enums
+import temporalio.api.workflowservice.v1 as ws
+
+from hourglass._bridge import service_watch as sw
+from hourglass._temporal.calls import Call, Scope
+
+
+def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
+    """Look for one identity among a queue's pollers."""
+    message = ws.DescribeTaskQueueRequest(
+        namespace=scope.namespace,
+        task_queue_type=(
+            enums.TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+            if request.activities
+            else enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        ),
+    )
+    message.task_queue.name = request.task_queue
+
+    def read(data: bytes) -> sw.Sighting:
+        answer = ws.DescribeTaskQueueResponse.FromString(data)
+        ours = [each for each in answer.pollers if each.identity == request.polled_by]
+        return sw.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
+
+    return Call("describe_task_queue", message, read)

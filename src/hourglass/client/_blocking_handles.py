@@ -1,0 +1,187 @@
+"""Handles of the blocking face: a workflow, an update, an activity, from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+
+from hourglass._bridge.service_changes import UpdateStage
+from hourglass._engine.options import Duration
+from hourglass.client import _activities, _operations, _reset, _updates
+from hourglass.client._faces import ActivityHandleFacts, HandleFacts, UpdateHandleFacts
+from hourglass.client._options import UpdateOptions
+from hourglass.client._values import WorkflowDescription
+from hourglass.workflow import Channel
+
+if TYPE_CHECKING:  # stands above us: loaded only where a history is asked for
+    from hourglass.replay import History
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
+
+
+class WorkflowHandle(HandleFacts[R], Generic[R]):
+    """A workflow, from outside."""
+
+    def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
+        """Wait for the result, along successive runs unless `follow_runs` is False.
+
+        Raises `WorkflowFailedError` if it did not complete, and `TimeoutError` if it is not done in time: it
+        then goes on, and may be asked again.
+        """
+        operation = _operations.result(self._session, self._reference, timeout, follow_runs)
+        value: R = self._session.run(operation)
+        return value
+
+    @overload
+    def signal(self, signal: str, /, *args: Any, rpc_timeout: Duration | None = None) -> None: ...
+    @overload
+    def signal(self, signal: Channel[T], value: T, /, *, rpc_timeout: Duration | None = None) -> None: ...
+    @overload
+    def signal(
+        self, signal: Callable[[*Ts], None], /, *args: *Ts, rpc_timeout: Duration | None = None
+    ) -> None: ...
+    def signal(self, signal: Any, /, *args: Any, rpc_timeout: Duration | None = None) -> None:  # type: ignore[misc]
+        """Send a signal, given as its name, a channel or a decorated method."""
+        self._session.run(_operations.signal(self._session, self._reference, signal, args, rpc_timeout))
+
+    @overload
+    def query(
+        self, query: str, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+    ) -> Any: ...
+    @overload
+    def query(self, query: Callable[[*Ts], T], /, *args: *Ts, rpc_timeout: Duration | None = None) -> T: ...
+    def query(  # type: ignore[misc]
+        self, query: Any, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+    ) -> Any:
+        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`."""
+        return self._session.run(
+            _operations.query(self._session, self._reference, query, args, result_type, rpc_timeout)
+        )
+
+    @overload
+    def execute_update(
+        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
+    ) -> Any: ...
+    @overload
+    def execute_update(
+        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+        """Ask for an update, given as its name or a decorated method, and wait for its result.
+
+        Raises `UpdateFailedError` if it was refused or its handler failed.
+        """
+        reference = self._session.run(
+            _updates.start(self._session, self._reference, update, args, options, UpdateStage.COMPLETED)
+        )
+        return UpdateHandle[Any](self._session, reference).result()
+
+    @overload
+    def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: Any = None,
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[Any]: ...
+    @overload
+    def start_update(
+        self,
+        update: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[T]: ...
+    def start_update(  # type: ignore[misc]
+        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
+    ) -> Any:
+        """Ask for an update and wait until it has come to a stage: by default until it is accepted.
+
+        One that is refused raises `UpdateFailedError` here, or from the handle's `result`.
+        """
+        reference = self._session.run(
+            _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
+        )
+        return UpdateHandle[Any](self._session, reference)
+
+    def get_update_handle(
+        self, id: str, *, update: object = None, result_type: Any = None
+    ) -> UpdateHandle[Any]:
+        """A handle to an update that was asked for before; asks nobody if it exists."""
+        reference = _updates.refer_update(self._reference, id, update, result_type)
+        return UpdateHandle(self._session, reference)
+
+    def cancel(self, reason: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Ask the workflow to cancel. It may take its time, or refuse."""
+        self._session.run(_operations.cancel(self._session, self._reference, reason, rpc_timeout))
+
+    def terminate(self, reason: str = "", *details: Any, rpc_timeout: Duration | None = None) -> None:
+        """End the workflow now. Its code is not asked and cannot clean up."""
+        operation = _operations.terminate(self._session, self._reference, reason, details, rpc_timeout)
+        self._session.run(operation)
+
+    def reset(
+        self,
+        *,
+        event_id: int | None = None,
+        before: object = None,
+        reason: str = "",
+        reapply_signals: bool = True,
+        reapply_updates: bool = True,
+        rpc_timeout: Duration | None = None,
+    ) -> WorkflowHandle[R]:
+        """End the run and begin it anew from a point of its history; gives a handle to the new run.
+
+        `before` names a step to do again: an activity or child workflow, its name or its id. `event_id` is the end
+        of a workflow task in the history. With neither, the last workflow task is done again. What arrived since is
+        sent to the new run too, unless it is excluded.
+        """
+        operation = _reset.reset(
+            self._reference, event_id, before, reason, reapply_signals, reapply_updates, rpc_timeout
+        )
+        return WorkflowHandle(self._session, self._session.run(operation))
+
+    def describe(self, *, rpc_timeout: Duration | None = None) -> WorkflowDescription:
+        """Look at the workflow: its status, times, memo and what it waits for."""
+        return self._session.run(_operations.describe(self._session, self._reference, rpc_timeout))
+
+    def history(self) -> History:
+        """Its history. Payloads stay as they travel: a codec is not applied."""
+        history: History = self._session.run(_operations.history(self._reference))
+        return history
+
+
+class ActivityHandle(ActivityHandleFacts):
+    """An activity that is completed from outside."""
+
+    def complete(self, result: Any = None) -> None:
+        """The activity returned `result`."""
+        self._session.run(_activities.complete(self._session, self._reference, result))
+
+    def fail(self, error: BaseException) -> None:
+        """The activity failed with `error`; it is retried as its policy says."""
+        self._session.run(_activities.fail(self._session, self._reference, error))
+
+    def cancel(self, *details: Any) -> None:
+        """The activity ended because its cancellation was requested."""
+        self._session.run(_activities.report_cancelled(self._session, self._reference, details))
+
+    def heartbeat(self, *details: Any) -> bool:
+        """The activity lives. True means that it is asked to stop."""
+        return self._session.run(_activities.heartbeat(self._session, self._reference, details))
+
+
+class UpdateHandle(UpdateHandleFacts, Generic[R]):
+    """An update that was asked for."""
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the result. Raises `UpdateFailedError` if it was refused or its handler failed."""
+        value: R = self._session.run(_updates.result(self._session, self._reference, timeout))
+        return value

@@ -1,0 +1,168 @@
+"""Operations on updates: ask for one, wait for it, read what came of it. Nothing here waits itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hourglass._bridge.service import StartWorkflow
+from hourglass._bridge.service_changes import (
+    PollUpdate,
+    UpdateStage,
+    UpdateStarted,
+    UpdateState,
+    UpdateWithStart,
+    UpdateWorkflow,
+)
+from hourglass._engine.options import Duration, optional_seconds
+from hourglass.client._operations import Reference
+from hourglass.client._session import Operation, Session
+from hourglass.converter import Converter
+from hourglass.errors import UpdateFailedError, UsageError
+from hourglass.workflow._given import given_message
+
+
+@dataclass(frozen=True)
+class UpdateReference:
+    """Which update a handle means, and what is known of it already."""
+
+    workflow_id: str
+    run_id: str
+    update_id: str
+    return_type: Any = Any
+    known: UpdateState | None = None
+
+
+def build(
+    session: Session,
+    reference: Reference,
+    message: object,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    stage: UpdateStage,
+) -> tuple[UpdateWorkflow, Any]:
+    """The request of an update, and the type of its result."""
+    given = given_message("update", message)
+    update_id = options.get("id") or str(uuid.uuid4())
+    if not isinstance(update_id, str):
+        raise UsageError("the id of an update is a text")
+    request = UpdateWorkflow(
+        workflow_id=reference.workflow_id,
+        run_id=reference.addressed_run,
+        first_execution_run_id=reference.first_execution_run_id,
+        update_id=update_id,
+        update_name=given.name,
+        arguments=given.encode(session.converter, arguments),
+        identity=session.identity,
+        wait_stage=stage,
+        rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+    )
+    result_type = options.get("result_type")
+    return request, given.return_type if result_type is None else result_type
+
+
+def start(
+    session: Session,
+    reference: Reference,
+    message: object,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    stage: UpdateStage,
+) -> Operation[UpdateReference]:
+    """Ask for an update and wait until it has come to a stage; gives what its handle refers to."""
+    request, return_type = build(session, reference, message, arguments, options, stage)
+
+    async def ask(session: Session) -> UpdateState:
+        return await _to_stage(session, await session.call(request), stage)
+
+    return Operation(ask, lambda state: _referred(state, return_type))
+
+
+def start_with_start(
+    session: Session, first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
+) -> Operation[tuple[UpdateStarted, UpdateReference]]:
+    """Start a workflow, or use the one that runs, and ask it for an update."""
+    request = UpdateWithStart(start=first, update=update, rpc_timeout=update.rpc_timeout)
+
+    async def ask(session: Session) -> UpdateStarted:
+        answer = await session.call(request)
+        state = replace_run(answer.update, answer.start.run_id)
+        return UpdateStarted(answer.start, await _to_stage(session, state, stage))
+
+    return Operation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
+
+
+def result(session: Session, reference: UpdateReference, timeout: Duration | None) -> Operation[Any]:
+    """Wait for an update's result."""
+    limit = optional_seconds(timeout, "timeout")
+
+    async def ask(session: Session) -> UpdateState:
+        known = reference.known
+        if known is not None and known.stage is UpdateStage.COMPLETED:
+            return known
+        state = UpdateState(
+            update_id=reference.update_id, workflow_id=reference.workflow_id, run_id=reference.run_id
+        )
+        try:
+            async with session.within(limit):
+                return await _to_stage(session, state, UpdateStage.COMPLETED)
+        except TimeoutError:
+            raise TimeoutError(
+                f"update {reference.update_id!r} of workflow {reference.workflow_id!r} is not done after {limit:g} s"
+            ) from None
+
+    return Operation(ask, lambda state: outcome(state, reference.return_type, session.converter))
+
+
+def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
+    """The result of an update that is done. Raises `UpdateFailedError`."""
+    if state.failure is not None:
+        cause = converter.from_failure(state.failure)
+        raise UpdateFailedError(
+            f"update {state.update_id!r} of workflow {state.workflow_id!r} failed: {cause}"
+        ) from cause
+    return None if state.result is None else converter.decode(state.result, return_type)
+
+
+def replace_run(state: UpdateState, run_id: str) -> UpdateState:
+    """The state with the run that it belongs to, where the service did not say."""
+    if state.run_id:
+        return state
+    return UpdateState(
+        update_id=state.update_id,
+        workflow_id=state.workflow_id,
+        run_id=run_id,
+        stage=state.stage,
+        result=state.result,
+        failure=state.failure,
+    )
+
+
+async def _to_stage(session: Session, state: UpdateState, stage: UpdateStage) -> UpdateState:
+    """Ask again until the update has come so far: the service ends its long polls."""
+    while state.stage < stage:
+        answer = await session.call(
+            PollUpdate(
+                workflow_id=state.workflow_id,
+                run_id=state.run_id,
+                update_id=state.update_id,
+                identity=session.identity,
+                wait_stage=stage,
+            )
+        )
+        state = replace_run(answer, state.run_id)
+    return state
+
+
+def _referred(state: UpdateState, return_type: Any) -> UpdateReference:
+    return UpdateReference(state.workflow_id, state.run_id, state.update_id, return_type, state)
+
+
+def refer_update(reference: Reference, update_id: str, message: object, result_type: Any) -> UpdateReference:
+    """What a handle to an update that was asked for before refers to."""
+    return_type = Any if result_type is None else result_type
+    if message is not None:
+        return_type = given_message("update", message).return_type
+    return UpdateReference(reference.workflow_id, reference.run_id, update_id, return_type)
