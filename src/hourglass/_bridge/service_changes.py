@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -89,3 +90,6 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     identity: str = ""
     reapply_signals: bool = True
     reapply_updates: bool = True
+
+
+CHANGES: tuple[type[Request[Any]], ...] = (UpdateWorkflow, PollUpdate, UpdateWithStart, ResetWorkflow)

@@ -104,7 +104,7 @@ SearchAttributes: TypeAlias = Mapping[str, Any] | Iterable[SearchAttributeUpdate
 def encode_search_attributes(given: SearchAttributes) -> dict[str, Payload]:
     """Search attributes as they travel. Raises `UsageError` for what cannot be one."""
     if isinstance(given, Mapping):
-        updates = [SearchAttributeUpdate(name, "", _untyped(name, value)) for name, value in given.items()]
+        updates = [SearchAttributeUpdate(name, _type_of(name, value), value) for name, value in given.items()]
     else:
         updates = list(given)
     encoded: dict[str, Payload] = {}
@@ -131,12 +131,14 @@ def _encode(update: SearchAttributeUpdate) -> Payload:
     return Payload(plain.data, plain.encoding, {"type": update.type.encode()})
 
 
-def _untyped(name: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, (str, int, float, datetime, list, tuple)):
-        raise UsageError(f"search attribute {name} cannot be of type {type(value).__name__}")
-    if isinstance(value, datetime) and value.tzinfo is None:
-        raise UsageError(f"search attribute {name} is a time without a time zone")
-    return value
+def _type_of(name: str, value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return ""  # a Keyword or a Text: only the service knows
+    for kind in ("Bool", "Int", "Double", "Datetime", "KeywordList"):
+        if isinstance(value, _VALUES[kind]):
+            _check_value(name, kind, value)
+            return kind
+    raise UsageError(f"search attribute {name} cannot be of type {type(value).__name__}")
 
 
 def _check_value(name: str, kind: str, value: Any) -> None:
