@@ -167,3 +167,27 @@ def wrong_options(client: Client) -> None:
     Worker(client, max_cached_workflows="10")  # E
     Replayer(workflow=[checkout])  # E
     History.from_file(3)  # E
+
+
+@workflow.defn
+def bad_parent(order: Order) -> None:
+    checkout("o-1")  # E
+    checkout.start()  # E
+    checkout.options(idd="x")  # E
+    number: int = checkout(order)  # E
+    Cart.run(3)  # E
+    child = Cart.run.start("ann")
+    child.signal(Cart.add, 3)  # E
+    child.signal(decisions, "yes")  # E
+    workflow.execute_child_workflow(checkout, "o-1")  # E
+    workflow.execute_child_workflow(checkout, order, name="x")  # E
+
+
+def bad_updates(client: Client) -> None:
+    cart = client.get_workflow_handle("cart-1", workflow=Cart.run)
+    cart.execute_update(Cart.take, 3)  # E
+    cart.execute_update(Cart.take)  # E
+    text: str = cart.execute_update(Cart.take, "book")  # E
+    cart.start_update(Cart.take, "book", stage=1)  # E
+    client.with_start(Cart.run, 3, id="cart-1")  # E
+    client.with_start(Cart.run, "ann", id="cart-1").signal(Cart.add, 3)  # E

@@ -18,7 +18,8 @@ from hourglass import (
     activity,
     workflow,
 )
-from hourglass.client import AsyncWorkflowHandle, WorkflowDescription, WorkflowExecution
+from hourglass.client import AsyncWorkflowHandle, UpdateHandle, WorkflowDescription, WorkflowExecution
+from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError
 
 
@@ -270,6 +271,9 @@ async def use_async_client(client: AsyncClient, order: Order) -> None:
     assert_type(await handle.history(), History)
 
 
+REGION = SearchAttributeKey.for_keyword("Region")
+
+
 def use_worker() -> None:
     with (
         Client.connect("local:") as client,
@@ -296,3 +300,46 @@ def use_the_functions_themselves(order: Order) -> None:
     assert_type(checkout.fn(order), str)
     tools: dict[str, Callable[..., str]] = {"charge": charge}
     tools["charge"]("o-1")
+
+
+@workflow.defn
+def parent(order: Order) -> str:
+    assert_type(checkout(order), str)
+    assert_type(checkout.start(order), workflow.ChildWorkflowHandle[str])
+    assert_type(checkout.options(id="c", run_timeout=timedelta(hours=1))(order), str)
+    assert_type(Cart.run("ann"), list[str])
+    child = Cart.run.options(parent_close_policy=workflow.ParentClosePolicy.ABANDON).start("ann", 3)
+    assert_type(child, workflow.ChildWorkflowHandle[list[str]])
+    child.signal(Cart.add, "book", 2)
+    child.signal(decisions, True)
+    assert_type(child.result(), list[str])
+    assert_type(workflow.gather(checkout.start(order), charge.start("o-1")), tuple[str, str])
+    assert_type(workflow.execute_child_workflow(checkout, order, id="x"), str)
+    assert_type(workflow.execute_child_workflow("other", 1, result_type=int), Any)
+    other = workflow.get_external_workflow_handle("cart-2")
+    other.signal(Cart.clear)
+    other.cancel("enough")
+    assert_type(workflow.memo_value("a", type=int), int)
+    workflow.upsert_search_attributes([REGION.value_set("eu"), REGION.value_unset()])
+    workflow.continue_as_new(order, workflow=checkout, memo={"a": 1})
+
+
+def use_updates(client: Client) -> None:
+    cart = client.get_workflow_handle("cart-1", workflow=Cart.run)
+    assert_type(cart.execute_update(Cart.take, "book"), bool)
+    assert_type(cart.start_update(Cart.take, "book", id="u-1"), UpdateHandle[bool])
+    assert_type(cart.start_update(Cart.take, "book").result(timeout=1), bool)
+    assert_type(cart.reset(before=charge), WorkflowHandle[list[str]])
+    planned = client.with_start(Cart.run, "ann", id="cart-1")
+    assert_type(planned.execute_update(Cart.take, "book"), bool)
+    assert_type(planned.signal(Cart.add, "book"), WorkflowHandle[list[str]])
+    assert_type(planned.handle, WorkflowHandle[list[str]])
+
+
+async def use_async_updates(client: AsyncClient) -> None:
+    cart = client.get_workflow_handle("cart-1", workflow=Cart.run)
+    assert_type(await cart.execute_update(Cart.take, "book"), bool)
+    update = await cart.start_update(Cart.take, "book")
+    assert_type(await update.result(), bool)
+    planned = client.with_start(Cart.run, "ann", id="cart-1")
+    assert_type(await planned.execute_update(Cart.take, "book"), bool)
