@@ -24,7 +24,8 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## side by side with temporalio, as ratios
+bench: $(READY)  ## side by side with temporalio and DBOS, as ratios
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	$(BIN)/python -m benchmarks
 
 chaos: $(READY)  ## every fault with a seed, and a table of what was survived (CHAOS="--seed 7 --quick" for less)

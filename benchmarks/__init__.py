@@ -4,6 +4,8 @@
     evaluator   our evaluator alone, translation from and to Core's messages included
     live        a worker's CPU per activity step against a real dev server
     memory      a worker's memory per idle run in its cache
+    embedded    workflows of five steps on one machine, nothing but this process and its disk
+    processes   from start to result on one file, asked by the owner's process and by another
 
 Everything is measured in one go on one machine, rounds of the subjects interleaved, medians reported. Only
 the ratios mean something elsewhere.

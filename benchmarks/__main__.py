@@ -15,6 +15,8 @@ PARTS = {
     "evaluator": ("evaluating", "measure"),
     "live": ("workers", "measure_live"),
     "memory": ("workers", "measure_memory"),
+    "embedded": ("embedded", "measure"),
+    "processes": ("processes", "measure"),
 }
 
 

@@ -24,6 +24,8 @@ A path is public if and only if none of its segments begins with an underscore:
     converter     values to payloads and back; the codec's seam
     errors        every exception, grouped by who is at fault
 
+and `hourglass.backup(file, dest)` copies an embedded engine's file while it is in use.
+
 The private packages:
 
     _engine       pure: events in, commands out. No clock, loop, file or network
@@ -54,6 +56,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hourglass import activity, errors, workflow
+    from hourglass._embedded.backup import backup
     from hourglass._engine.options import RetryPolicy
     from hourglass.client import AsyncClient, Client, WorkflowHandle
     from hourglass.errors import ApplicationError
@@ -71,6 +74,7 @@ __all__ = [
     "WorkflowHandle",
     "__version__",
     "activity",
+    "backup",
     "errors",
     "workflow",
 ]
@@ -86,6 +90,7 @@ _HOMES = {
     "RetryPolicy": "hourglass._engine.options",
     "Worker": "hourglass.worker",
     "WorkflowHandle": "hourglass.client",
+    "backup": "hourglass._embedded.backup",
 }
 _MODULES = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
 

@@ -15,6 +15,7 @@
     ├── NondeterminismError           your workflow changed and no longer fits its history
     ├── HistoryError                  a history that is malformed
     ├── WorkflowParked                your workflow raised something that is a bug, not a result
+    ├── WorkflowStuck                 in a test: nothing will ever happen that the workflow waits for
     ├── TaskCancelledError            you waited for a task that somebody else had cancelled
     ├── ChannelEmptyError             `receive_nowait` found nothing
     ├── FailureError                  remote work failed; these travel over the wire
@@ -34,6 +35,8 @@
     │   ├── NamespaceNotFoundError
     │   ├── WorkflowNotFoundError
     │   ├── WorkflowAlreadyStartedError
+    │   ├── ScheduleNotFoundError
+    │   ├── ScheduleAlreadyExistsError
     │   ├── StorageError              the embedded engine's file cannot be used
     │   └── ServiceTimeoutError       (also a `TimeoutError`)
     └── InternalError                 we have a bug: please report it
@@ -72,6 +75,8 @@ __all__ = [
     "QueryFailedError",
     "ReadOnlyError",
     "RetryState",
+    "ScheduleAlreadyExistsError",
+    "ScheduleNotFoundError",
     "ServerError",
     "ServiceError",
     "ServiceTimeoutError",
@@ -89,6 +94,7 @@ __all__ = [
     "WorkflowFailedError",
     "WorkflowNotFoundError",
     "WorkflowParked",
+    "WorkflowStuck",
 ]
 
 
@@ -182,6 +188,10 @@ class HistoryError(HourglassError, ValueError):
 
 class WorkflowParked(HourglassError):
     """Workflow code raised something that is a bug, not a result; its cause is what was raised."""
+
+
+class WorkflowStuck(HourglassError):
+    """In a test: a workflow waits for something that will never happen; the message says for what, and where."""
 
 
 class TaskCancelledError(HourglassError):
@@ -404,6 +414,18 @@ class WorkflowAlreadyStartedError(ServiceError):
         self.workflow_id = workflow_id
         self.workflow_type = workflow_type
         self.run_id = run_id
+
+
+class ScheduleNotFoundError(ServiceError):
+    """There is no such schedule."""
+
+
+class ScheduleAlreadyExistsError(ServiceError):
+    """There is a schedule with this id already."""
+
+    def __init__(self, message: str, *, schedule_id: str) -> None:
+        super().__init__(message, status="ALREADY_EXISTS")
+        self.schedule_id = schedule_id
 
 
 class StorageError(ServiceError):

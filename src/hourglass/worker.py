@@ -144,9 +144,9 @@ class Worker:
 
     # --- blocking ----------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, *, on_started: Callable[[], object] | None = None) -> None:
         """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM, which let what is in flight
-        finish, and a second one, which does not.
+        finish, and a second one, which does not. `on_started` is called once it works, in this thread.
         """
         self._life.begin()
         with StopSignals(self._life.over):
@@ -156,7 +156,8 @@ class Worker:
                     pass
                 if beginning.done() and not self._life.over.is_set():
                     beginning.result()
-                    self._started()
+                    if self._started() and on_started is not None:
+                        on_started()
                 while not self._life.over.wait(1.0):  # bounded, so that signals are handled on every platform
                     pass
             finally:

@@ -18,6 +18,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"worker", "replay"}),
     frozenset({"testing"}),
     frozenset({"_cli"}),
+    frozenset({"__main__"}),
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
@@ -28,14 +29,14 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.replay",
     ): "handle.history() makes one, loaded when it is called",
     (
-        "hourglass.client._blocking",
+        "hourglass.client._blocking_handles",
         "hourglass.replay",
     ): "the type of handle.history(), for type checkers only",
     (
         "hourglass.activity._context",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
-    ("hourglass.client._async", "hourglass.replay"): "the type of handle.history(), for type checkers only",
+    ("hourglass.client._async_handles", "hourglass.replay"): "the type of handle.history(), for type checkers only",
 }
 
 # Who may import what is not ours: the packages or files that are the only door to each.
@@ -47,6 +48,8 @@ DOORS: dict[str, tuple[str, ...]] = {
         "converter/_foreign.py",
     ),  # there: protobuf messages that users pass as arguments
     "greenlet": ("_engine/fibers.py",),
+    "typer": ("_cli/",),
+    "rich": ("_cli/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
 }
 

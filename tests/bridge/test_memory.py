@@ -10,13 +10,14 @@ from typing import Any
 from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
 from hourglass._bridge.service import RunCompleted
 from hourglass._embedded.clock import VirtualClock
-from hourglass._embedded.connection import MemoryConnection, connect_memory
+from hourglass._embedded.connection import EngineConnection, connect_memory
 from hourglass._engine.events import Activation
 from hourglass.converter import Payload
 
 from .loops import STEPS, LoopsOverHolder, outcome, start_workflow
 
-LIMITS = Limits(workflow_grace=0.05, cancel_grace=0.05, drain=5.0, finalize=5.0)
+# Evaluators that never answer are answered for when their handle drains: so nobody waits to adopt it.
+LIMITS = Limits(adoption=0, workflow_grace=0.05, cancel_grace=0.05, drain=5.0, finalize=5.0)
 ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
 
 
@@ -28,8 +29,8 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(limited())
 
 
-def holder_of(connection: MemoryConnection, tables: HandleTables | None = None) -> BridgeHolder:
-    async def same() -> MemoryConnection:
+def holder_of(connection: EngineConnection, tables: HandleTables | None = None) -> BridgeHolder:
+    async def same() -> EngineConnection:
         return connection  # the engine lives in its connection: there is no other
 
     return BridgeHolder(same, shared=connection, tables=tables, limits=LIMITS)

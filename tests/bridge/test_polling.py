@@ -253,6 +253,50 @@ def test_a_poll_that_somebody_cancels_against_the_rules_is_issued_again() -> Non
     run(body)
 
 
+def test_a_burst_comes_in_one_go() -> None:
+    """All that the engine has is handed out together, in order, and each item is acknowledged for itself."""
+
+    async def body() -> None:
+        world = await World.started()
+        loop = Worker()
+        polling = asyncio.ensure_future(world.holder.poll_activations(Q, loop))
+        await settle()
+        for number in range(5):
+            world.handle.give(activation(f"run-{number}"))
+        tickets = await polling
+        assert [ticket.item.run_id for ticket in tickets] == [f"run-{number}" for number in range(5)]
+        assert [ticket.acknowledge() for ticket in tickets[:2]] == [True, True]
+        loop.die()
+        assert [ticket.acknowledge() for ticket in tickets[2:]] == [False] * 3
+        left = await world.holder.poll_activations(Q, Worker())
+        assert [ticket.item.run_id for ticket in left] == ["run-2", "run-3", "run-4"]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_what_nobody_comes_for_is_not_piled_up() -> None:
+    """A taker that was woken and has not come yet gets a few more; then polling rests until somebody asks."""
+
+    async def body() -> None:
+        world = await World.started()
+        polling = asyncio.ensure_future(world.holder.poll_activation(Q))
+        await settle()
+        for number in range(100):
+            world.handle.give(activation(f"run-{number}"))
+        await polling
+        line = world.tables.records[1].activations
+        assert (line.received, line.in_flight) == (32, False)
+        await settle()  # the first asker's task has ended, and left its item behind
+        for number in range(100):
+            ticket = await world.holder.poll_activation(Q)
+            assert ticket.item.run_id == f"run-{number}"
+            ticket.acknowledge()
+        await world.holder.stop()
+
+    run(body)
+
+
 def test_status_shows_when_polls_were_issued_and_returned() -> None:
     """A watchdog sees a poll that has not returned, and a loop that has not asked."""
 
@@ -269,8 +313,8 @@ def test_status_shows_when_polls_were_issued_and_returned() -> None:
         world.handle.give(activation())
         await asking
         polls = world.holder.status().handles[0].activations
-        assert polls.last_issued_ns == issued
         assert polls.last_poll_ns == issued + 7_000_000_000
+        assert (polls.last_issued_ns, polls.in_flight) == (polls.last_poll_ns, True)  # somebody came: on it goes
         assert polls.received == 1
         await world.holder.stop()
 

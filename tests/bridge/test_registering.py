@@ -213,7 +213,7 @@ def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
     """Its successor is no duplicate, and what it left running may finish."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         world.handle.give(attempt())
         (await world.holder.poll_activity(Q)).acknowledge()
         world.worker.die()

@@ -22,6 +22,7 @@ from .loops import STEPS, LoopsOverHolder, harass, outcome, start_workflow
 pytestmark = pytest.mark.server
 
 ALL = RunCompleted(result=(Payload(str(STEPS).encode()),))
+LIMITS = Limits(workflow_grace=0.5)
 
 
 def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -36,12 +37,15 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def holder_on(
-    server: DevServer, connection: TemporalConnection, tables: HandleTables | None = None
+    server: DevServer,
+    connection: TemporalConnection,
+    tables: HandleTables | None = None,
+    limits: Limits = LIMITS,
 ) -> BridgeHolder:
     async def fresh() -> TemporalConnection:
         return await connect(server.target, namespace=server.namespace)
 
-    return BridgeHolder(fresh, shared=connection, tables=tables, limits=Limits(workflow_grace=0.5))
+    return BridgeHolder(fresh, shared=connection, tables=tables, limits=limits)
 
 
 def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
@@ -83,16 +87,18 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
     run(body)
 
 
+@pytest.mark.parametrize("adoption", [5.0, 0.0])
 def test_a_new_holder_carries_on_where_one_died(
-    hourglass_server: DevServer, hourglass_task_queue: str
+    hourglass_server: DevServer, hourglass_task_queue: str, adoption: float
 ) -> None:
-    """The holder is thrown away in the middle of 30 workflows; its handle does not linger and take tasks."""
+    """The holder is thrown away in the middle of 30 workflows; its handle is adopted, or does not linger and take tasks."""
     queue = hourglass_task_queue
+    limits = Limits(workflow_grace=0.5, adoption=adoption)
 
     async def body() -> None:
         connection = await connect(hourglass_server.target, namespace=hourglass_server.namespace)
         tables = HandleTables()
-        first = holder_on(hourglass_server, connection, tables)
+        first = holder_on(hourglass_server, connection, tables, limits)
         await first.start()
         dying = LoopsOverHolder(first, queue)
         await dying.start()
@@ -103,14 +109,14 @@ def test_a_new_holder_carries_on_where_one_died(
             await asyncio.sleep(0)
         for loop in dying.loops.values():
             loop.cancel()
-        second = holder_on(hourglass_server, connection, tables)
+        second = holder_on(hourglass_server, connection, tables, limits)
         await second.start()
         worker = LoopsOverHolder(second, queue)
         await worker.start()
         assert await asyncio.gather(*(outcome(connection, each) for each in ids)) == [ALL] * 30
         await worker.stop()
         assert tables.counters.takeovers == 1
-        assert (tables.counters.abandoned, tables.counters.closed) == (0, 2)
+        assert (tables.counters.abandoned, tables.counters.closed) == ((0, 1) if adoption else (0, 2))
         await connection.close()
 
     run(body)

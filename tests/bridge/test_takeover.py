@@ -1,4 +1,7 @@
-"""A holder that is thrown away in the middle of anything leaves no ghosts: the next one takes over its tables."""
+"""A holder that is thrown away in the middle of anything leaves no ghosts: the next one takes over its tables.
+
+Handles that wait for their workers to come back are in `test_adoption`; here nobody waits.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def test_handles_of_a_dead_holder_are_drained_and_closed() -> None:
     """They do not go on polling and taking tasks; the queue comes back by a new registration."""
 
     async def body() -> None:
-        world = await World.started(shared=True)
+        world = await World.started(shared=True, adoption=0)
         await crash(world)
         assert not world.holder.registered(Q)
         assert world.engine.handles[0].closing
@@ -42,7 +45,7 @@ def test_pollers_of_a_dead_holder_are_told() -> None:
     """Nobody waits for ever on a registration that is void."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         polling = asyncio.ensure_future(world.holder.poll_activation(Q))
         await settle()
         await crash(world)
@@ -59,7 +62,7 @@ def test_kept_items_are_failed_properly() -> None:
     """Tasks fail after the shutdown, attempts are reported failed: the engine delivers both again."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         for poll in (world.holder.poll_activation, world.holder.poll_activity):
             for _ in range(2):
                 asking = asyncio.ensure_future(poll(Q))
@@ -85,7 +88,7 @@ def test_what_was_dispatched_may_still_be_answered() -> None:
     """Evaluators and executors live elsewhere: the new holder takes their answers for the old handle."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         world.handle.give(activation())
         world.handle.give(attempt())
         ticket = await world.holder.poll_activation(Q)
@@ -129,7 +132,7 @@ def test_a_crash_during_a_recycle_leaves_no_ghost() -> None:
     """Neither the old handle nor the one on its way survives."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         gate = asyncio.Event()
         world.engine.openings.append(gate)
         recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
@@ -149,7 +152,7 @@ def test_a_drain_whose_driver_died_is_driven_on(misbehaviour: str) -> None:
     """Also from the middle of draining or finalizing; the handle is not finalized twice."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         world.handle.give(eviction())
         (await world.holder.poll_activation(Q)).acknowledge()
         setattr(world.handle, misbehaviour, True)
@@ -172,7 +175,7 @@ def test_a_dead_holder_has_no_say() -> None:
     """A late farewell through it does not unregister the successor's worker."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         dead, first = world.holder, world.worker
         await crash(world)
         world.worker = type(first)()
@@ -195,7 +198,7 @@ def test_generations_and_tokens_never_repeat() -> None:
     """A completion from before the crash cannot be taken for one of after."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         seen: set[tuple[int, int]] = set()
         for _ in range(3):
             world.handle.give(activation())
@@ -215,7 +218,7 @@ def test_a_farewell_is_remembered_across_a_crash() -> None:
     """A loop of a worker that was unregistered before the crash still ends normally."""
 
     async def body() -> None:
-        world = await World.started()
+        world = await World.started(adoption=0)
         await world.holder.unregister_worker(Q)
         await crash(world)
         with pytest.raises(Shutdown):

@@ -16,6 +16,7 @@ from hourglass import Client, RetryPolicy, activity, workflow
 from hourglass.errors import WorkflowFailedError
 
 from . import arena
+from .leaks import left_open, outstanding
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, results, until
 
@@ -137,6 +138,8 @@ def all_of_them(seed: int, scale: Scale) -> Outcome:
                     found = results([well], 30, worker)
                     tally.check(found == ["well"], f"after {name}: {found}", time.monotonic() - began)
                 until("no attempt is left", lambda: worker.statistics().running_activities == 0, 60, worker)
+                until("nothing is outstanding", lambda: not outstanding(worker), 60, worker)
+            tally.check(not left_open(worker), f"after the shutdown: {left_open(worker)}")
         except Stuck as stuck:
             tally.failed(str(stuck))
         finally:

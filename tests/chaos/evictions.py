@@ -7,8 +7,9 @@ import time
 from hourglass import Client
 
 from . import arena
+from .leaks import left_open, outstanding
 from .outcome import Outcome, Scale, Tally
-from .waiting import Stuck, results
+from .waiting import Stuck, results, until
 
 CACHES = (0, 1, 10)
 
@@ -26,6 +27,8 @@ def storms(seed: int, scale: Scale) -> Outcome:
                     good = arena.right(found)
                     took = time.monotonic() - began
                     tally.check(good == len(found), f"cache {cache}: {good} right", took)
+                    until("nothing is outstanding", lambda: not outstanding(worker), 60, worker)
+                tally.check(not left_open(worker), f"cache {cache}, after the shutdown: {left_open(worker)}")
             except Stuck as stuck:
                 tally.failed(f"cache {cache}: {stuck}")
     return tally.outcome()

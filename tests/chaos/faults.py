@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from . import answers, bad_activities, evictions, exits, hangs, kills, network, sudden_deaths
+from . import answers, bad_activities, evictions, exits, hangs, kills, network, regex, returns, sudden_deaths
 from .outcome import Fault
 
 FAULTS: dict[str, Fault] = {
     "kills-in-memory": kills.in_memory,
     "kills-on-server": kills.on_server,
+    "parts-that-come-back": returns.promptly,
     "process-killed-in-activity": sudden_deaths.in_activity,
     "process-killed-between-tasks": sudden_deaths.between_tasks,
     "process-killed-in-task": sudden_deaths.in_task,
@@ -18,6 +19,7 @@ FAULTS: dict[str, Fault] = {
     "black-hole": network.black_hole,
     "eviction-storms": evictions.storms,
     "workflow-code-hangs": hangs.workflow_code,
+    "interpreter-held": regex.holds_the_interpreter,
     "bad-activities": bad_activities.all_of_them,
     "forks-loops-exits": exits.programs,
     "status-while-dying": answers.status_while_dying,

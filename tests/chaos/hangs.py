@@ -1,7 +1,6 @@
 """Workflow code that hangs: others go on, threads and processor stay bounded, and the stack is in the failure of the task.
 
-A regular expression that never ends holds the interpreter itself; only a parent process can replace that worker, so it is not
-here.
+A regular expression that never ends holds the interpreter itself; only a parent process can replace that worker: see `regex`.
 """
 
 from __future__ import annotations

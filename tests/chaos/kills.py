@@ -11,7 +11,7 @@ from hourglass import Client, Worker, WorkflowHandle
 
 from . import arena, strikes, work
 from .leaks import holdings as held_now
-from .leaks import leaked
+from .leaks import leaked, left_open, outstanding
 from .outcome import Outcome, Scale, Tally
 from .waiting import Stuck, describe, results, until
 
@@ -73,10 +73,12 @@ def _under_load(client: Client, at_once: float, chance: random.Random, scale: Sc
         for _ in range(struck):
             tally.passed()
         _recovers(worker, static, tally)
+        until("nothing is outstanding", lambda: not outstanding(worker), _SETTLE_LIMIT, worker)
         after = frozenset(worker.tree.paths())
         tally.check(
             after == static, f"the tree has {sorted(after ^ static)} more or less\n{describe(worker)}"
         )
+    tally.check(not left_open(worker), f"after the shutdown: {left_open(worker)}")
 
 
 class Load:

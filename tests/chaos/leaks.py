@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import astuple, dataclass
 
+from hourglass import Worker
 from hourglass._engine.fibers import _Fiber
 from hourglass._runtime.portal import Portal
 
@@ -44,6 +45,29 @@ def holdings(portal: Portal) -> Holdings:
 
 async def _tasks() -> int:
     return len(asyncio.all_tasks())
+
+
+def outstanding(worker: Worker) -> list[str]:
+    """What an engine still waits for, by the holder's books, and who is still at something. Read from another thread."""
+    app = worker._app
+    told = []
+    for record in tuple(app.tables.records.values()):
+        runs, attempts, calls = len(record.runs.open), len(record.attempts.open), len(record.calls)
+        if runs or attempts or calls:
+            told.append(f"{record!r}: {runs} runs, {attempts} attempts, {calls} calls")
+    for name, tasks in (("evaluations", app.evaluators), ("attempts", app.executors)):
+        if tasks.children():
+            told.append(f"{len(tasks.children())} {name}")
+    return told
+
+
+def left_open(worker: Worker) -> list[str]:
+    """What a worker that was shut down has not given back: handles, and handles that had to be left behind."""
+    tables = worker._app.tables
+    told = [repr(record) for record in tuple(tables.records.values()) if record.queue == worker.task_queue]
+    if tables.counters.abandoned:
+        told.append(f"{tables.counters.abandoned} handles were left behind")
+    return told
 
 
 def leaked(portal: Portal, before: Holdings, limit: float) -> str:

@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves when told: resets its connections, or swallows everything for a while."""
+"""A TCP proxy that misbehaves when told: resets its connections, swallows everything for a while, or freezes some."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Proxy:
         self._pumps: set[asyncio.Task[Any]] = set()
         self._open = asyncio.Event()
         self._open.set()
+        self._thawed = asyncio.Event()
+        self._frozen: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.accepted = 0
 
@@ -48,9 +50,14 @@ class Proxy:
         """From now on nothing gets through, and nobody is told."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
+    def freeze(self) -> None:
+        """From now on nothing gets through over the connections of now; new ones work."""
+        self._call(self._freeze())
+
     def let_through(self) -> None:
         """The end of that."""
         self._loop.call_soon_threadsafe(self._open.set)
+        self._loop.call_soon_threadsafe(self._thawed.set)
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
@@ -65,9 +72,14 @@ class Proxy:
             writer.transport.abort()
         return len(writers) // 2
 
+    async def _freeze(self) -> None:
+        self._thawed.clear()
+        self._frozen = set(self._writers)
+
     async def _stop(self) -> None:
         self._server.close()
         self._open.set()
+        self._thawed.set()
         await self._reset()
         for pump in tuple(self._pumps):
             pump.cancel()
@@ -97,6 +109,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 await self._open.wait()
+                if writer in self._frozen:
+                    await self._thawed.wait()
                 writer.write(data)
                 await writer.drain()
         writer.close()

@@ -34,7 +34,7 @@ def in_activity(seed: int, scale: Scale) -> Outcome:
 
 def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float) -> None:
     target, queue = arena.server().target, arena.name("in-activity")
-    with Client.connect(target) as client, arena.worker_program(target, queue) as first:
+    with Client.connect(target) as client, arena.worker_program(target, queue, CHAOS_HOLD="1") as first:
         handle = client.start_workflow(
             work.crawling, promised, liveness, id=arena.name("crawl"), task_queue=queue
         )
@@ -47,7 +47,8 @@ def _mid_activity(scale: Scale, tally: Tally, *, promised: bool, liveness: float
             took = time.monotonic() - began
             (found,) = results([handle], _GUARD)
     limit = liveness + _SLACK if scale.strict else _GUARD
-    good = found == ["page 7", 2] and took <= limit
+    # The first worker lets every attempt hang; on a busy machine it may have had more than one.
+    good = found[0] == "page 7" and found[1] >= 2 and took <= limit
     tally.check(good, f"resumed as {found} after {took:.1f} s, of at most {limit:g}", took)
 
 

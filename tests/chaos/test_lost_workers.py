@@ -29,6 +29,7 @@ def test_a_worker_killed_in_its_start_comes_back_though_its_launcher_died_too() 
 
 async def _kill_launcher_then_worker(worker: Worker) -> None:
     tree = worker._app.require_tree()
+    worker._app.tables.distrust()  # else it would have its handle back at once
     with _no_handles(worker):
         tree.kill(_HOLDER)
         starting = await _appears(worker, f"{strikes.WORKERS}/{worker.task_queue}", started=False)

@@ -13,6 +13,7 @@ from hourglass._runtime import targets
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.profiles import configuration_file
 from hourglass._runtime.targets import Target, resolve
+from hourglass.client import Client
 from hourglass.errors import TargetError
 
 SECRET = "hunter2-secret"
@@ -94,7 +95,11 @@ def test_an_address_is_a_temporal_server(text: str, address: str) -> None:
         ("local host:7233", "no host name"),
         (":7233", "no host name"),
         ("profile:", "name the profile"),
-        ("local:orders.db", "later release; local: keeps everything in memory"),
+        ("local::memory:", "an engine in memory is written local: with nothing behind it"),
+        ("local://orders.db", "local:path.db, without a scheme"),
+        ("local:orders/", "is no file's name"),
+        ("local:..", "is no file's name"),
+        ("local:a\0b", "is no file's name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, says: str) -> None:
@@ -109,16 +114,36 @@ def test_local_is_the_engine_in_memory() -> None:
     assert (target.kind, target.namespace, str(target)) == ("memory", "other", "local:")
 
 
-def test_no_target_is_an_error_that_names_the_choices() -> None:
-    """Without a target anywhere the error says what can be given."""
-    with pytest.raises(
-        TargetError, match=r"local:.*host:port.*profile:NAME.*HOURGLASS_TARGET.*TEMPORAL_ADDRESS"
-    ):
-        given()
+def test_a_path_is_the_engine_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`local:path.db` means a file, the same one wherever the process goes; `~` is the user's directory."""
+    monkeypatch.chdir(tmp_path)
+    target = given("local:orders.db", namespace="shop")
+    assert (target.kind, target.namespace, str(target)) == ("file", "shop", "local:orders.db")
+    assert target.path == str(tmp_path / "orders.db")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert given("local:~/orders.db").path == "/home/me/orders.db"
+    assert given("local:/var/orders.db").path == "/var/orders.db"
+
+
+def test_the_default_is_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a target anywhere it is `hourglass.db` in the working directory; nothing is made by deciding so."""
+    monkeypatch.chdir(tmp_path)
+    target = given()
+    assert (target.kind, str(target), target.origin) == ("file", "local:hourglass.db", "the default")
+    assert target.path == str(tmp_path / "hourglass.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_client_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connecting to a file makes nothing; its client says what was asked for."""
+    monkeypatch.chdir(tmp_path)
+    with Client.connect("local:orders.db") as client:
+        assert client.target == "local:orders.db"
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_the_order_of_sources() -> None:
-    """An argument comes before HOURGLASS_TARGET, which comes before TEMPORAL_ADDRESS."""
+    """An argument comes before HOURGLASS_TARGET, which comes before TEMPORAL_ADDRESS, which comes before the default."""
     environ = {"TEMPORAL_ADDRESS": "third:1"}
     assert given(environ=environ).address == "third:1"
     environ["HOURGLASS_TARGET"] = "second:1"
@@ -128,8 +153,7 @@ def test_the_order_of_sources() -> None:
 
 def test_a_profile_is_never_taken_unasked(configuration: dict[str, str]) -> None:
     """A configuration file alone, or TEMPORAL_PROFILE, selects nothing."""
-    with pytest.raises(TargetError, match="no target is given"):
-        given(environ=configuration | {"TEMPORAL_PROFILE": "prod"})
+    assert str(given(environ=configuration | {"TEMPORAL_PROFILE": "prod"})) == "local:hourglass.db"
 
 
 def test_companions_of_the_address() -> None:

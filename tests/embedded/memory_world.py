@@ -1,4 +1,4 @@
-"""A tiny worker for tests: polls a `MemoryHandle` and lets small state machines answer, without any of our runtime.
+"""A tiny worker for tests: polls a `EngineHandle` and lets small state machines answer, without any of our runtime.
 
 A script is a function `(events so far, new events) -> commands`. It sees every event of its run since the last eviction,
 so that the driver also shows what a worker that lost its cache gets to see.
@@ -12,8 +12,12 @@ from typing import Any, TypeVar
 
 from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._bridge.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
-from hourglass._embedded import MemoryConnection, VirtualClock, connect_memory
-from hourglass._embedded.handle import MemoryHandle
+from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.handle import EngineHandle
+from hourglass._embedded.limits import Limits
+from hourglass._embedded.memory_store import MemoryStore
+from hourglass._embedded.store import Store
 from hourglass._engine.commands import Command, Succeeded, TaskFailed
 from hourglass._engine.events import Activation, Event, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -47,7 +51,7 @@ async def settle() -> None:
 class World:
     """An engine on a virtual clock, a handle, and what its worker saw."""
 
-    def __init__(self, connection: MemoryConnection, clock: VirtualClock, handle: MemoryHandle) -> None:
+    def __init__(self, connection: EngineConnection, clock: VirtualClock, handle: EngineHandle) -> None:
         self.connection = connection
         self.clock = clock
         self.handle = handle
@@ -55,11 +59,29 @@ class World:
         self.journals: dict[str, list[Event]] = {}
 
     @staticmethod
-    async def new(queue: str = "q", **config: Any) -> World:
-        clock = VirtualClock()
-        connection = await connect_memory(clock=clock, identity="client")
+    async def new(
+        queue: str = "q",
+        *,
+        store: Store | None = None,
+        clock: VirtualClock | None = None,
+        limits: Limits | None = None,
+        retention: float = 30.0 * 86_400,
+        opened: bool = False,
+        **config: Any,
+    ) -> World:
+        """Over a store that is given it is another epoch; `opened`: what was in flight is recovered."""
+        clock = VirtualClock() if clock is None else clock
+        store = MemoryStore() if store is None else store
+        engine = Engine(store=store, clock=clock, limits=limits, retention=retention)
+        if opened:
+            await engine.open_existing()
+        connection = EngineConnection(engine, identity="client", owns_engine=True)
         options = {"task_queue": queue, "identity": "worker", **config}
         return World(connection, clock, await connection.open_handle(HandleConfig(**options)))
+
+    @property
+    def engine(self) -> Engine:
+        return self.connection.engine
 
     async def call(self, request: Request[T]) -> T:
         return await self.connection.call(request)

@@ -14,7 +14,7 @@ from hourglass._bridge.service import (
 )
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass.converter import ActivityFailure, CanceledFailure, Failure, TimeoutFailure
+from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState, ServiceError, TimeoutType
 
 from .memory_world import World, app_failure, run_async, settle, text
@@ -215,7 +215,7 @@ def test_heartbeats_keep_an_attempt_alive_and_their_details_reach_the_next() -> 
     """Each heartbeat moves the heartbeat timeout; after one is missed, the next attempt gets the last details."""
 
     async def body() -> None:
-        world = await World.new()
+        world = await World.new(heartbeat_throttle=0.0)
         await begun(world, schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
         task = await world.activity()
         for _ in range(5):
@@ -393,6 +393,35 @@ def test_an_attempt_whose_run_closed_is_told() -> None:
         assert (cancel.token, cancel.reason) == (task.token, "NOT_FOUND")
         await world.handle.complete_activity(ActivityOk(task.token, None))
         assert world.kinds()[-1] == "WorkflowExecutionTerminated"
+        await world.close()
+
+    run_async(body)
+
+
+def test_many_heartbeats_are_thinned_out_and_the_last_details_are_kept() -> None:
+    """The first is recorded at once, then the newest once per interval; a failure takes along what was kept back."""
+
+    async def body() -> None:
+        world = await World.new(heartbeat_throttle=5.0)
+        await begun(world, schedule(start_to_close_timeout=100.0))
+        task = await world.activity()
+        record = world.engine.current("w")
+        assert record is not None
+
+        def recorded() -> tuple[Payload, ...]:
+            return record.run.activities[5].heartbeat_details
+
+        for number in range(50):
+            world.handle.heartbeat(task.token, (text(str(number)),))
+        assert recorded() == (text("0"),)
+        world.clock.advance(5)
+        assert recorded() == (text("49"),)
+        world.handle.heartbeat(task.token, (text("50"),))
+        assert recorded() == (text("49"),)
+        await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
+        world.clock.advance(1)
+        again = await world.activity()
+        assert (again.attempt, again.heartbeat_details) == (2, (text("50"),))
         await world.close()
 
     run_async(body)

@@ -23,6 +23,8 @@ from hourglass.errors import RetryState
 
 from .memory_world import run_async, text
 
+HOUR = 3600 * 10**9
+
 
 def test_virtual_time_moves_only_when_told() -> None:
     """Callbacks run at their own time, in order; a cancelled one never; one may ask for another."""
@@ -81,6 +83,28 @@ def test_the_real_clock_sleeps_in_pieces() -> None:
         assert next(offsets, "used up") == "used up"
 
     run_async(body)
+
+
+def test_a_wall_clock_that_is_set_neither_turns_nor_stops_time() -> None:
+    """Forward takes time along and is counted, back is passed over; after a restart it goes on from what was."""
+    wall, monotonic = [100 * HOUR], [7 * HOUR]
+    clock = RealClock(lambda: wall[0], lambda: monotonic[0])
+
+    def go(passed: int, jump: int = 0) -> int:
+        monotonic[0] += passed
+        wall[0] += passed + jump
+        return clock.now_ns()
+
+    assert go(0) == 100 * HOUR
+    assert go(10) == 100 * HOUR + 10
+    assert (go(10, jump=-HOUR), clock.jumps) == (100 * HOUR + 20, 0)
+    assert go(10) == 100 * HOUR + 30
+    assert (go(0, jump=2 * HOUR), clock.jumps) == (101 * HOUR + 30, 1)
+    assert go(10, jump=1000) == 101 * HOUR + 40
+    clock.not_before(200 * HOUR)
+    assert go(5) == 200 * HOUR + 5
+    clock.not_before(150 * HOUR)
+    assert go(5) == 200 * HOUR + 10
 
 
 def test_every_request_has_a_handler() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
 from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
-from hourglass._embedded.handle import MemoryHandle
+from hourglass._embedded.handle import EngineHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 
@@ -96,7 +96,7 @@ class Life:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
-        self.handle: MemoryHandle = world.handle
+        self.handle: EngineHandle = world.handle
         self.rng = Random(seed)
         self.seed = seed
         self.program = Program(seed)

@@ -108,6 +108,31 @@ def test_a_cancelled_poll_keeps_its_result() -> None:
     live.run(test)
 
 
+def test_a_refused_completion_is_failed_though_its_caller_has_gone() -> None:
+    """The call is seen to its end, and the handle is not freed before."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker)
+        raw: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        worker.answers.append(raw)
+        completing = asyncio.create_task(it.complete_activation(cmd.Succeeded("r")))
+        await settle()
+        completing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await completing
+        ending = asyncio.create_task(it.finalize_shutdown())
+        await settle()
+        assert worker.finalized == 0
+        raw.set_exception(ValueError("malformed"))
+        await ending
+        sent = WorkflowActivationCompletion.FromString(worker.completions[1])
+        assert sent.WhichOneof("status") == "failed"
+        assert (len(worker.completions), worker.finalized) == (2, 1)
+
+    live.run(test)
+
+
 def test_two_askers_get_one_item_each() -> None:
     """Two who ask at once share the poll in flight, and each item goes to one of them."""
 

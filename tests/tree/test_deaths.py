@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hourglass._bridge.handle_life import HandleState
+from hourglass._bridge.handle_life import HandleState, Limits
 
 from .test_shape import WHOLE
 from .world import (
@@ -144,7 +144,7 @@ def test_a_cascade_does_not_cut_activities_short():
     """A worker that will be back gives its activities more than the graceful time of a shutdown, which is 0 here."""
 
     async def script():
-        async with memory(graceful_shutdown=0.0) as world:
+        async with memory(graceful_shutdown=0.0, limits=Limits(adoption=0)) as world:
             await world.start(waiting, 1)
             await begun()
             record = world.record()
@@ -201,7 +201,6 @@ def test_too_many_abandoned_handles_make_the_connections_anew():
 
     async def script():
         from bridge.scripted import ScriptedHandle
-        from hourglass._bridge.handle_life import Limits
 
         from .world import scripted
 

@@ -120,7 +120,7 @@ def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_
     async def script():
         async with scripted() as world:
             record, evaluators = world.record(), world.app.evaluators
-            arrived, spawn = record.runs.arrived, evaluators.spawn
+            arrived, spawn = record.runs.arrived, evaluators.spawn_job
             refused = []
 
             def kill_at_once(item):
@@ -134,7 +134,7 @@ def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_
                     refused.append(record.activations.in_hand)
                     raise
 
-            record.runs.arrived, evaluators.spawn = kill_at_once, watched
+            record.runs.arrived, evaluators.spawn_job = kill_at_once, watched
             world.handle.give(activation("unknown"))
             await until(lambda: world.handle.completions)
             assert refused[0] == 1
@@ -165,7 +165,7 @@ def test_an_answer_that_nobody_waits_for_is_logged_and_its_task_ends_normally(ca
     caplog.set_level(logging.INFO)
 
     async def script():
-        async with scripted(limits=Limits(workflow_grace=0.01)) as world:
+        async with scripted(limits=Limits(workflow_grace=0.01, adoption=0)) as world:
             world.handle.give(started("r", "slow", 1))
             await begun()
             evaluation = world.find(f"{EVALUATORS}/evaluation-1")

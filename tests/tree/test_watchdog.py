@@ -72,12 +72,12 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
 
     async def script():
         async with scripted() as world:
-            evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn
+            evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn_job
 
             def never(*args, **named):
                 raise NotRunning("never")
 
-            evaluators.spawn = never
+            evaluators.spawn_job = never
             former, worker = world.handle, world.find(WORKER)
             former.give(started("r", "steps", 1))
             line = world.record().activations
@@ -89,7 +89,7 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
             assert worker.alive
             look(world.app, patience, 30.0)
             assert not worker.alive
-            evaluators.spawn = spawn
+            evaluators.spawn_job = spawn
             await until(lambda: len(world.engine.handles) == 2 and world.whole())
             await until(lambda: former.finalized)
             assert [type(each) for each in former.completions] == [TaskFailed]

@@ -8,6 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hourglass import AsyncClient, Client, History, Replayer, RetryPolicy, Worker, activity, workflow
+from hourglass.client import (
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    SchedulePolicy,
+    ScheduleSpec,
+)
 
 
 @dataclass
@@ -154,6 +162,28 @@ async def wrong_async_client(client: AsyncClient, order: Order) -> None:
     handle = await client.start_workflow(Cart.run, "ann")
     await handle.signal(Cart.add, 3)  # E
     await handle.query(Cart.count)  # E
+
+
+def wrong_schedules(client: Client, order: Order, schedule: Schedule) -> None:
+    ScheduleActionStartWorkflow(checkout, "order")  # E
+    ScheduleActionStartWorkflow(checkout)  # E
+    ScheduleActionStartWorkflow(checkout, order, True, 3)  # E
+    ScheduleActionStartWorkflow(checkout, order, idd="x")  # E
+    ScheduleActionStartWorkflow(checkout, order, cron_schedule="@daily")  # E
+    ScheduleActionStartWorkflow(Cart.run, 3)  # E
+    ScheduleSpec(cron="@daily")  # E
+    ScheduleSpec(jitter="3s")  # E
+    ScheduleSpec(start_at="tomorrow")  # E
+    ScheduleCalendarSpec(hour="9")  # E
+    ScheduleIntervalSpec("1h")  # E
+    SchedulePolicy(overlap="skip")  # E
+    client.create_schedule(schedule)  # E
+    client.create_schedule("daily", ScheduleSpec())  # E
+    handle = client.create_schedule("daily", schedule)
+    handle.update(lambda seen: 3)  # E
+    handle.trigger("now")  # E
+    handle.backfill(3)  # E
+    number: int = handle.describe()  # E
 
 
 def wrong_options(client: Client) -> None:

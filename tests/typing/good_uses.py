@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
@@ -18,7 +18,25 @@ from hourglass import (
     activity,
     workflow,
 )
-from hourglass.client import AsyncWorkflowHandle, UpdateHandle, WorkflowDescription, WorkflowExecution
+from hourglass.client import (
+    AsyncScheduleHandle,
+    AsyncWorkflowHandle,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleBackfill,
+    ScheduleCalendarSpec,
+    ScheduleDescription,
+    ScheduleHandle,
+    ScheduleIntervalSpec,
+    ScheduleListDescription,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleRange,
+    ScheduleSpec,
+    UpdateHandle,
+    WorkflowDescription,
+    WorkflowExecution,
+)
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError
 
@@ -272,6 +290,42 @@ async def use_async_client(client: AsyncClient, order: Order) -> None:
 
 
 REGION = SearchAttributeKey.for_keyword("Region")
+
+
+def use_schedules(client: Client, order: Order, when: datetime) -> None:
+    spec = ScheduleSpec(
+        cron_expressions=["0 9 * * MON-FRI"],
+        calendars=[ScheduleCalendarSpec(hour=9, minute=(0, 30), day_of_week=ScheduleRange(1, 5))],
+        intervals=[ScheduleIntervalSpec(timedelta(hours=1), 5)],
+        jitter=2.5,
+        start_at=when,
+        time_zone_name="Europe/Berlin",
+    )
+    action = ScheduleActionStartWorkflow(checkout, order, True, id="checkout", run_timeout=60)
+    ScheduleActionStartWorkflow(Cart.run, "ann", task_queue="q")
+    ScheduleActionStartWorkflow("by-name", 1, 2, 3, retry_policy=RetryPolicy())
+    schedule = Schedule(action, spec, SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ONE))
+    handle = client.create_schedule("daily", schedule, trigger_immediately=True, memo={"a": 1})
+    assert_type(handle, ScheduleHandle)
+    assert_type(client.get_schedule_handle("daily"), ScheduleHandle)
+    assert_type(handle.describe(), ScheduleDescription)
+    assert_type(handle.describe().info.next_action_times, tuple[datetime, ...])
+    assert_type(client.list_schedules(), Iterator[ScheduleListDescription])
+    handle.update(lambda seen: replace(seen.schedule, spec=spec))
+    handle.update(lambda seen: None)
+    handle.pause("enough")
+    handle.unpause()
+    handle.trigger(overlap=ScheduleOverlapPolicy.ALLOW_ALL)
+    handle.backfill(ScheduleBackfill(start_at=when, end_at=when), rpc_timeout=3)
+    handle.delete()
+
+
+async def use_async_schedules(client: AsyncClient, schedule: Schedule) -> None:
+    handle = await client.create_schedule("daily", schedule)
+    assert_type(handle, AsyncScheduleHandle)
+    assert_type(await handle.describe(), ScheduleDescription)
+    assert_type(client.list_schedules("", page_size=5), AsyncIterator[ScheduleListDescription])
+    await handle.update(lambda seen: seen.schedule)
 
 
 def use_worker() -> None:

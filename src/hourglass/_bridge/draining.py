@@ -27,6 +27,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
     `RECYCLED` means that the worker lives on and its activities may finish; otherwise it has its graceful
     period.
     """
+    record.stop_waiting()
     now = asyncio.get_running_loop().time()
     graceful = None if signal is Signal.RECYCLED else record.config.graceful_shutdown
     deadlines = Deadlines.after(now, tables.limits, graceful)

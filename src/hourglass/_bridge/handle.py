@@ -5,6 +5,8 @@ The contract, the same for every engine:
 - `poll_*` waits for the next item and raises `Shutdown` once the handle is shutting down and has nothing left to give.
   A poll must never be cancelled: whoever may be cancelled shields it.
 - Every activation is completed exactly once, evictions included. Completions of one run are sent in order.
+- A completion begins in the turn of whoever completes, and has a task of its own only from its first wait on: before that
+  it must not ask for the current task, as `asyncio.timeout` does. One that never waits costs no turn of the loop.
 - `initiate_shutdown` stops new work and may be called more than once; `finalize_shutdown` is awaited once, after both polls
   have raised `Shutdown` and no call is in flight.
 """

@@ -15,6 +15,7 @@ from hourglass.errors import (
     InternalError,
     NamespaceNotFoundError,
     ServiceError,
+    StorageError,
     UsageError,
 )
 
@@ -79,6 +80,10 @@ class Limits:
     """How long somebody waits for a completion to be taken; the call itself is left alone."""
     resend: float = 5.0
     """When an activity's end that the handle has not taken is sent again through the connection."""
+    adoption: float = 5.0
+    """How long a healthy handle waits for its worker to come back. Half the usual time limit of a workflow task: what
+    it holds by then is still failed, and given to somebody else, before the engine gives up on it. 0: not at all.
+    """
     workflow_grace: float = 2.0
     """How long evaluators may still answer what they hold of a handle that drains."""
     cancel_grace: float = 1.0
@@ -101,12 +106,15 @@ class Limits:
 
 
 _HOPELESS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED", "INVALID_ARGUMENT"})
+_UNUSABLE = frozenset({"FAILED_PRECONDITION", "DATA_LOSS"})  # said of a file: somebody must mend it first
 
 
 def is_hopeless(error: BaseException) -> bool:
     """Whether trying again would meet the same refusal, so that whoever registers should hear of it."""
     match error:
         case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
+            return True
+        case StorageError() if error.status in _UNUSABLE:
             return True
         case ServiceError():
             return error.status in _HOPELESS

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from hourglass._bridge.begun import begin
 from hourglass._bridge.bell import Bell
 from hourglass._bridge.handle import ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._bridge.handle_life import Deadlines, HandleState, Signal, advance
@@ -136,6 +137,9 @@ class HandleRecord:
         self.bell = Bell()
         self.opened_ns = around.now_ns()
         self.drain: Drain | None = None
+        self.spare: asyncio.TimerHandle | None = None
+        """Set while nobody is served by it and its worker may come back: its patience."""
+        self.trusted = True
         self.calls: set[asyncio.Task[Any]] = set()
         self.tails: dict[str, asyncio.Task[None]] = {}
 
@@ -162,17 +166,35 @@ class HandleRecord:
         """How many items it gave so far."""
         return self.activations.received + self.activities.received
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it could go on serving."""
+        return (
+            self.state is HandleState.ACTIVE
+            and self.trusted
+            and all(line.end is None for line in self.lines())
+        )
+
+    def stop_waiting(self) -> None:
+        """Its patience with a worker that has gone is over, one way or another."""
+        if self.spare is not None:
+            self.spare.cancel()
+            self.spare = None
+
     def hears(self, signal: Signal) -> None:
         """Move on in its life."""
         self.state = advance(self.state, signal)
 
-    def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Make a call on the handle, in a task that nobody cancels; the handle is not finalized while it
-        runs.
+    def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
+        """Begin a call on the handle; what does not end at once goes on in a task that nobody cancels. The
+        handle is not finalized while it runs.
         """
-        task = asyncio.get_running_loop().create_task(call)
-        self.calls.add(task)
-        task.add_done_callback(self._call_ended)
+        task = begin(call)
+        if task is None:
+            self.bell.ring()
+        else:
+            self.calls.add(task)
+            task.add_done_callback(self._call_ended)
         return task
 
     def _call_ended(self, task: asyncio.Task[Any]) -> None:

@@ -4,7 +4,8 @@ else reaches handles through it alone.
 Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop and never makes anybody
 wait for somebody else's slow call. What it holds is in `HandleTables`, so that a holder that is thrown away
 in the middle of anything leaves nothing behind: the next one, over the same tables, drains the handles of the
-last and waits for the workers to register again. Invariants:
+last, unless a worker that comes back soon adopts its own, and waits for the workers to register again.
+Invariants:
 
 - A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
 - Polls and completions are never cancelled; those who wait for them may be, at any instant.
@@ -14,6 +15,7 @@ last and waits for the workers to register again. Invariants:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -37,7 +39,7 @@ from hourglass._bridge.registration import (
     StaleCompletion,
     WorkerNotRegistered,
 )
-from hourglass._bridge.sending import attended, completed, send_result
+from hourglass._bridge.sending import Then, send_completion, send_result
 from hourglass._bridge.service import Connection
 from hourglass._bridge.tables import HandleTables
 from hourglass._engine.commands import Completion
@@ -62,6 +64,23 @@ T = TypeVar("T")
 
 def _ignore(*_: object) -> None:
     return None
+
+
+class _Through:
+    """Somebody who waits until a completion is through, and may be cancelled meanwhile."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        if not self._future.done():
+            await self._future
 
 
 class BridgeHolder:
@@ -98,7 +117,7 @@ class BridgeHolder:
     # --- life ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take over the tables. What a holder before left there is drained and closed."""
+        """Take over the tables. What a holder before left there waits a little for its worker, or is drained and closed."""
         tables = self.tables
         tables.epoch += 1
         self._epoch = tables.epoch
@@ -199,15 +218,26 @@ class BridgeHolder:
         task that polls, may be cancelled or killed at any instant: what it did not acknowledge goes to the next
         asker. So do not poll inside `wait_for` or another task that ends before you acknowledge.
         """
-        return await self._poll(queue, lambda record: record.activations, taker)
+        line = await self._brought(queue, lambda record: record.activations)
+        return line.take(taker)
 
     async def poll_activity(self, queue: str, taker: Owner | None = None) -> Ticket[ActivityItem]:
         """The next activity task or cancellation; the rest as for `poll_activation`."""
-        return await self._poll(queue, lambda record: record.activities, taker)
+        line = await self._brought(queue, lambda record: record.activities)
+        return line.take(taker)
 
-    async def _poll(
-        self, queue: str, line_of: Callable[[HandleRecord], PollLine[T]], taker: Owner | None
-    ) -> Ticket[T]:
+    async def poll_activations(self, queue: str, taker: Owner) -> list[Ticket[Activation]]:
+        """All activations that are there, one at least; the rest as for `poll_activation`."""
+        line = await self._brought(queue, lambda record: record.activations)
+        return line.take_all(taker)
+
+    async def poll_activities(self, queue: str, taker: Owner) -> list[Ticket[ActivityItem]]:
+        """The same, of activity tasks and cancellations."""
+        line = await self._brought(queue, lambda record: record.activities)
+        return line.take_all(taker)
+
+    async def _brought(self, queue: str, line_of: Callable[[HandleRecord], PollLine[T]]) -> PollLine[T]:
+        """The queue's poll line of the moment, once it has something; whoever awaits this takes it at once."""
         registration = self._registration(queue)
         while True:
             registration.check()
@@ -217,9 +247,8 @@ class BridgeHolder:
                 await registration.bell.wait()
                 continue
             line = line_of(record)
-            ticket = line.take(taker)
-            if ticket is not None:
-                return ticket
+            if line.kept:
+                return line
             line.ask()
             await line.bell.wait()
 
@@ -233,20 +262,32 @@ class BridgeHolder:
         engine's verdict comes as an eviction.
         """
         claim = claim.claim if isinstance(claim, Ticket) else claim
+        through = _Through()
+        self.send_completion(claim, completion, through.tell)
+        await through.wait()
+
+    def send_completion(self, claim: Claim, completion: Completion, then: Then) -> None:
+        """The same for those who do not wait: `then` is called instead of returning."""
         record = self._record(claim.queue, claim.generation)
         opened = record.runs.open.get(completion.run_id)
         if opened is None or opened.token != claim.token:
             self.tables.counters.fenced += 1
             raise StaleCompletion(f"run {completion.run_id} is not open under generation {claim.generation}")
-        await completed(self.tables, record, completion)
+        send_completion(self.tables, record, completion, then)
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
         """Report the end of an attempt; the rest as for `complete_activation`."""
+        through = _Through()
+        self.send_result(queue, generation, result, through.tell)
+        await through.wait()
+
+    def send_result(self, queue: str, generation: int, result: ActivityResult, then: Then) -> None:
+        """The same for those who do not wait."""
         record = self._record(queue, generation)
         if result.token not in record.attempts.open:
             self.tables.counters.fenced += 1
             raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
-        await attended(self.tables, send_result(self.tables, record, result), "the end of an attempt")
+        send_result(self.tables, record, result, then)
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives. Raises `WorkerNotRegistered` where it is not ours any more."""

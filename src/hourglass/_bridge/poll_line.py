@@ -3,7 +3,8 @@ it was dispatched, and hands on what a dead taker left behind.
 
 Must not know: what items mean (its `Book` does), generations, registrations. Invariants:
 
-- At most one raw poll is out, in a task of its own. Nobody who waits here can cancel it.
+- At most one raw poll is out, in a task of its own. Nobody who waits here can cancel it. It is out because
+  somebody asked: where nobody comes for what it brought it is not repeated.
 - Between a raw poll's return and the item's entry in the book there is no await: what the engine gave out is
   known.
 - An item is in one place: kept (nobody has it), handed (a living taker has it), or acknowledged (gone from
@@ -16,7 +17,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from hourglass._bridge.bell import Bell
@@ -26,6 +26,9 @@ C = TypeVar("C", contravariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """What an engine does not raise. All else is its failure, also a panic, which is no Exception."""
+
+
+_AHEAD = 32  # what is kept at most while its taker is on the way
 
 
 class Owner(Protocol):
@@ -103,12 +106,6 @@ class Ticket(Generic[T]):
         return self._line.acknowledge(self.claim.token)
 
 
-@dataclass(frozen=True, slots=True)
-class _Handed(Generic[T]):
-    item: T
-    unwatch: Callable[[], object]
-
-
 class PollLine(Generic[T]):
     """See the module."""
 
@@ -132,12 +129,19 @@ class PollLine(Generic[T]):
         self._address = address
         self._now_ns = now_ns
         self._changed = changed
-        self._handed: dict[int, _Handed[T]] = {}
+        self._handed: dict[int, tuple[T, Owner | None]] = {}
+        self._watched: dict[Owner, Callable[[], object]] = {}
+        self._is_fetched = False  # somebody was woken for what is kept, and has not come yet
 
     @property
     def in_flight(self) -> bool:
         """Whether a raw poll is out."""
         return self.call is not None
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a raw poll is out, and somebody waits for what it brings."""
+        return self.call is not None and self.bell.waiting > 0
 
     @property
     def in_hand(self) -> int:
@@ -153,52 +157,78 @@ class PollLine(Generic[T]):
             )
 
     async def _run(self) -> None:
-        try:
-            item = await self._poll()
-        except OURS:
-            # The loop ends, or somebody did what must not be done: whoever asks next polls again.
-            self.call = None
+        """Poll, and poll on while somebody comes for what was brought: a burst costs one task and one wake-up."""
+        while True:
+            try:
+                item = await self._poll()
+            except OURS:
+                # The loop ends, or somebody did what must not be done: whoever asks next polls again.
+                self.call = None
+                self._ring()
+                raise
+            except BaseException as error:
+                self.call, self.end, self.returned_ns = None, error, self._now_ns()
+                self._book.poll_ended(error)
+                self._watch_no_more()
+                self._ring()
+                return
+            self.returned_ns = self._now_ns()
+            self.received += 1
+            self._book.arrived(item)
+            self.kept.append(item)
+            self._is_fetched = self._is_fetched or self.bell.waiting > 0
+            if not self._is_fetched or len(self.kept) >= _AHEAD:
+                self.call = None
+                self._ring()
+                return
             self._ring()
-            raise
-        except BaseException as error:
-            self.call, self.end, self.returned_ns = None, error, self._now_ns()
-            self._book.poll_ended(error)
-            self._ring()
-            return
-        self.call, self.returned_ns = None, self._now_ns()
-        self.received += 1
-        self._book.arrived(item)
-        self.kept.append(item)
-        self._ring()
+            self.issued_ns = self.returned_ns
 
-    def take(self, taker: Owner | None = None) -> Ticket[T] | None:
-        """An item, if one is kept. Its taker is `taker`, or the current task."""
-        if not self.kept:
-            return None
+    def take(self, taker: Owner | None = None) -> Ticket[T]:
+        """The first item that is kept; somebody must have looked. Its taker is `taker`, or the current task."""
+        self._is_fetched = False
+        if taker is None:
+            taker = _TaskOwner.current()
         item = self.kept.popleft()
         token = self._book.handed(item)
-        watch = taker.add_death_callback if taker is not None else _watch_current_task()
-        # Entered first: a taker that is dead already gives it back at once.
-        self._handed[token] = _Handed(item, _nothing)
-        unwatch = watch(lambda: self._give_back(token))
-        if token in self._handed:
-            self._handed[token] = _Handed(item, unwatch)
+        self._handed[token] = (item, taker)
+        if taker is not None and taker not in self._watched:
+            self._watch(taker)
         return Ticket(self, Claim(*self._address, token), item)
+
+    def take_all(self, taker: Owner) -> list[Ticket[T]]:
+        """Everything that is kept."""
+        return [self.take(taker) for _ in range(len(self.kept))]
 
     def acknowledge(self, token: int) -> bool:
         """The item that was handed out under this token is dispatched."""
         handed = self._handed.pop(token, None)
         if handed is None:
             return False
-        handed.unwatch()
-        self._book.acknowledged(handed.item)
+        self._book.acknowledged(handed[0])
         return True
 
-    def _give_back(self, token: int) -> None:
-        handed = self._handed.pop(token, None)
-        if handed is not None and self._book.still_open(handed.item):
-            self.kept.appendleft(handed.item)
-            self._book.handed(handed.item)  # a new token: what the dead taker had is void
+    def _watch(self, taker: Owner) -> None:
+        self._watched[taker] = _nothing  # first: one that is dead already calls back at once
+        unwatch = taker.add_death_callback(lambda: self._taker_died(taker))
+        if taker in self._watched:
+            self._watched[taker] = unwatch
+
+    def _watch_no_more(self) -> None:
+        """Polling is over: let go of those who have nothing in hand."""
+        busy = {taker for _, taker in self._handed.values()}
+        for taker in self._watched.keys() - busy:
+            self._watched.pop(taker)()
+
+    def _taker_died(self, taker: Owner) -> None:
+        self._watched.pop(taker, None)
+        left = [token for token, (_, whose) in self._handed.items() if whose == taker]
+        for token in reversed(left):
+            item, _ = self._handed.pop(token)
+            if self._book.still_open(item):
+                self.kept.appendleft(item)
+                self._book.handed(item)  # a new token: what the dead taker had is void
+        if left:
             self._ring()
 
     def _ring(self) -> None:
@@ -211,21 +241,23 @@ class PollLine(Generic[T]):
             self.call.cancel()
 
 
-def _watch_current_task() -> Callable[[Callable[[], object]], Callable[[], object]]:
-    current: asyncio.Task[Any] | None = asyncio.current_task()
-    return _unwatched if current is None else partial(_watch, current)
+@dataclass(frozen=True, slots=True)
+class _TaskOwner:
+    """A task of asyncio as a taker."""
 
+    task: asyncio.Task[Any]
 
-def _watch(task: asyncio.Task[Any], callback: Callable[[], object]) -> Callable[[], object]:
-    def done(_: asyncio.Future[Any]) -> None:
-        callback()
+    @staticmethod
+    def current() -> _TaskOwner | None:
+        task: asyncio.Task[Any] | None = asyncio.current_task()
+        return None if task is None else _TaskOwner(task)
 
-    task.add_done_callback(done)
-    return lambda: task.remove_done_callback(done)
+    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
+        def done(_: asyncio.Future[Any]) -> None:
+            callback()
 
-
-def _unwatched(_: Callable[[], object]) -> Callable[[], object]:
-    return _nothing
+        self.task.add_done_callback(done)
+        return lambda: self.task.remove_done_callback(done)
 
 
 def _nothing() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from hourglass._bridge.adoption import adopt, may_wait, set_aside
 from hourglass._bridge.draining import begin_drain
 from hourglass._bridge.handle import HandleConfig, Shutdown
 from hourglass._bridge.handle_life import Signal
@@ -37,6 +38,8 @@ class Registrar:
         self._tables.farewells.discard(queue)
         registration.unwatch = owner.add_death_callback(lambda: self._owner_died(registration))
         try:
+            if not registration.has_ended():
+                adopt(self._tables, registration)
             await self.wait_open(registration)
             registration.check()
         except Shutdown as error:
@@ -66,12 +69,15 @@ class Registrar:
         del tables.registrations[registration.queue]
         if kind is Shutdown:
             tables.farewells.add(registration.queue)
-        registration.finish(kind, message)
+        served = registration.finish(kind, message)
         for record in tables.of_queue(registration.queue):
-            begin_drain(tables, record, signal)
+            if signal is Signal.RECYCLED and record is served and may_wait(tables, record):
+                set_aside(tables, record)
+            else:
+                begin_drain(tables, record, signal)
 
     def void_all(self) -> None:
-        """The holder before is dead: what was registered with it does not count, and its handles end."""
+        """The holder before is dead: what was registered with it does not count, and its handles wait for their workers."""
         for registration in tuple(self._tables.registrations.values()):
             message = "the holder of the handles was restarted; register again"
             self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
@@ -106,6 +112,8 @@ class Registrar:
 
     def replace_broken(self, record: HandleRecord, reason: str) -> None:
         """Replace a handle that broke by itself; one that never worked makes its successor wait."""
+        if record.spare is not None:
+            begin_drain(self._tables, record, Signal.RECYCLED)
         registration = self._tables.registrations.get(record.queue)
         if registration is None or registration.current is not record:
             return

@@ -1,10 +1,12 @@
 """Completions on their way to an engine: fenced, in order per run, at the same time across runs, never
 cancelled.
 
-Must not know: registrations, who asks. Invariants:
+Must not know: registrations, who asks. A call begins at once, and most end at once: only what has to wait costs a
+task, and no call a timer of its own. Invariants:
 
 - Only what is open under the given token is sent, and taking it out of the book and sending it is one step.
-- Whoever waits may be cancelled, or stop waiting when the limit has passed; the call itself goes on.
+- Whoever completes is told once, in `then`: when the call has ended, or when the limit has passed; the call itself
+  goes on.
 - Nothing that an engine raises here reaches whoever completed: they could not mend it. An activation whose
   completion is refused is completed as failed, or its run would be stuck; an attempt's end that the handle
   does not take goes through the connection.
@@ -13,8 +15,8 @@ Must not know: registrations, who asks. Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeGuard
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias, TypeGuard
 
 from hourglass._bridge.handle import (
     ActivityCancelled,
@@ -34,47 +36,53 @@ from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 
+Then: TypeAlias = Callable[[], object]
 
-async def attended(tables: HandleTables, task: asyncio.Task[None], what: str) -> bool:
-    """Wait for a call, but not for ever: afterwards it is left alone. Whether it has returned."""
-    done, _ = await asyncio.wait({task}, timeout=tables.limits.completion)
-    if not done:
-        tables.counters.unanswered_completions += 1
-        logger.warning("%s was not taken within %g s", what, tables.limits.completion)
-    return bool(done)
+
+def _nothing() -> None:
+    return None
+
+
+def _unanswered(tables: HandleTables, what: str, then: Then) -> None:
+    tables.counters.unanswered_completions += 1
+    logger.warning("%s was not taken within %g s", what, tables.limits.completion)
+    then()
 
 
 # --- workflow tasks ---------------------------------------------------------------------------------------
 
 
-def send_completion(tables: HandleTables, record: HandleRecord, completion: Completion) -> asyncio.Task[None]:
+def send_completion(
+    tables: HandleTables, record: HandleRecord, completion: Completion, then: Then = _nothing
+) -> None:
     """Close the activation of this run and send its completion behind those of the same run."""
     run_id = completion.run_id
     opened = record.runs.open.pop(run_id, None)
     if opened is not None and not opened.acknowledged:
         # Completed before it was acknowledged: it must not pass on when its taker ends.
         record.activations.acknowledge(opened.token)
-    former = record.tails.get(run_id)
-    task = record.call(_complete(tables, record, completion, former))
+    task = record.call(_complete(tables, record, completion, record.tails.get(run_id)))
+    if task is None:
+        then()
+        return
     record.tails[run_id] = task
+    patience = tables.patience(tables.limits.completion)
 
-    def sent(_: asyncio.Task[None]) -> None:
+    def untie() -> None:
         if record.tails.get(run_id) is task:
             del record.tails[run_id]
 
-    task.add_done_callback(sent)
-    return task
+    def late() -> None:
+        untie()  # the next of this run has waited enough
+        _unanswered(tables, f"the completion of run {run_id}", then)
 
+    def ended(_: asyncio.Task[None]) -> None:
+        untie()
+        if patience.forget(task):
+            then()
 
-async def completed(tables: HandleTables, record: HandleRecord, completion: Completion) -> None:
-    """Send a completion and wait for it as long as anybody would."""
-    run_id = completion.run_id
-    task = send_completion(tables, record, completion)
-    if (
-        not await attended(tables, task, f"the completion of run {run_id}")
-        and record.tails.get(run_id) is task
-    ):
-        del record.tails[run_id]  # the next of this run has waited enough
+    patience.watch(task, late)
+    task.add_done_callback(ended)
 
 
 async def _complete(
@@ -124,33 +132,79 @@ def _failure(reason: str) -> Failure:
 # --- activities -------------------------------------------------------------------------------------------
 
 
-def send_result(tables: HandleTables, record: HandleRecord, result: ActivityResult) -> asyncio.Task[None]:
+def send_result(
+    tables: HandleTables, record: HandleRecord, result: ActivityResult, then: Then = _nothing
+) -> None:
     """Close this attempt and report its end."""
     opened = record.attempts.open.pop(result.token)
-    raw = record.call(record.handle.complete_activity(result))
-    return tables.spawn(_see_to(tables, record, opened, result, raw))
+    _Report(tables, record, opened, result, then).begin()
 
 
-async def _see_to(
-    tables: HandleTables,
-    record: HandleRecord,
-    opened: OpenActivity,
-    result: ActivityResult,
-    raw: asyncio.Task[None],
-) -> None:
-    # In an outage an engine can take results and lose them without a word; repeating one is harmless.
-    done, _ = await asyncio.wait({raw}, timeout=tables.limits.resend)
-    error = raw.exception() if done and not raw.cancelled() else None
-    if done and not raw.cancelled() and error is None:
-        return
-    if error is not None:
+class _Report:
+    """The end of one attempt on its way.
+
+    In an outage an engine can take results and lose them without a word, and repeating one is harmless: what the
+    handle has not taken in time goes through the connection as well.
+    """
+
+    __slots__ = ("opened", "over", "record", "result", "tables", "then")
+
+    def __init__(
+        self,
+        tables: HandleTables,
+        record: HandleRecord,
+        opened: OpenActivity,
+        result: ActivityResult,
+        then: Then,
+    ) -> None:
+        self.tables = tables
+        self.record = record
+        self.opened = opened
+        self.result = result
+        self.then = then
+        self.over = False  # the handle's own call has ended, or is not waited for any more
+
+    def begin(self) -> None:
+        if self.record.call(self._call()) is not None:
+            limits = self.tables.limits
+            self.tables.patience(limits.completion).watch(self, self._unanswered)
+            self.tables.patience(limits.resend).watch(self, self._late)
+
+    async def _call(self) -> None:
+        error = await _tried(self.record.handle.complete_activity(self.result))
+        self.tables.patience(self.tables.limits.resend).forget(self)
+        if self.over:
+            return
+        self.over = True
+        if error is None:
+            self._through()
+            return
         logger.warning("the end of an attempt could not be sent: %s", type(error).__name__)
-    if _means_broken(error):
-        tables.handle_broke(record, error)
-    request = None if opened.is_local else _as_request(result)
-    if request is not None:
-        tables.counters.resent += 1
-        await _send_again(tables, record, request)
+        if _means_broken(error):
+            self.tables.handle_broke(self.record, error)
+        self._resend()
+
+    def _late(self) -> None:
+        self.over = True
+        self._resend()
+
+    def _resend(self) -> None:
+        request = None if self.opened.is_local else _as_request(self.result)
+        if request is None:
+            self._through()
+            return
+        self.tables.counters.resent += 1
+        resending = self.tables.spawn(_send_again(self.tables, self.record, request))
+        resending.add_done_callback(lambda _: self._through())
+
+    def _through(self) -> None:
+        then, self.then = self.then, _nothing
+        self.tables.patience(self.tables.limits.completion).forget(self)
+        then()
+
+    def _unanswered(self) -> None:
+        then, self.then = self.then, _nothing
+        _unanswered(self.tables, "the end of an attempt", then)
 
 
 async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:

@@ -6,6 +6,7 @@ The vocabulary is Temporal's. Times are nanoseconds since the epoch, durations s
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -64,6 +65,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     end_at_ns: int = 0
     jitter: float = 0.0
     time_zone: str = ""
+    time_zone_data: bytes = b""
 
 
 class SchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,7 @@ class SchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     catchup_window: float = 0.0
     pause_on_failure: bool = False
+    keep_original_workflow_id: bool = False
 
 
 class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +87,17 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule: its action is to start a workflow, whose id gets the time appended."""
+    """A schedule: its action is to start a workflow, whose id gets the time appended.
+
+    `foreign` is what the engine knows of the action and we have no words for: kept, so that a schedule that another
+    SDK made loses nothing when it is updated.
+    """
 
     action: StartWorkflow
     spec: ScheduleSpec = ScheduleSpec()
     policy: SchedulePolicy = SchedulePolicy()
     state: ScheduleState = ScheduleState()
+    foreign: bytes = b""
 
 
 class ScheduleAction(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +115,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     action_count: int = 0
     missed_catchup: int = 0
     skipped_overlap: int = 0
+    buffer_dropped: int = 0
     buffer_size: int = 0
     running: tuple[tuple[str, str], ...] = ()
     recent_actions: tuple[ScheduleAction, ...] = ()
@@ -209,3 +218,13 @@ class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""
+
+
+SCHEDULE_REQUESTS: tuple[type[Request[Any]], ...] = (
+    CreateSchedule,
+    DescribeSchedule,
+    UpdateSchedule,
+    PatchSchedule,
+    DeleteSchedule,
+    ListSchedules,
+)

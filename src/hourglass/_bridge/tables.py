@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from hourglass._bridge.begun import Patience
 from hourglass._bridge.bell import Bell
 from hourglass._bridge.handle import ActivityCancel, Handle, HandleConfig
 from hourglass._bridge.handle_life import HandleState, Limits
@@ -43,6 +44,7 @@ class Counters:
     closed: int = 0
     abandoned: int = 0
     takeovers: int = 0
+    adopted: int = 0
 
 
 class Listener(Protocol):
@@ -89,6 +91,7 @@ class HandleTables:
         self._tokens = itertools.count(1)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
+        self._patience: dict[float, Patience] = {}
         self._around = Surroundings(
             next_token=lambda: next(self._tokens), now_ns=now_ns, broken=self.handle_broke
         )
@@ -105,6 +108,11 @@ class HandleTables:
     def of_queue(self, queue: str) -> list[HandleRecord]:
         """The handles of a queue, the oldest first."""
         return [record for record in self.records.values() if record.queue == queue]
+
+    def distrust(self) -> None:
+        """No handle of now is to be adopted: what is below them is made anew."""
+        for record in self.records.values():
+            record.trusted = False
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """Tell the holder, unless the handle is at its end anyway."""
@@ -153,6 +161,13 @@ class HandleTables:
             if record.state is HandleState.ACTIVE:
                 return record.connection
         return self.shared or otherwise
+
+    def patience(self, limit: float) -> Patience:
+        """Who tells of all that takes longer than so many seconds."""
+        patience = self._patience.get(limit)
+        if patience is None:
+            patience = self._patience[limit] = Patience(limit)
+        return patience
 
     # --- tasks --------------------------------------------------------------------------------------------
 

@@ -1,20 +1,27 @@
-"""The embedded engine: the part of a Temporal server, and of Core, that one process needs. In memory so far.
+"""The embedded engine: the part of a Temporal server, and of Core, that one process needs.
 
     history, history_json   what happened to a run: Temporal's events as data, and as JSON
-    run                     a run as data
-    transitions, task_transitions, activities, followers, draft     pure: (run, occurrence) -> Step
-    engine, offers          thin: stores steps, lets time pass, offers tasks
+    run, limits             a run as data, and how large it may grow
+    transitions, task_transitions, recovery, activities, followers, draft   pure: (run, occurrence) -> Step
+    store, memory_store     what remembers: the seam, and the one in memory
+    ledger, record, wakes   thin: applies steps, lets time pass, is ahead of its store
+    offers, task_desk, attempt_desk, upkeep     who takes what; runs between store and memory
+    engine                  all of these put together
     cursor, outcomes, matching, seed    Core's part, pure: history -> activations, commands -> answer
-    cache, handle           thin: what one worker knows and has out
-    starting, listing, queries, requests, connection    what clients ask
+    cache, heartbeats, handle   thin: what one worker knows and has out
+    starting, listing, queries, requests, connection    what clients ask; answers wait for the store
     clock, bell             time and waking
+    ownership, descriptors, meeting     one file, several processes: the lock, forks, where they meet
+    frames, wire, serving, remote       what they say, the owner's side, the client's side
+    engine_room, interruption, alone, asking, host, patience    an open engine; how a request finds one; who owns
+    file_handle, file_connection        a worker's and a client's door to a file
 
-Nothing here imports Temporal's packages. `connect_memory` is the door.
+Nothing here imports Temporal's packages. `connect_memory` and `file_connection.connect_file` are the doors.
 """
 
 from __future__ import annotations
 
 from hourglass._embedded.clock import Clock, RealClock, VirtualClock
-from hourglass._embedded.connection import MemoryConnection, connect_memory
+from hourglass._embedded.connection import EngineConnection, connect_memory
 
-__all__ = ["Clock", "MemoryConnection", "RealClock", "VirtualClock", "connect_memory"]
+__all__ = ["Clock", "EngineConnection", "RealClock", "VirtualClock", "connect_memory"]

@@ -114,6 +114,7 @@ def next_attempt(activity: Activity, failure: Failure, now_ns: int) -> Activity 
         available_ns=available,
         started_ns=0,
         heartbeat_ns=0,
+        deferred=False,
         last_failure=failure,
     )
 
@@ -150,6 +151,15 @@ def timeout_failure(activity: Activity, kind: TimeoutType) -> Failure:
     outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
     return Failure(message, TimeoutFailure(kind, details), source="Server")
+
+
+def lost_failure(activity: Activity) -> Failure:
+    """The failure of an attempt whose process ended: what a heartbeat timeout would find out later."""
+    return Failure(
+        "activity Heartbeat timeout: the process that ran this attempt has ended",
+        TimeoutFailure(TimeoutType.HEARTBEAT, activity.heartbeat_details),
+        source="Server",
+    )
 
 
 def completed(activity: Activity, result: Payload | None, identity: str) -> tuple[h.Attributes, ...]:

@@ -15,6 +15,8 @@ class Bell:
 
     def ring(self) -> None:
         """Wake all who wait."""
+        if not self._waiters:
+            return
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():

@@ -3,7 +3,7 @@
 Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
 activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
 been answered; a task that is begun is finished or failed exactly once, unless the engine took it back
-(timeout, termination).
+(timeout, termination); an activation comes with the number of the change that it rests on.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from enum import Enum
 
 from hourglass._embedded import history as h
 from hourglass._embedded.cursor import BadCommand, Cursor
-from hourglass._embedded.engine import MemoryEngine, Record
+from hourglass._embedded.engine import Engine
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
+from hourglass._embedded.record import Record
 from hourglass._embedded.task_transitions import Answer, unwritten
 from hourglass._engine.commands import (
     AnswerQuery,
@@ -57,8 +58,8 @@ class _Cached:
 class Cache:
     """Cached runs, least recently used first, and the activations that wait for a poll."""
 
-    def __init__(self, engine: MemoryEngine, taker: Taker, size: int) -> None:
-        self.ready: deque[Activation] = deque()
+    def __init__(self, engine: Engine, taker: Taker, size: int) -> None:
+        self.ready: deque[tuple[Activation, int]] = deque()
         self._engine = engine
         self._taker = taker
         self._size = size
@@ -127,7 +128,7 @@ class Cache:
             if cached.task_number:
                 failure = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
                 cause = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
-                self._engine.fail_task(
+                self._engine.tasks.fail(
                     cached.record, cached.task_number, cause, failure, self._taker.identity
                 )
             self._forget(cached)
@@ -141,6 +142,7 @@ class Cache:
         cached = self._runs.pop(run_id, None)
         if cached is None:
             cached = _Cached(record, Cursor(run_id))
+            self._engine.runs.hold(record)
             self._make_room()
         self._runs[run_id] = cached  # now the most recently used
         return cached
@@ -179,7 +181,7 @@ class Cache:
                 flags=cached.cursor.new_flags(tuple(cached.used_flags)),
                 identity=self._taker.identity,
             )
-            refusal = self._engine.finish_task(cached.record, number, answer)
+            refusal = self._engine.tasks.finish(cached.record, number, answer)
             if refusal:
                 cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
         self._rest(cached)
@@ -191,9 +193,9 @@ class Cache:
         cached.questions = []
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
-            self._engine.fail_task(cached.record, number, cause, failure, self._taker.identity)
+            self._engine.tasks.fail(cached.record, number, cause, failure, self._taker.identity)
         else:  # replayed for queries alone: whoever asked must hear why there is no answer
-            for question in self._engine.take_questions(cached.record):
+            for question in self._engine.tasks.take_questions(cached.record):
                 question.fail(failure)
         self._refuse_queries(cached.record)
         self._rest(cached)
@@ -206,9 +208,7 @@ class Cache:
         error = ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-        questions, record.queries = record.queries, []
-        for question in questions:
-            question.refuse(error)
+        self._engine.tasks.refuse_queries(record, error)
 
     def _rest(self, cached: _Cached) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
@@ -216,7 +216,7 @@ class Cache:
             return
         broken = cached.eviction is not None and cached.eviction.reason != "WORKFLOW_EXECUTION_ENDING"
         if not broken:
-            cached.questions = self._engine.take_questions(cached.record)
+            cached.questions = self._engine.tasks.take_questions(cached.record)
         if cached.questions:
             events = tuple(question.event for question in cached.questions)
             self._give(cached, cached.cursor.query_activation(events), Out.QUERIES)
@@ -253,8 +253,9 @@ class Cache:
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
     def _forget(self, cached: _Cached) -> None:
-        self._runs.pop(cached.cursor.run_id, None)
         self._unstick(cached)
+        if self._runs.pop(cached.cursor.run_id, None) is not None:
+            self._engine.runs.let_go(cached.record)
 
     def _unstick(self, cached: _Cached) -> None:
         if cached.record.sticky is self._taker:
@@ -263,7 +264,7 @@ class Cache:
     def _give(self, cached: _Cached, activation: Activation, out: Out) -> None:
         cached.out = out
         self.outstanding += 1
-        self.ready.append(activation)
+        self.ready.append((activation, cached.record.number))
 
 
 def _answer(cached: _Cached, commands: tuple[Command, ...]) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias
 Cancel: TypeAlias = Callable[[], None]
 
 SECOND = 1_000_000_000
+_TOLERANCE = SECOND // 1000
 
 
 def to_ns(seconds: float) -> int:
@@ -28,8 +29,24 @@ def to_ns(seconds: float) -> int:
 class Clock(Protocol):
     """What the engine needs of time."""
 
+    @property
+    def early_is_harmless(self) -> bool:
+        """Whether a callback that turns out to be too early costs next to nothing, so that one that is no
+        longer needed may be left to run.
+        """
+        ...
+
+    @property
+    def jumps(self) -> int:
+        """How often time went on by more than passed: callbacks that are waiting may be late then."""
+        ...
+
     def now_ns(self) -> int:
         """The time now."""
+        ...
+
+    def not_before(self, ns: int) -> None:
+        """It was this late already: from now on it is not earlier."""
         ...
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
@@ -40,20 +57,36 @@ class Clock(Protocol):
 class RealClock:
     """The wall clock, on the asyncio loop that is running when a callback is asked for.
 
-    Due times are wall time and the loop counts monotonic time, so that a callback may wake early when the
-    wall clock was set back: it then goes to sleep again. The time given out never goes back. A nap is at most
-    `longest_nap` seconds, so that a wall clock that was set forward, or a machine that slept, is noticed.
+    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes
+    it along (`jumps` counts that); one that is set back does not: time neither goes back nor stands still, it
+    stays ahead of the wall. A callback naps for at most `longest_nap` seconds before it looks again.
     """
 
     longest_nap = 60.0
+    early_is_harmless = True
 
-    def __init__(self) -> None:
-        self._latest = 0
+    def __init__(
+        self,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.jumps = 0
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._ahead = wall_ns() - monotonic_ns()
 
     def now_ns(self) -> int:
-        """The wall clock's time, or the latest given out if the wall clock was set back."""
-        self._latest = max(self._latest, time.time_ns())
-        return self._latest
+        """The wall clock's time, or later if it was set back."""
+        monotonic = self._monotonic_ns()
+        ahead = self._wall_ns() - monotonic
+        if ahead > self._ahead + _TOLERANCE:  # less is what lies between the two readings
+            self.jumps += ahead > self._ahead + SECOND // 2
+            self._ahead = ahead
+        return monotonic + self._ahead
+
+    def not_before(self, ns: int) -> None:
+        """Time given out from now on is at least this: also after a restart it does not go back."""
+        self._ahead += max(0, ns - self.now_ns())
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` on the running loop at that time."""
@@ -87,7 +120,10 @@ class _Nap:
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only when it is told to, and then only to where something happens."""
+
+    early_is_harmless = False
+    jumps = 0
 
     def __init__(self, start_ns: int = 1_700_000_000 * SECOND) -> None:
         self._now = start_ns
@@ -98,6 +134,10 @@ class VirtualClock:
     def now_ns(self) -> int:
         """The virtual time."""
         return self._now
+
+    def not_before(self, ns: int) -> None:
+        """Move on to this time if it is later; what falls due by that is called at the next move."""
+        self._now = max(self._now, ns)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` when time is moved to `when_ns` or past it."""

@@ -1,45 +1,56 @@
-"""A connection to an in-memory engine: the engine's door for clients and workers.
+"""A connection to an engine in this process: the engine's door for clients and workers.
 
-Must not know: how anything is done. Dispatch is a table; time limits of calls and the closed state are kept
-here.
+Must not know: how anything is done. Dispatch is a table; time limits of calls, what is too large, and the
+closed state are kept here. Invariant: an answer is given only when all that it rests on is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.service import Request
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine import MemoryEngine
-from hourglass._embedded.handle import MemoryHandle
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.handle import EngineHandle
+from hourglass._embedded.memory_store import MemoryStore
 from hourglass._embedded.requests import HANDLERS, PATIENT
-from hourglass.errors import ConnectionFailedError, ServiceError, ServiceTimeoutError
+from hourglass.errors import ConnectionFailedError, ServiceError, ServiceTimeoutError, StorageError
 
 A = TypeVar("A")
 
 
 async def connect_memory(
     *, namespace: str = "default", identity: str = "", clock: Clock | None = None
-) -> MemoryConnection:
-    """Open a new engine in memory; it lives as long as its connection, on the running loop."""
-    return MemoryConnection(MemoryEngine(namespace=namespace, clock=clock), identity=identity)
+) -> EngineConnection:
+    """Open a new engine in memory; it lives as long as its connection, on the running loop.
+
+    On a clock of the caller's nothing happens by itself: no run is ever dropped or forgotten.
+    """
+    engine = Engine(store=MemoryStore(), namespace=namespace, clock=clock)
+    if clock is None:
+        await engine.open_existing()
+    return EngineConnection(engine, identity=identity, owns_engine=True)
 
 
-class MemoryConnection:
-    """Implements `hourglass._bridge.service.Connection`."""
+class EngineConnection:
+    """Implements `hourglass._bridge.service.Connection`. Several may share an engine; one may own it."""
 
-    def __init__(self, engine: MemoryEngine, *, identity: str = "") -> None:
+    def __init__(
+        self, engine: Engine, *, identity: str = "", target: str = "local:", owns_engine: bool = False
+    ) -> None:
         self.engine = engine
         self._identity = identity
-        self._handles: list[MemoryHandle] = []
+        self._target = target
+        self._owns_engine = owns_engine
+        self._handles: set[EngineHandle] = set()
         self._closed = False
 
     @property
     def target(self) -> str:
         """What it is connected to."""
-        return "local:"
+        return self._target
 
     @property
     def namespace(self) -> str:
@@ -54,16 +65,10 @@ class MemoryConnection:
     async def call(self, request: Request[A]) -> A:
         """Ask, and wait for the answer."""
         self._check_open()
-        handler = HANDLERS.get(type(request))
-        if handler is None:
-            raise ServiceError(
-                f"{type(request).__name__} is not supported by the in-memory engine yet",
-                status="UNIMPLEMENTED",
-            )
         limit = None if isinstance(request, PATIENT) else request.rpc_timeout
         try:
             async with asyncio.timeout(limit):
-                return cast(A, await handler(self.engine, request))
+                return cast(A, await self._answer(request))
         except TimeoutError as error:
             if isinstance(error, ServiceError):
                 raise
@@ -71,21 +76,43 @@ class MemoryConnection:
                 f"{type(request).__name__} was not answered within {limit} s", status="DEADLINE_EXCEEDED"
             ) from None
 
-    async def open_handle(self, config: HandleConfig) -> MemoryHandle:
+    async def _answer(self, request: Request[Any]) -> object:
+        handler = HANDLERS.get(type(request))
+        if handler is None:
+            raise ServiceError(
+                f"{type(request).__name__} is not supported by the embedded engine yet",
+                status="UNIMPLEMENTED",
+            )
+        engine = self.engine
+        engine.limits.check(request)
+        try:
+            answer = await handler(engine, request)
+        except StorageError as error:
+            engine.doubt(error)
+            raise
+        engine.offers.stir()
+        await engine.durable(answer.rests_on)
+        return answer.value
+
+    async def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a task queue."""
         self._check_open()
-        handle = MemoryHandle(self.engine, config)
-        self._handles.append(handle)
+        handle = EngineHandle(self.engine, config, self._handles.discard)
+        self._handles.add(handle)
         return handle
 
     async def close(self) -> None:
-        """Let go of everything. Handles that are still open end."""
+        """Let go of everything. Handles of this connection that are still open end; others go on, unless
+        the connection owns its engine.
+        """
         self._closed = True
-        handles, self._handles = self._handles, []
-        for handle in handles:
+        for handle in tuple(self._handles):
             await handle.finalize_shutdown()
-        self.engine.close()
+        if self._owns_engine:
+            self.engine.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closed or self.engine.closed:
             raise ConnectionFailedError("the connection is closed", status="UNAVAILABLE")
+        if self.engine.failed is not None:
+            raise self.engine.failed

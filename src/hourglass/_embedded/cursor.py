@@ -51,6 +51,7 @@ class Cursor:
         self._time_ns = 0
         self._replaying = True
         self._suggest = False
+        self._size = 0
 
     def extend(self, history: Sequence[h.HistoryEvent], *, live: bool) -> None:
         """Give the cursor the history as it is now; `live`: its last event is the start of the task in hand.
@@ -125,6 +126,7 @@ class Cursor:
                 self._jobs.append(_run_started(attributes, event.time_ns))
             case h.WorkflowTaskStarted():
                 self._suggest = attributes.suggest_continue_as_new
+                self._size = attributes.history_size
             case h.WorkflowTaskCompleted():
                 self._flags.update(attributes.flags)
             case h.WorkflowExecutionSignaled():
@@ -164,6 +166,7 @@ class Cursor:
             timestamp_ns=self._time_ns,
             is_replaying=is_replaying,
             history_length=self._history[self._position - 1].id if self._position else 0,
+            history_size=self._size,
             continue_as_new_suggested=self._suggest,
             flags=tuple(sorted(self._flags)),
         )

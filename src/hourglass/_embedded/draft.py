@@ -4,6 +4,9 @@ A draft lives inside one transition and is seen by nobody else; the transition a
 its arguments. It knows the one rule that all share: while a worker has the run's task, what happens is held
 back and written after the task's end, as Temporal does it, so that a worker's answer never meets events that
 it has not seen.
+
+Invariants: what is pending changes only by `put_*` and `drop_*`, which note what they touch; the tables of the
+run that a draft began with are never changed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import msgspec
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.run import JUST_BEFORE, Run, Step, Task
+from hourglass._embedded.limits import encoded_size
+from hourglass._embedded.run import JUST_BEFORE, Activity, Run, Step, Task, Timer
 
 
 class Draft:
@@ -25,10 +29,51 @@ class Draft:
         self.run = run
         self.now_ns = now_ns
         self._events: list[h.HistoryEvent] = []
+        self._touched: set[int] = set()
+        self._own_activities = False
+        self._own_timers = False
 
     def change(self, **fields: Any) -> None:
-        """Replace fields of the run."""
+        """Replace fields of the run, but for its tables of what is pending."""
         self.run = msgspec.structs.replace(self.run, **fields)
+
+    # --- what is pending ------------------------------------------------------------------------------------
+
+    def put_activity(self, activity: Activity) -> None:
+        """An activity is pending, or changed."""
+        self._activities()[activity.scheduled_event_id] = activity
+        self._touched.add(activity.scheduled_event_id)
+
+    def drop_activity(self, scheduled_event_id: int) -> None:
+        """An activity is no longer pending."""
+        if scheduled_event_id in self.run.activities:
+            del self._activities()[scheduled_event_id]
+            self._touched.add(scheduled_event_id)
+
+    def put_timer(self, timer: Timer) -> None:
+        """A timer runs."""
+        self._timers()[timer.started_event_id] = timer
+        self._touched.add(timer.started_event_id)
+
+    def drop_timer(self, started_event_id: int) -> None:
+        """A timer no longer runs."""
+        if started_event_id in self.run.timers:
+            del self._timers()[started_event_id]
+            self._touched.add(started_event_id)
+
+    def _activities(self) -> dict[int, Activity]:
+        if not self._own_activities:
+            self.change(activities=self.run.activities.copy())
+            self._own_activities = True
+        return self.run.activities
+
+    def _timers(self) -> dict[int, Timer]:
+        if not self._own_timers:
+            self.change(timers=self.run.timers.copy())
+            self._own_timers = True
+        return self.run.timers
+
+    # --- events ---------------------------------------------------------------------------------------------
 
     def write(self, attributes: h.Attributes, *, time_ns: int = 0) -> int:
         """Write an event; returns its id."""
@@ -36,7 +81,7 @@ class Draft:
         if getattr(attributes, "started_event_id", 0) == JUST_BEFORE:
             attributes = msgspec.structs.replace(attributes, started_event_id=number - 1)
         self._events.append(h.HistoryEvent(number, time_ns or self.now_ns, attributes))
-        self.change(length=number)
+        self.change(length=number, history_size=self.run.history_size + encoded_size(attributes))
         return number
 
     def happen(self, *attributes: h.Attributes) -> None:
@@ -51,10 +96,14 @@ class Draft:
     def flush(self) -> bool:
         """Write what was held; says whether there was anything."""
         held = self.run.held
+        if not held:
+            return False
         self.change(held=())
         for each in held:
             self.write(each)
-        return bool(held)
+        return True
+
+    # --- tasks ----------------------------------------------------------------------------------------------
 
     def want_task(self) -> None:
         """Schedule a task, unless one is wanted already, or the run still waits for its first."""
@@ -85,9 +134,13 @@ class Draft:
         )
         self.change(task=task, task_count=number)
 
+    # --- the end --------------------------------------------------------------------------------------------
+
     def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
         """Write the last event; nothing is pending any more."""
         self.write(final)
+        self._touched.update(self.run.activities, self.run.timers)
+        self._own_activities = self._own_timers = True
         self.change(
             status=status,
             close_ns=self.now_ns,
@@ -100,7 +153,7 @@ class Draft:
 
     def step(self, follower: h.WorkflowExecutionStarted | None = None) -> Step:
         """The outcome of the transition."""
-        return Step(self.run, tuple(self._events), follower)
+        return Step(self.run, tuple(self._events), frozenset(self._touched), follower)
 
 
 def first_task_ns(run: Run) -> int:

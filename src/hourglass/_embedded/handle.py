@@ -1,16 +1,20 @@
-"""A handle on the in-memory engine for one task queue: both of a worker's polls, and the ends of what it was
-given.
+"""A handle on the engine for one task queue: both of a worker's polls, and the ends of what it was given.
 
 Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`).
+What a poll takes is kept until the changes that it rests on are durable. While it waits for that it takes
+more, so that what many runs do becomes durable together.
+
 Invariants: an item is given out only by a poll that returns it, so that a poll that is cancelled loses
-nothing; each run has one activation out at most; a shutting-down handle takes nothing new and raises
-`Shutdown` when all that is out has come back.
+nothing, and only when it may leave the engine; each run has one activation out at most; a shutting-down handle
+takes nothing new and raises `Shutdown` when all that is out has come back; when the engine's store has failed
+every poll raises `HandleBroken`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from hourglass._bridge.handle import (
     ActivityCancel,
@@ -20,6 +24,8 @@ from hourglass._bridge.handle import (
     ActivityItem,
     ActivityOk,
     ActivityResult,
+    ActivityTask,
+    HandleBroken,
     HandleConfig,
     Shutdown,
 )
@@ -27,28 +33,41 @@ from hourglass._embedded import transitions
 from hourglass._embedded.bell import Bell
 from hourglass._embedded.cache import Cache
 from hourglass._embedded.clock import Cancel, to_ns
-from hourglass._embedded.engine import MemoryEngine, Record, Token
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.heartbeats import Heartbeats
+from hourglass._embedded.record import Record, Token
 from hourglass._embedded.run import Activity
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
+from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
 
 
-class MemoryHandle:
+class EngineHandle:
     """Implements `hourglass._bridge.handle.Handle`."""
 
-    def __init__(self, engine: MemoryEngine, config: HandleConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        config: HandleConfig,
+        ended: Callable[[EngineHandle], object] = lambda _: None,
+    ) -> None:
         config.check()
         self._engine = engine
         self._config = config
+        self._ended = ended
         self._cache = Cache(engine, self, config.max_cached_workflows)
-        self._bell = Bell()
+        self._task_bell = Bell()
+        self._activity_bell = Bell()
+        self._task_polls = 0
+        self._activity_polls = 0
         self._closing = False
         self._out: set[bytes] = set()
-        self._cancels: deque[ActivityCancel] = deque()
+        self._kept: deque[tuple[ActivityItem, int]] = deque()
         self._grace: Cancel | None = None
+        self._heartbeats = Heartbeats(engine.clock, config.heartbeat_throttle, self._record_heartbeat)
         engine.offers.join(self)
 
     # --- what the engine asks (Taker) -----------------------------------------------------------------------
@@ -78,126 +97,191 @@ class MemoryHandle:
         return self._cache.is_busy(run_id)
 
     def wake(self) -> None:
-        """Something may be there to take."""
-        self._bell.ring()
+        """Something may be there to take: a poll that waits takes it now."""
+        if self._task_polls:
+            self._take_tasks()
+        if self._activity_polls:
+            self._take_attempts()
+        if self._cache.ready or self._engine.is_over:
+            self._task_bell.ring()
+        if self._kept or self._engine.is_over:
+            self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""
         self._cache.closed(run_id)
-        self._bell.ring()
+        self._task_bell.ring()
 
-    def cancel_attempt(self, token: bytes, reason: str) -> None:
-        """Stop an attempt that this handle's worker holds."""
-        if token in self._out:
-            self._cancels.append(ActivityCancel(token, reason))
-            self._bell.ring()
+    def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
+        """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
+        if token not in self._out:
+            return
+        if reason != "CANCELLED" and self._unkeep(token):
+            self._out.discard(token)
+        else:
+            self._kept.append((ActivityCancel(token, reason), rests_on))
+        self._activity_bell.ring()
+
+    def _unkeep(self, token: bytes) -> bool:
+        left = [each for each in self._kept if each[0].token != token]
+        found = any(isinstance(item, ActivityTask) and item.token == token for item, _ in self._kept)
+        if found:
+            self._kept = deque(left)
+        return found
+
+    def _ring(self) -> None:
+        self._task_bell.ring()
+        self._activity_bell.ring()
 
     # --- workflow tasks -------------------------------------------------------------------------------------
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
-        while True:
-            activation = self._next_activation()
-            if activation is not None:
-                return activation
-            if self._closing and not self._cache.outstanding:
-                raise Shutdown("the handle is shut down")
-            await self._bell.wait()
+        self._task_polls += 1
+        try:
+            while True:
+                self._check_alive()
+                activation = self._next_activation()
+                if activation is not None:
+                    return activation
+                if self._cache.ready:
+                    await self._until_durable(self._cache.ready[0][1])
+                elif self._closing and not self._cache.outstanding:
+                    raise Shutdown("the handle is shut down")
+                else:
+                    await self._task_bell.wait()
+        finally:
+            self._task_polls -= 1
 
     def _next_activation(self) -> Activation | None:
-        while not self._cache.ready and self.takes_workflows:
+        self._take_tasks()
+        ready = self._cache.ready
+        return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+
+    def _take_tasks(self) -> None:
+        """Take what there is, until something may be given out at once."""
+        ready = self._cache.ready
+        while self.takes_workflows and not (ready and self._engine.is_durable(ready[-1][1])):
             if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
-                break
-            task = self._engine.take_task(self)
-            asked = None if task else self._engine.take_queries(self)
+                return
+            task = self._engine.tasks.take(self)
+            asked = None if task else self._engine.tasks.take_queries(self)
             if task is not None:
                 self._cache.begin_task(task)
             elif asked is not None:
                 self._cache.begin_queries(asked)
             else:
-                break
-        return self._cache.ready.popleft() if self._cache.ready else None
+                return
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation."""
+        self._check_alive()
         if not self._cache.complete(completion):
             _log.warning("completion for run %s, which has no activation out", completion.run_id)
         self._engine.offers.wake(self.task_queue)
-        self._bell.ring()
+        self._engine.offers.stir()
+        if self._closing or self._cache.ready:
+            self._task_bell.ring()
 
     def request_eviction(self, run_id: str) -> None:
         """Ask that a run be evicted."""
         self._cache.request_eviction(run_id)
-        self._bell.ring()
+        self._task_bell.ring()
 
     # --- activities -----------------------------------------------------------------------------------------
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        while True:
-            item = self._next_activity()
-            if item is not None:
-                return item
-            if self._closing and not self._out:
-                raise Shutdown("the handle is shut down")
-            await self._bell.wait()
+        self._activity_polls += 1
+        try:
+            while True:
+                self._check_alive()
+                item = self._next_activity()
+                if item is not None:
+                    return item
+                if self._kept:
+                    await self._until_durable(self._kept[0][1])
+                elif self._closing and not self._out:
+                    raise Shutdown("the handle is shut down")
+                else:
+                    await self._activity_bell.wait()
+        finally:
+            self._activity_polls -= 1
 
     def _next_activity(self) -> ActivityItem | None:
-        while self._cancels:
-            cancel = self._cancels.popleft()
-            if cancel.token in self._out:
-                return cancel
-        if self._closing or not self._config.activities:
-            return None
-        if len(self._out) >= self._config.max_concurrent_activities:
-            return None
-        task = self._engine.take_attempt(self)
-        if task is not None:
-            self._out.add(task.token)
-        return task
+        self._take_attempts()
+        while self._kept and self._engine.is_durable(self._kept[0][1]):
+            item, _ = self._kept.popleft()
+            if item.token in self._out:
+                return item
+        return None
+
+    def _take_attempts(self) -> None:
+        """Take what there is, until something may be given out at once."""
+        while not self._closing and self._config.activities:
+            if len(self._out) >= self._config.max_concurrent_activities:
+                return
+            if self._kept and self._engine.is_durable(self._kept[-1][1]):
+                return
+            taken = self._engine.attempts.take(self)
+            if taken is None:
+                return
+            self._out.add(taken[0].token)
+            self._kept.append(taken)
 
     async def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt. The end of an attempt that no longer counts is dropped, as a server
         does.
         """
+        self._check_alive()
         self._out.discard(result.token)
-        self._bell.ring()
+        self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
         token = Token.decode(result.token)
-        self._engine.release(token)
-        found = self._engine.attempt(token)
-        if found is not None and not isinstance(result, ActivityDeferred):
+        self._engine.attempts.release(token)
+        found = self._engine.attempts.find(token)
+        if found is not None:
             self._end(*found, result)
+        self._engine.offers.wake(self.task_queue)
+        self._engine.offers.stir()
+        if self._closing or self._kept:
+            self._activity_bell.ring()
 
-    def _end(
-        self, record: Record, activity: Activity, result: ActivityOk | ActivityFailed | ActivityCancelled
-    ) -> None:
+    def _end(self, record: Record, activity: Activity, result: ActivityResult) -> None:
         who = self.identity
+        change = self._engine.runs.change
         match result:
             case ActivityOk():
-                self._engine.change(
+                change(
                     record,
                     lambda run, now: transitions.complete_activity(run, activity, result.result, who, now),
                 )
+            case ActivityDeferred():
+                change(record, lambda run, now: transitions.defer_activity(run, activity, now))
             case ActivityCancelled() if activity.cancel_requested_event_id:
                 info = result.failure.info
                 details = info.details if isinstance(info, CanceledFailure) else ()
-                self._engine.change(
-                    record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now)
-                )
+                change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
             case ActivityFailed() | ActivityCancelled():
                 failure = result.failure if isinstance(result, ActivityFailed) else _unasked(result.failure)
-                self._engine.change(
-                    record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now)
-                )
+                change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives."""
-        found = self._engine.attempt(Token.decode(token))
+        self._check_alive()
+        found = self._engine.attempts.find(Token.decode(token))
         if found is None:
-            self.cancel_attempt(token, "NOT_FOUND")
-            return
-        record, activity = found
-        self._engine.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
+            self._heartbeats.end(token, flush=False)
+            self.cancel_attempt(token, "NOT_FOUND", 0)
+        else:
+            self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
+
+    def _record_heartbeat(self, token: bytes, details: Payloads) -> None:
+        found = self._engine.attempts.find(Token.decode(token))
+        if found is not None:
+            record, activity = found
+            self._engine.runs.change(
+                record, lambda run, now: transitions.heartbeat(run, activity, details, now)
+            )
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -207,18 +291,29 @@ class MemoryHandle:
             return
         self._closing = True
         self._engine.offers.leave(self)
+        self._give_back()
         self._cache.let_go()
         self._engine.offers.wake(self.task_queue)
         clock = self._engine.clock
         self._grace = clock.call_at(
             clock.now_ns() + to_ns(self._config.graceful_shutdown), self._stop_activities
         )
-        self._bell.ring()
+        self._ring()
+
+    def _give_back(self) -> None:
+        """Attempts that no poll has given out yet are for others."""
+        kept, self._kept = self._kept, deque()
+        for item, rests_on in kept:
+            if isinstance(item, ActivityTask):
+                self._out.discard(item.token)
+                self._engine.attempts.give_back(Token.decode(item.token))
+            else:
+                self._kept.append((item, rests_on))
 
     def _stop_activities(self) -> None:
         for token in self._out:
-            self._cancels.append(ActivityCancel(token, "WORKER_SHUTDOWN"))
-        self._bell.ring()
+            self._kept.append((ActivityCancel(token, "WORKER_SHUTDOWN"), 0))
+        self._activity_bell.ring()
 
     async def finalize_shutdown(self) -> None:
         """Free everything. What is still out is given up: tasks fail and are offered again at once."""
@@ -226,10 +321,27 @@ class MemoryHandle:
         if self._grace is not None:
             self._grace()
         for token in self._out:
-            self._engine.release(Token.decode(token))
+            self._engine.attempts.release(Token.decode(token))
         self._out.clear()
+        self._kept.clear()
+        self._heartbeats.close()
         self._cache.abandon()
-        self._bell.ring()
+        self._ring()
+        self._ended(self)
+
+    # --- what is durable ------------------------------------------------------------------------------------
+
+    async def _until_durable(self, number: int) -> None:
+        try:
+            await self._engine.durable(number)
+        except StorageError as error:
+            raise HandleBroken(f"the engine's store has failed: {error}") from error
+
+    def _check_alive(self) -> None:
+        if self._engine.failed is not None:
+            raise HandleBroken(f"the engine's store has failed: {self._engine.failed}")
+        if self._engine.closed:
+            raise HandleBroken("the engine was closed")
 
 
 def _unasked(failure: Failure) -> Failure:

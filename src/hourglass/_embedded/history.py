@@ -22,11 +22,17 @@ Fields: TypeAlias = dict[str, Payload]
 UNHANDLED_COMMAND = 1
 """Temporal's number for a task that tried to close a run while something new had arrived."""
 
+FORCE_CLOSE_COMMAND = 17
+"""Temporal's number for a task that is taken back because too much has arrived meanwhile."""
+
+PENDING_ACTIVITIES_LIMIT_EXCEEDED = 27
+"""Temporal's number for a task that asked for more activities than may be pending at once."""
+
 FEATURE_DISABLED = 35
+"""Temporal's number for a task with a command that the engine cannot carry out."""
 
 PATCHES = "TemporalChangeVersion"
 """The search attribute under which Temporal keeps the patches of a run."""
-"""Temporal's number for a task with a command that the engine cannot carry out."""
 
 
 class Initiator(IntEnum):
@@ -37,7 +43,7 @@ class Initiator(IntEnum):
     RETRY = 2
 
 
-class Attributes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Attributes(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """What one kind of history event says."""
 
 
@@ -240,6 +246,7 @@ class WorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
     arguments: Payloads = ()
     identity: str = ""
     headers: Fields = {}
+    request_id: str = ""
 
 
 class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):

@@ -30,7 +30,9 @@ TASK_FAILURE_CAUSES = {
     0: "UNSPECIFIED",
     h.UNHANDLED_COMMAND: "UNHANDLED_COMMAND",
     14: "WORKFLOW_WORKER_UNHANDLED_FAILURE",
+    h.FORCE_CLOSE_COMMAND: "FORCE_CLOSE_COMMAND",
     24: "NON_DETERMINISTIC_ERROR",
+    h.PENDING_ACTIVITIES_LIMIT_EXCEEDED: "PENDING_ACTIVITIES_LIMIT_EXCEEDED",
     h.FEATURE_DISABLED: "FEATURE_DISABLED",
 }
 
@@ -317,6 +319,7 @@ def _signaled(a: h.WorkflowExecutionSignaled) -> Json:
         "input": payloads_json(a.arguments),
         "identity": a.identity,
         "header": _fields(a.headers, "fields"),
+        "requestId": a.request_id,
     }
 
 

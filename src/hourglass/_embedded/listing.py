@@ -70,6 +70,8 @@ def summary(run: Run) -> WorkflowSummary:
         execution_time_ns=first_task_ns(run),
         close_time_ns=run.close_ns,
         history_length=run.length,
+        root_workflow_id=run.started.workflow_id,  # until runs have parents, each is its own root
+        root_run_id=run.run_id,
         memo=run.memo,
         search_attributes=run.search_attributes,
     )

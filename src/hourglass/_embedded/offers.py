@@ -1,14 +1,17 @@
 """Task queues: what waits to be taken, and who could take it.
 
-Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when its
-run is offered again; a taker checks what it takes. Invariant: whenever something becomes takeable, the takers
-of its queue are woken.
+Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
+it is about is offered again; a taker checks what it takes. Takers are woken by `stir`, which is called where an
+operation has ended: a taker that waits then takes at once, so that what was done and who took it can become
+durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
+latest in the loop's next turn.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from hourglass._embedded.run import Run
@@ -49,8 +52,8 @@ class Taker(Protocol):
         """A run that the taker may have cached has closed."""
         ...
 
-    def cancel_attempt(self, token: bytes, reason: str) -> None:
-        """Stop an attempt that this taker holds."""
+    def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
+        """Stop an attempt that this taker holds, because of the change of this number."""
         ...
 
 
@@ -61,7 +64,9 @@ class Offers:
         self._takers: dict[str, list[Taker]] = defaultdict(list)
         self._tasks: dict[str, dict[str, None]] = defaultdict(dict)
         self._attempts: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
-        self._offered: dict[str, set[tuple[str, int]]] = {}
+        self._offered: dict[tuple[str, int], str] = {}
+        self._stirred: dict[str, None] = {}
+        self._stirring = False
 
     def join(self, taker: Taker) -> None:
         """A handle begins to serve its queue."""
@@ -92,35 +97,51 @@ class Offers:
             if takers
         )
 
-    def offer(self, run: Run, now_ns: int) -> None:
-        """Bring the offers of a run up to date."""
+    def offer(self, run: Run, event_ids: Iterable[int], now_ns: int) -> None:
+        """Bring a run's task and these of its activities up to date."""
         queue = run.started.task_queue
         task = run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             self._tasks[queue][run.run_id] = None
         else:
             self._tasks[queue].pop(run.run_id, None)
-        self._offer_attempts(run, now_ns)
+        for event_id in sorted(event_ids):
+            self._offer_attempt(run, event_id, now_ns)
         self.wake(queue)
 
-    def wake(self, task_queue: str) -> None:
-        """Wake those who serve a queue."""
-        for taker in self.takers(task_queue):
-            taker.wake()
+    def _offer_attempt(self, run: Run, event_id: int, now_ns: int) -> None:
+        key = (run.run_id, event_id)
+        activity = run.activities.get(event_id)
+        if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
+            if key not in self._offered:
+                self._offered[key] = activity.spec.task_queue
+                self._attempts[activity.spec.task_queue][key] = None
+                self.wake(activity.spec.task_queue)
+        elif key in self._offered:
+            self._attempts[self._offered.pop(key)].pop(key, None)
 
-    def _offer_attempts(self, run: Run, now_ns: int) -> None:
-        wanted = {
-            (activity.spec.task_queue, scheduled)
-            for scheduled, activity in run.activities.items()
-            if not activity.started_ns and activity.available_ns <= now_ns
-        }
-        offered = self._offered.get(run.run_id, set())
-        for queue, scheduled in offered - wanted:
-            self._attempts[queue].pop((run.run_id, scheduled), None)
-        for queue, scheduled in sorted(wanted - offered, key=lambda each: each[1]):
-            self._attempts[queue][run.run_id, scheduled] = None
+    # --- waking ---------------------------------------------------------------------------------------------
+
+    def wake(self, task_queue: str) -> None:
+        """Those who serve a queue are to look what there is."""
+        if not self._stirred and not self._stirring:
+            asyncio.get_running_loop().call_soon(self.stir)
+        self._stirred[task_queue] = None
+
+    def wake_all(self) -> None:
+        """Everybody is to look."""
+        for queue in self._takers:
             self.wake(queue)
-        if wanted:
-            self._offered[run.run_id] = wanted
-        else:
-            self._offered.pop(run.run_id, None)
+
+    def stir(self) -> None:
+        """Wake whoever is to look, now. What they take may wake others."""
+        if self._stirring:
+            return
+        self._stirring = True
+        try:
+            while self._stirred:
+                queue, _ = self._stirred.popitem()
+                for taker in self.takers(queue):
+                    taker.wake()
+        finally:
+            self._stirring = False

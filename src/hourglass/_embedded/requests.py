@@ -1,25 +1,27 @@
-"""What clients ask of the in-memory engine: one small handler per request, and the table of them.
+"""What clients ask of the engine: one small handler per request, and the table of them.
 
 Must not know: handles, activations. Refusals are worded as the Temporal server words them. Long polls end
 after `LONG_POLL` seconds of real time, whatever the engine's clock says: they are about patience, not about
-workflows.
+workflows. Invariants: an answer names the change that it rests on; whoever waits holds on to the record.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from hourglass._bridge import service as s
 from hourglass._embedded import history as h
 from hourglass._embedded import transitions
-from hourglass._embedded.engine import MemoryEngine, Record, Token
+from hourglass._embedded.engine import Engine
 from hourglass._embedded.history_json import event_json
-from hourglass._embedded.listing import matches, parse_filter, summary
+from hourglass._embedded.ledger import new_run_id
+from hourglass._embedded.listing import summary
 from hourglass._embedded.queries import Query
-from hourglass._embedded.run import Activity
+from hourglass._embedded.record import Record, Token
+from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.starting import start_workflow
 from hourglass._engine.events import QueryReceived
 from hourglass.errors import ServiceError, WorkflowNotFoundError
@@ -27,20 +29,32 @@ from hourglass.errors import ServiceError, WorkflowNotFoundError
 LONG_POLL = 20.0
 PAGE = 1000
 
+A = TypeVar("A")
 
-async def start(engine: MemoryEngine, request: s.StartWorkflow) -> s.Started:
+
+class Answer(NamedTuple, Generic[A]):
+    """An answer, and the number of the change that it rests on."""
+
+    value: A
+    rests_on: int
+
+
+async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     """Start a workflow."""
-    return start_workflow(engine, request)
+    started, record = start_workflow(engine, request)
+    return Answer(started, record.number)
 
 
-async def signal(engine: MemoryEngine, request: s.SignalWorkflow) -> s.Nothing:
+async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
     """Send a signal."""
-    record = _open(engine, request.workflow_id, request.run_id)
-    engine.change(record, lambda run, now: transitions.signal(run, request, now))
-    return s.Nothing()
+    record = find(engine, request.workflow_id, request.run_id)
+    if not (request.request_id and engine.runs.has_request(record, request.request_id)):
+        _check_open(record)
+        _change(engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id)
+    return _done(record)
 
 
-async def query(engine: MemoryEngine, request: s.QueryWorkflow) -> s.QueryAnswer:
+async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
     """Ask a question."""
     record = find(engine, request.workflow_id, request.run_id)
     queue = record.run.started.task_queue
@@ -53,32 +67,41 @@ async def query(engine: MemoryEngine, request: s.QueryWorkflow) -> s.QueryAnswer
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-    event = QueryReceived(engine.new_run_id(), request.query_name, request.arguments, request.headers)
+    event = QueryReceived(new_run_id(), request.query_name, request.arguments, request.headers)
     asked = Query(event, asyncio.get_running_loop().create_future())
-    engine.ask(record, asked)
-    result = await asked.answer
-    return s.QueryAnswer(() if result is None else (result,))
+    with _holding(engine, record):
+        engine.tasks.ask(record, asked)
+        engine.offers.stir()
+        result = await asked.answer
+    return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
 
 
-async def cancel(engine: MemoryEngine, request: s.CancelWorkflow) -> s.Nothing:
+async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
     """Ask a workflow to cancel. One that has closed does not mind."""
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     if record.run.is_open:
-        engine.change(record, lambda run, now: transitions.request_cancel(run, request, now))
-    return s.Nothing()
+        _change(
+            engine,
+            record,
+            lambda run, now: transitions.request_cancel(run, request, now),
+            request.request_id,
+        )
+    return _done(record)
 
 
-async def terminate(engine: MemoryEngine, request: s.TerminateWorkflow) -> s.Nothing:
+async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
     """End a workflow now."""
-    record = _open(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
-    engine.change(record, lambda run, now: transitions.terminate(run, request, now))
-    return s.Nothing()
+    record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
+    _check_open(record)
+    engine.runs.change(record, lambda run, now: transitions.terminate(run, request, now))
+    return _done(record)
 
 
-async def describe(engine: MemoryEngine, request: s.DescribeWorkflow) -> s.Description:
+async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
     """Look at one run."""
-    run = find(engine, request.workflow_id, request.run_id).run
-    return s.Description(
+    record = find(engine, request.workflow_id, request.run_id)
+    run = record.run
+    description = s.Description(
         summary=summary(run),
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
         task_attempt=run.task.attempt if run.task else 0,
@@ -86,44 +109,50 @@ async def describe(engine: MemoryEngine, request: s.DescribeWorkflow) -> s.Descr
         static_summary=run.started.static_summary,
         static_details=run.started.static_details,
     )
+    return Answer(description, record.number)
 
 
-async def list_workflows(engine: MemoryEngine, request: s.ListWorkflows) -> s.Page:
+async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
     """List runs, newest first."""
-    terms = parse_filter(request.query)
-    chosen = [record.run for record in engine.records() if matches(record.run, terms)][::-1]
     begin = _offset(request.next_page_token)
-    end = begin + max(1, request.page_size)
-    token = str(end).encode() if end < len(chosen) else b""
-    return s.Page(tuple(summary(run) for run in chosen[begin:end]), token)
+    size = max(1, request.page_size)
+    await engine.durable(engine.runs.newest)  # the store answers from what is durable
+    found = engine.store.query(request.query, begin, size + 1)
+    token = str(begin + size).encode() if len(found) > size else b""
+    return Answer(s.Page(tuple(found[:size]), token), 0)
 
 
-async def count(engine: MemoryEngine, request: s.CountWorkflows) -> s.Count:
+async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
     """Count runs."""
-    terms = parse_filter(request.query)
-    return s.Count(sum(matches(record.run, terms) for record in engine.records()))
+    await engine.durable(engine.runs.newest)
+    return Answer(s.Count(engine.store.count(request.query)), 0)
 
 
-async def wait_for_close(engine: MemoryEngine, request: s.WaitForClose) -> s.Outcome:
+async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
-    await _wait(record, lambda: not record.run.is_open, request.rpc_timeout)
-    return _outcome(record)
+    await _wait(engine, record, lambda: not record.run.is_open, request.rpc_timeout)
+    return Answer(_outcome(record), record.number)
 
 
-async def get_history(engine: MemoryEngine, request: s.GetHistory) -> s.HistoryPage:
+async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.HistoryPage]:
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
     if request.wait_new:
-        await _wait(record, lambda: len(record.events) > begin or not record.run.is_open, request.rpc_timeout)
+        await _wait(
+            engine,
+            record,
+            lambda: len(record.events) > begin or not record.run.is_open,
+            request.rpc_timeout,
+        )
     end = min(begin + PAGE, len(record.events))
     more = end < len(record.events) or (request.wait_new and record.run.is_open)
     page = tuple(event_json(event) for event in record.events[begin:end])
-    return s.HistoryPage(page, str(end).encode() if more else b"")
+    return Answer(s.HistoryPage(page, str(end).encode() if more else b""), record.number)
 
 
-async def complete_activity(engine: MemoryEngine, request: s.CompleteActivity) -> s.Nothing:
+async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answer[s.Nothing]:
     """End an activity from outside."""
     token, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
@@ -132,29 +161,33 @@ async def complete_activity(engine: MemoryEngine, request: s.CompleteActivity) -
     failure = request.failure
     if failure is None and request.cancelled and not activity.cancel_requested_event_id:
         raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
-    engine.release(token)
+    engine.attempts.release(token)
     if failure is not None:
-        engine.change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+        engine.runs.change(
+            record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now)
+        )
     elif request.cancelled:
         details = request.cancelled_details
-        engine.change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
+        engine.runs.change(
+            record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now)
+        )
     else:
-        engine.change(
+        engine.runs.change(
             record, lambda run, now: transitions.complete_activity(run, activity, request.result, who, now)
         )
-    return s.Nothing()
+    return _done(record)
 
 
-async def heartbeat_activity(engine: MemoryEngine, request: s.HeartbeatActivity) -> s.HeartbeatAnswer:
+async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> Answer[s.HeartbeatAnswer]:
     """Report that an activity lives."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
-    engine.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
-    return s.HeartbeatAnswer(bool(activity.cancel_requested_event_id))
+    engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
+    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
 
 
-HANDLERS: dict[type[s.Request[Any]], Callable[[MemoryEngine, Any], Awaitable[Any]]] = {
+HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
@@ -174,7 +207,7 @@ PATIENT: tuple[type[s.Request[Any]], ...] = (s.WaitForClose, s.GetHistory)
 """Requests whose time limit ends the wait with an answer, not with an error."""
 
 
-def find(engine: MemoryEngine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> Record:
+def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> Record:
     """The run that a request names; raises `WorkflowNotFoundError`."""
     record = engine.record(run_id) if run_id else engine.current(workflow_id)
     if record is None or record.run.started.workflow_id != workflow_id:
@@ -186,15 +219,24 @@ def find(engine: MemoryEngine, workflow_id: str, run_id: str = "", first_run_id:
     return record
 
 
-def _open(engine: MemoryEngine, workflow_id: str, run_id: str, first_run_id: str = "") -> Record:
-    record = find(engine, workflow_id, run_id, first_run_id)
+def _check_open(record: Record) -> None:
     if not record.run.is_open:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
-    return record
+
+
+def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
+    """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
+    reason = engine.runs.change(record, transition, request_id=request_id)
+    if reason:
+        raise ServiceError(reason, status="INVALID_ARGUMENT")
+
+
+def _done(record: Record) -> Answer[s.Nothing]:
+    return Answer(s.Nothing(), record.number)
 
 
 def _attempt(
-    engine: MemoryEngine, token: bytes, workflow_id: str, run_id: str, activity_id: str
+    engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
 ) -> tuple[Token, Record, Activity]:
     """The running attempt that a request names, by token or by ids."""
     found: tuple[Record, Activity] | None = None
@@ -203,7 +245,7 @@ def _attempt(
             name = Token.decode(token)
         except ValueError:
             raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
-        found = engine.attempt(name)
+        found = engine.attempts.find(name)
         if found is not None:
             return name, *found
     else:
@@ -226,11 +268,20 @@ def _offset(token: bytes) -> int:
     return int(token)
 
 
-async def _wait(record: Record, done: Callable[[], bool], limit: float | None) -> None:
-    """Wait until it is done, or until patience ends."""
-    with contextlib.suppress(TimeoutError):
+@contextlib.contextmanager
+def _holding(engine: Engine, record: Record) -> Iterator[None]:
+    engine.runs.hold(record)
+    try:
+        yield
+    finally:
+        engine.runs.let_go(record)
+
+
+async def _wait(engine: Engine, record: Record, done: Callable[[], bool], limit: float | None) -> None:
+    """Wait until it is done, or until patience ends. An engine that has failed is said by whoever answers."""
+    with contextlib.suppress(TimeoutError), _holding(engine, record):
         async with asyncio.timeout(LONG_POLL if limit is None else min(limit, LONG_POLL)):
-            while not done():
+            while not done() and not engine.is_over:
                 await record.changed.wait()
 
 

@@ -34,16 +34,19 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: Failure | None = None
     identity: str = ""
     cancel_requested_event_id: int = 0
+    deferred: bool = False
+    """Whether somebody outside of the engine will end this attempt: it outlives the process that began it."""
 
 
 class Timer(msgspec.Struct, frozen=True):
     """A timer that runs."""
 
+    timer_id: str
     started_event_id: int
     due_ns: int
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
 
     From the second attempt on a task is transient: its first two events are written only when it succeeds, so
@@ -59,10 +62,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     started_event_id: int = 0
     started_ns: int = 0
     identity: str = ""
+    suggest_continue_as_new: bool = False
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one run but its history."""
+    """Everything about one run but its history.
+
+    What is pending (`activities`, `timers`) is kept by the id of the event that began it.
+    """
 
     run_id: str
     started: h.WorkflowExecutionStarted
@@ -71,15 +78,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     close_ns: int = 0
     final: h.Attributes | None = None
     length: int = 0
+    history_size: int = 0
     task: Task | None = None
     task_count: int = 0
     held: tuple[h.Attributes, ...] = ()
     activities: dict[int, Activity] = {}
-    timers: dict[str, Timer] = {}
+    timers: dict[int, Timer] = {}
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
-    request_ids: frozenset[str] = frozenset()
 
     @property
     def is_open(self) -> bool:
@@ -103,10 +110,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a transition leads to: the run afterwards, the events to append, and the run that follows it, if
-    any.
+    """What a transition leads to: the run afterwards, the events to append, what is pending and was put or
+    dropped (by the id of the event that began it), and the run that follows it, if any.
     """
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
+    touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hourglass._bridge.service import (
     IdConflictPolicy,
     SignalWorkflow,
@@ -16,20 +14,22 @@ from hourglass._embedded import history as h
 from hourglass._embedded import transitions
 from hourglass._embedded.activities import complete_retry
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.engine import MemoryEngine, Record
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.ledger import new_run_id
+from hourglass._embedded.record import Record
 from hourglass._engine.commands import IdReusePolicy
-from hourglass.errors import ServiceError, WorkflowAlreadyStartedError
+from hourglass.errors import ServiceError, StorageError, WorkflowAlreadyStartedError
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 _DEFAULT_TASK_TIMEOUT = 10.0
 
 
-def start_workflow(engine: MemoryEngine, request: StartWorkflow) -> Started:
+def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Record]:
     """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
-    one.
+    one. Gives the answer and the run that it speaks of.
     """
     if request.cron_schedule:
-        raise ServiceError("cron schedules are not supported by the in-memory engine", status="UNIMPLEMENTED")
+        raise ServiceError("cron schedules are not supported by the embedded engine", status="UNIMPLEMENTED")
     if not request.workflow_id or not request.workflow_type or not request.task_queue:
         raise ServiceError(
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
@@ -39,20 +39,49 @@ def start_workflow(engine: MemoryEngine, request: StartWorkflow) -> Started:
     signal = _signal_of(request) if request.signal_name else None
     if used is not None and existing is not None:
         if signal is not None and existing.run.is_open:
-            engine.change(existing, lambda run, now: transitions.signal(run, signal, now))
-        return used
+            engine.runs.change(
+                existing,
+                lambda run, now: transitions.signal(run, signal, now),
+                request_id=signal.request_id,
+            )
+        return used, existing
+    _check_room(engine)
     event = transitions.signaled(signal) if signal is not None else None
-    record = engine.open(_first_event(engine, request), event)
-    for request_id in filter(None, (request.request_id, signal.request_id if signal is not None else "")):
-        engine.change(record, partial(transitions.remember_id, request_id))
-    return Started(record.run.run_id)
+    ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
+    record = engine.runs.open(_first_event(engine, request), event, ids)
+    return Started(record.run.run_id), record
 
 
-def _use_existing(engine: MemoryEngine, existing: Record, request: StartWorkflow) -> Started | None:
+def _check_room(engine: Engine) -> None:
+    """Raise if the store, which need not know of such things, wants no more runs."""
+    ask = getattr(engine.store, "refuses_starts", None)
+    refusal = ask() if ask is not None else ""
+    if refusal:
+        raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
+
+
+def _repeated(engine: Engine, existing: Record, request: StartWorkflow) -> Started | None:
+    """The answer that was lost, if this very call was carried out before."""
+    request_id, run = request.request_id, existing.run
+    if not request_id:
+        return None
+    if engine.runs.has_request(existing, request_id):
+        return Started(run.run_id)
+    first_id = run.started.first_run_id
+    first = engine.record(first_id) if first_id != run.run_id else None
+    if first is not None and engine.runs.has_request(first, request_id):
+        return Started(first_id)  # what it started has gone on in another run
+    if request.signal_name and engine.runs.has_request(existing, _signal_id(request_id)):
+        return Started(run.run_id, started=False)
+    return None
+
+
+def _use_existing(engine: Engine, existing: Record, request: StartWorkflow) -> Started | None:
     """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
     run = existing.run
-    if request.request_id and request.request_id in run.request_ids:
-        return Started(run.run_id)  # the same call again: its answer was lost
+    repeated = _repeated(engine, existing, request)
+    if repeated is not None:
+        return repeated
     if not run.is_open:
         if _may_reuse(request.id_reuse_policy, run.status):
             return None
@@ -62,12 +91,13 @@ def _use_existing(engine: MemoryEngine, existing: Record, request: StartWorkflow
         request.id_reuse_policy is IdReusePolicy.TERMINATE_IF_RUNNING
         or conflict is IdConflictPolicy.TERMINATE_EXISTING
     ):
+        _check_room(engine)
         end = TerminateWorkflow(
             workflow_id=request.workflow_id,
             reason="TerminateIfRunning WorkflowIdReusePolicy Policy",
             identity=request.identity,
         )
-        engine.change(existing, lambda run, now: transitions.terminate(run, end, now))
+        engine.runs.change(existing, lambda run, now: transitions.terminate(run, end, now))
         return None
     by_signal = bool(request.signal_name) and conflict is IdConflictPolicy.UNSPECIFIED
     if conflict is IdConflictPolicy.USE_EXISTING or by_signal:
@@ -95,8 +125,8 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
     )
 
 
-def _first_event(engine: MemoryEngine, request: StartWorkflow) -> h.WorkflowExecutionStarted:
-    run_id = engine.new_run_id()
+def _first_event(engine: Engine, request: StartWorkflow) -> h.WorkflowExecutionStarted:
+    run_id = new_run_id()
     whole = request.execution_timeout or 0.0
     one = request.run_timeout or whole
     if whole:
@@ -130,9 +160,13 @@ def _signal_of(request: StartWorkflow) -> SignalWorkflow:
     return SignalWorkflow(
         workflow_id=request.workflow_id,
         signal_name=request.signal_name,
-        # The start's own id is remembered as the start's: the signal needs another name.
-        request_id=f"{request.request_id}/signal" if request.request_id else "",
+        request_id=_signal_id(request.request_id) if request.request_id else "",
         arguments=request.signal_arguments,
         identity=request.identity,
         headers=request.headers,
     )
+
+
+def _signal_id(request_id: str) -> str:
+    """The id of the signal that comes with a start: the start's own id is remembered as the start's."""
+    return f"{request_id}/signal"

@@ -29,6 +29,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     `touched` names what is pending and changed, by the id of the event that began it: each is in
     `run.activities`, in `run.timers` (both are keyed so), or is gone. `wake_ns` is when the run must be looked
     at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the requests that it carries out.
+    `also` are changes of other runs that become durable together with it, under its number: a run that closes
+    and the run that follows it are one step.
     """
 
     run: Run
@@ -36,6 +38,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
+    also: tuple[Change, ...] = ()
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -76,12 +79,15 @@ class Store(Protocol):
         """Whether a request was carried out on a run."""
         ...
 
-    def due(self, until_ns: int, limit: int) -> Sequence[str]:
-        """Runs whose wake time has come, earliest first."""
+    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
+        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first.
+
+        With `after_ns=AT_ONCE` those are left out that had something in flight: they are in memory.
+        """
         ...
 
-    def next_due_ns(self) -> int:
-        """The earliest wake time of all; 0 if there is none."""
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        """The earliest wake time later than `after_ns`; 0 if there is none."""
         ...
 
     def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:

@@ -2,7 +2,8 @@
 
 Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
 because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
-terminal command is refused while something is held (UnhandledCommand) and then nothing of the answer counts.
+terminal command is refused while something is held (UnhandledCommand), a command that passes a limit is
+refused too, and of an answer that is refused nothing counts.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from hourglass._embedded import history as h
 from hourglass._embedded.clock import SECOND, to_ns
 from hourglass._embedded.draft import Draft
 from hourglass._embedded.followers import continue_follower, retry_follower
+from hourglass._embedded.limits import Limits
 from hourglass._embedded.run import Activity, Run, Step, Task, Timer
 from hourglass._engine import commands as c
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
-
-MANY_EVENTS = 4096
-"""From this length on a run is advised to continue as new, as the server does."""
 
 _LONGEST_WAIT = 600.0
 
@@ -41,27 +40,29 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
 
 
-class Unhandled(Exception):
-    """The answer closes the run, but something new has arrived."""
+class Refused(Exception):
+    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again."""
+
+    def __init__(self, cause: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.reason = reason
 
 
-def start_task(run: Run, identity: str, now_ns: int) -> Step:
+def start_task(run: Run, identity: str, limits: Limits, now_ns: int) -> Step:
     """A worker takes the run's task."""
-    task = _task(run)
+    task = msgspec.structs.replace(
+        _task(run),
+        started_ns=now_ns,
+        identity=identity,
+        suggest_continue_as_new=limits.suggests_continue_as_new(run),
+    )
     draft = Draft(run, now_ns)
     started = run.length + 2
     if not task.transient:
-        started = draft.write(_started(task.scheduled_event_id, identity, run.length))
+        started = draft.write(_started(run, task))
     scheduled = task.scheduled_event_id or started - 1
-    draft.change(
-        task=msgspec.structs.replace(
-            task,
-            scheduled_event_id=scheduled,
-            started_event_id=started,
-            started_ns=now_ns,
-            identity=identity,
-        )
-    )
+    draft.change(task=msgspec.structs.replace(task, scheduled_event_id=scheduled, started_event_id=started))
     return draft.step()
 
 
@@ -74,19 +75,15 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
         h.HistoryEvent(number, time_ns, attributes)
         for number, time_ns, attributes in (
             (task.scheduled_event_id, task.started_ns, _scheduled(run, task)),
-            (
-                task.started_event_id,
-                task.started_ns,
-                _started(task.scheduled_event_id, task.identity, run.length),
-            ),
+            (task.started_event_id, task.started_ns, _started(run, task)),
         )
     )
 
 
-def complete_task(run: Run, answer: Answer, new_run_id: str, now_ns: int) -> Step:
-    """A worker answers. Raises `Unhandled` where the answer must be refused."""
+def complete_task(run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int) -> Step:
+    """A worker answers. Raises `Refused` where the answer must be."""
     if run.held and any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands):
-        raise Unhandled
+        raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = _task(run)
     draft = Draft(run, now_ns)
     for event in unwritten(run):
@@ -101,6 +98,8 @@ def complete_task(run: Run, answer: Answer, new_run_id: str, now_ns: int) -> Ste
     )
     follower = None
     for sent in answer.commands:
+        if isinstance(sent.command, c.ScheduleActivity):
+            _check_pending(draft.run, limits)
         follower = _apply(draft, sent, completed, new_run_id) or follower
     if draft.run.is_open:
         draft.change(task=None)
@@ -127,8 +126,8 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
     return draft.step()
 
 
-def time_out_task(draft: Draft) -> None:
-    """The worker did not answer in time."""
+def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
+    """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
     task = _task(draft.run)
     if not task.transient:
         draft.write(
@@ -136,17 +135,29 @@ def time_out_task(draft: Draft) -> None:
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
             )
         )
-    _want_again(draft, task)
+    _want_again(draft, task, at_once=at_once)
 
 
-def _want_again(draft: Draft, task: Task) -> None:
+def _check_pending(run: Run, limits: Limits) -> None:
+    pending = len(run.activities)
+    if pending >= limits.pending:
+        raise Refused(
+            h.PENDING_ACTIVITIES_LIMIT_EXCEEDED,
+            "FATAL",
+            f"PendingActivitiesLimitExceeded: the number of pending activities, {pending}, "
+            f"has reached the per-workflow limit of {limits.pending}",
+        )
+
+
+def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
     draft.change(task=None)
     if draft.flush():
         draft.want_task()
         return
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
     first = draft.run.started.task_timeout
-    wait = 0.0 if task.attempt == 1 else min(first * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
+    at_once = at_once or task.attempt == 1
+    wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
     draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait))
 
 
@@ -250,8 +261,7 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
             summary=command.summary,
         )
     )
-    timer = Timer(started, draft.now_ns + command.duration_ns)
-    draft.change(timers=draft.run.timers | {timer_id: timer})
+    draft.put_timer(Timer(timer_id, started, draft.now_ns + command.duration_ns))
 
 
 def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
@@ -261,8 +271,8 @@ def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> 
         for each in draft.run.held
         if not (isinstance(each, h.TimerFired) and each.started_event_id == started)
     )
-    timers = {key: timer for key, timer in draft.run.timers.items() if key != timer_id}
-    draft.change(held=held, timers=timers)
+    draft.change(held=held)
+    draft.drop_timer(started)
     draft.write(
         h.TimerCanceled(timer_id=timer_id, started_event_id=started, task_completed_event_id=completed)
     )
@@ -273,10 +283,9 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     left = (draft.run.deadline_ns - draft.now_ns) / SECOND if draft.run.deadline_ns else 0.0
     spec = activities.plan(command, started.task_queue, left, completed)
     number = draft.write(spec)
-    activity = Activity(
-        scheduled_event_id=number, spec=spec, scheduled_ns=draft.now_ns, available_ns=draft.now_ns
+    draft.put_activity(
+        Activity(scheduled_event_id=number, spec=spec, scheduled_ns=draft.now_ns, available_ns=draft.now_ns)
     )
-    draft.change(activities=draft.run.activities | {number: activity})
 
 
 def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
@@ -288,11 +297,10 @@ def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
         return
     activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
     if activity.started_ns:
-        draft.change(activities=draft.run.activities | {scheduled: activity})
+        draft.put_activity(activity)
         return
-    left = {key: value for key, value in draft.run.activities.items() if key != scheduled}
-    end = activities.canceled(activity, (), activity.identity)
-    draft.change(activities=left, held=draft.run.held + end)
+    draft.drop_activity(scheduled)
+    draft.change(held=draft.run.held + activities.canceled(activity, (), activity.identity))
 
 
 def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:
@@ -312,7 +320,10 @@ def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
     )
 
 
-def _started(scheduled: int, identity: str, length: int) -> h.WorkflowTaskStarted:
+def _started(run: Run, task: Task) -> h.WorkflowTaskStarted:
     return h.WorkflowTaskStarted(
-        scheduled_event_id=scheduled, identity=identity, suggest_continue_as_new=length >= MANY_EVENTS
+        scheduled_event_id=task.scheduled_event_id,
+        identity=task.identity,
+        history_size=run.history_size,
+        suggest_continue_as_new=task.suggest_continue_as_new,
     )

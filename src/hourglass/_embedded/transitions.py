@@ -1,10 +1,13 @@
 """What happens to a run from outside, and from time passing: `(run, occurrence, now) -> Step`. Pure.
 
-Must not know: handles, queues, where time comes from. The transitions of a workflow task (start, answer,
-failure) are in `task_transitions`. Invariants: a closed run never changes; the same request id counts once.
+Must not know: handles, queues, where time comes from, which requests were carried out before. The transitions
+of a workflow task (start, answer, failure) are in `task_transitions`, those after a crash in `recovery`.
+Invariants: a closed run never changes; no transition looks at more of what is pending than it is told to.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -12,7 +15,7 @@ from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, TerminateW
 from hourglass._embedded import activities
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.draft import Draft, first_task_ns
+from hourglass._embedded.draft import Draft
 from hourglass._embedded.followers import retry_follower
 from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.task_transitions import time_out_task
@@ -43,18 +46,10 @@ def open_run(
     return draft.step()
 
 
-def remember_id(request_id: str, run: Run, now_ns: int) -> Step:
-    """A request has been carried out: the same id again changes nothing."""
-    draft = Draft(run, now_ns)
-    _is_new(draft, request_id)
-    return draft.step()
-
-
 def signal(run: Run, request: SignalWorkflow, now_ns: int) -> Step:
     """Somebody sends a signal."""
     draft = Draft(run, now_ns)
-    if _is_new(draft, request.request_id):
-        draft.happen(signaled(request))
+    draft.happen(signaled(request))
     return draft.step()
 
 
@@ -65,6 +60,7 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
         arguments=request.arguments,
         identity=request.identity,
         headers=request.headers,
+        request_id=request.request_id,
     )
 
 
@@ -87,22 +83,43 @@ def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Step:
     return draft.step()
 
 
+def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
+    """The engine ends a run that has outgrown its limits."""
+    draft = Draft(run, now_ns)
+    final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
+    draft.close(final, WorkflowStatus.TERMINATED)
+    return draft.step()
+
+
 def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> Step:
     """A worker takes an activity's attempt."""
     draft = Draft(run, now_ns)
-    _put(
-        draft,
+    draft.put_activity(
         msgspec.structs.replace(
             activity, started_ns=now_ns, last_started_ns=now_ns, heartbeat_ns=now_ns, identity=identity
-        ),
+        )
     )
+    return draft.step()
+
+
+def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
+    """An attempt that was taken but reached no worker waits again, as if nobody had taken it."""
+    draft = Draft(run, now_ns)
+    draft.put_activity(msgspec.structs.replace(activity, started_ns=0, heartbeat_ns=0))
+    return draft.step()
+
+
+def defer_activity(run: Run, activity: Activity, now_ns: int) -> Step:
+    """A worker leaves an attempt to somebody else, who will end it by its token."""
+    draft = Draft(run, now_ns)
+    draft.put_activity(msgspec.structs.replace(activity, deferred=True))
     return draft.step()
 
 
 def heartbeat(run: Run, activity: Activity, details: Payloads, now_ns: int) -> Step:
     """An attempt reports that it lives."""
     draft = Draft(run, now_ns)
-    _put(draft, msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
+    draft.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
     return draft.step()
 
 
@@ -120,7 +137,7 @@ def fail_activity(run: Run, activity: Activity, failure: Failure, identity: str,
     draft = Draft(run, now_ns)
     match activities.next_attempt(activity, failure, now_ns):
         case Activity() as again:
-            _put(draft, again)
+            draft.put_activity(again)
         case RetryState() as state:
             _end(draft, activity, activities.failed(activity, failure, state, identity))
     return draft.step()
@@ -133,43 +150,19 @@ def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: s
     return draft.step()
 
 
-def next_due_ns(run: Run) -> int:
-    """When time will do something to the run next; 0 for never."""
-    if not run.is_open:
-        return 0
-    due = [timer.due_ns for timer in run.timers.values()]
-    due += [when for when, _ in map(activities.deadline, run.activities.values()) if when]
-    if run.deadline_ns:
-        due.append(run.deadline_ns)
-    if run.task is not None and run.task.started_event_id:
-        due.append(run.task.started_ns + to_ns(run.started.task_timeout))
-    elif run.task is None and run.task_count == 0:
-        due.append(first_task_ns(run))
-    return min(due, default=0)
-
-
-def next_wake_ns(run: Run, now_ns: int) -> int:
-    """When the engine must look at the run again: something is due, or a task or attempt may be taken. 0:
-    never.
-    """
-    wakes = [next_due_ns(run)]
-    if run.task is not None and not run.task.started_event_id:
-        wakes.append(run.task.available_ns)
-    wakes += [activity.available_ns for activity in run.activities.values() if not activity.started_ns]
-    due = next_due_ns(run)
-    return min([wake for wake in wakes if wake > now_ns or (wake and wake == due)], default=0)
-
-
-def elapse(run: Run, new_run_id: str, now_ns: int) -> Step:
-    """Time has passed: do what is due, earliest first."""
+def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> Step:
+    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole."""
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
-        return _time_out_run(draft, new_run_id)
+        return time_out_run(draft, new_run_id)
     if run.task is None and run.task_count == 0:
         draft.want_task()
-    _fire_timers(draft)
-    for activity in run.activities.values():
-        _expire(draft, activity)
+    named = tuple(event_ids)
+    _fire_timers(draft, named)
+    for event_id in named:
+        activity = run.activities.get(event_id)
+        if activity is not None:
+            _expire(draft, activity)
     task = draft.run.task
     if task is not None and task.started_event_id:
         due = task.started_ns + to_ns(run.started.task_timeout)
@@ -178,30 +171,31 @@ def elapse(run: Run, new_run_id: str, now_ns: int) -> Step:
     return draft.step()
 
 
-def _fire_timers(draft: Draft) -> None:
-    due = sorted(
-        (timer.due_ns, timer.started_event_id, timer_id)
-        for timer_id, timer in draft.run.timers.items()
-        if timer.due_ns <= draft.now_ns
-    )
-    for _, started, timer_id in due:
-        draft.change(timers={key: value for key, value in draft.run.timers.items() if key != timer_id})
-        draft.happen(h.TimerFired(timer_id=timer_id, started_event_id=started))
+def _fire_timers(draft: Draft, event_ids: Iterable[int]) -> None:
+    running = [draft.run.timers[event_id] for event_id in event_ids if event_id in draft.run.timers]
+    due = [timer for timer in running if timer.due_ns <= draft.now_ns]
+    for timer in sorted(due, key=lambda each: (each.due_ns, each.started_event_id)):
+        draft.drop_timer(timer.started_event_id)
+        draft.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
 
 def _expire(draft: Draft, activity: Activity) -> None:
     when, kind = activities.deadline(activity)
-    if not when or when > draft.now_ns:
-        return
-    failure = activities.timeout_failure(activity, kind)
+    if when and when <= draft.now_ns:
+        lose_attempt(draft, activity, activities.timeout_failure(activity, kind))
+
+
+def lose_attempt(draft: Draft, activity: Activity, failure: Failure) -> None:
+    """An attempt timed out: try again, or give up."""
     match activities.next_attempt(activity, failure, draft.now_ns):
         case Activity() as again:
-            _put(draft, again)
+            draft.put_activity(again)
         case RetryState() as state:
             _end(draft, activity, activities.timed_out(activity, failure, state))
 
 
-def _time_out_run(draft: Draft, new_run_id: str) -> Step:
+def time_out_run(draft: Draft, new_run_id: str) -> Step:
+    """The run took too long: it ends, and is tried again if its policy says so."""
     follower = retry_follower(draft.run, None, new_run_id, draft.now_ns)
     if isinstance(follower, RetryState):
         draft.close(h.WorkflowExecutionTimedOut(retry_state=follower), WorkflowStatus.TIMED_OUT)
@@ -211,21 +205,6 @@ def _time_out_run(draft: Draft, new_run_id: str) -> Step:
     return draft.step(follower)
 
 
-def _is_new(draft: Draft, request_id: str) -> bool:
-    if not request_id:
-        return True
-    if request_id in draft.run.request_ids:
-        return False
-    draft.change(request_ids=draft.run.request_ids | {request_id})
-    return True
-
-
-def _put(draft: Draft, activity: Activity) -> None:
-    draft.change(activities=draft.run.activities | {activity.scheduled_event_id: activity})
-
-
 def _end(draft: Draft, activity: Activity, events: tuple[h.Attributes, ...]) -> None:
-    left = dict(draft.run.activities)
-    del left[activity.scheduled_event_id]
-    draft.change(activities=left)
+    draft.drop_activity(activity.scheduled_event_id)
     draft.happen(*events)

@@ -15,7 +15,7 @@ from hourglass.converter import Failure, Payload
 Payloads: TypeAlias = tuple[Payload, ...]
 
 
-class RetryRule(msgspec.Struct, frozen=True):
+class RetryRule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A retry policy as data: seconds, and 0 for "no limit"."""
 
     initial_interval: float = 1.0

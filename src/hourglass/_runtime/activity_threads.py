@@ -3,8 +3,13 @@
 They run user code and nothing else of ours; they are daemons, for an activity that never returns must not
 keep the process alive. They know nothing of activities: a job is a function.
 
+Threads are called one by one: whoever takes a job calls the next thread before it begins, if more jobs wait. A job that waits for
+something leaves the interpreter to that thread; jobs that are over in an instant are done back to back by the first, and nobody
+changes places for them.
+
 Invariants:
 
+- While jobs wait a thread has been called, or all that there may be are at work.
 - What a job lets out is logged and ends nothing; a thread that ends all the same is replaced.
 - A job that is given up keeps its thread, which ends with it, and another thread takes its place: the pool
   never has fewer threads than its limit to offer. How many may be lost at a time is bounded.
@@ -16,9 +21,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from queue import SimpleQueue
 
 from hourglass._runtime.activity_calls import end_fork
 
@@ -37,12 +42,32 @@ class _State(Enum):
 class Seat:
     """A job's place in a pool. Its state belongs to the pool."""
 
-    __slots__ = ("job", "state", "thread")
+    __slots__ = ("hand", "job", "state")
 
     def __init__(self, job: Job) -> None:
         self.job: Job | None = job
         self.state = _State.WAITING
-        self.thread: threading.Thread | None = None
+        self.hand: _Hand | None = None
+
+
+class _Hand:
+    """A thread of a pool, the job it is at, and how it is called when there is work."""
+
+    __slots__ = ("_bell", "seat", "thread")
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread
+        self.seat: Seat | None = None
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def call(self) -> None:
+        """Have it look for work; whoever calls has taken it from those who rest."""
+        self._bell.release()
+
+    def rest(self) -> None:
+        """Wait to be called."""
+        self._bell.acquire()
 
 
 class ThreadPool:
@@ -52,18 +77,19 @@ class ThreadPool:
         self._name = name
         self._limit = limit
         self._most_lost = limit if most_lost is None else most_lost
-        self._jobs: SimpleQueue[Seat | None] = SimpleQueue()
+        self._jobs: deque[Seat] = deque()
         self._lock = threading.Lock()
-        self._threads: set[threading.Thread] = set()
+        self._hands: set[_Hand] = set()
+        self._resting: list[_Hand] = []
+        self._called: set[_Hand] = set()  # on their way, and not there yet
         self._made = 0
-        self._open = 0  # jobs that wait or run, but for those on lost threads
         self._lost = 0
         self._stopped = False
 
     @property
     def size(self) -> int:
         """How many threads there are to take jobs."""
-        return len(self._threads)
+        return len(self._hands)
 
     @property
     def lost(self) -> int:
@@ -74,9 +100,12 @@ class ThreadPool:
         """Run a job as soon as a thread is free."""
         seat = Seat(job)
         with self._lock:
-            self._open += 1
-            self._jobs.put(seat)
-            self._grow()
+            self._jobs.append(seat)
+            try:
+                self._call_one()
+            except BaseException:
+                self._jobs.remove(seat)
+                raise
         return seat
 
     def give_up(self, seat: Seat) -> bool:
@@ -86,91 +115,129 @@ class ThreadPool:
         """
         with self._lock:
             if seat.state is _State.WAITING:
-                seat.state, seat.job = _State.OVER, None  # whoever takes the seat finds it empty
+                seat.state, seat.job = _State.OVER, None  # whoever comes to the seat finds it empty
             elif seat.state is _State.RUNNING:
                 if self._lost >= self._most_lost:
                     return False
                 seat.state = _State.LOST
                 self._lost += 1
-                self._open -= 1
-                if seat.thread is not None:
-                    self._threads.discard(seat.thread)
-                self._grow()
+                if seat.hand is not None:
+                    self._hands.discard(seat.hand)
+                self._call_one()
             return True
 
     def stop(self) -> None:
-        """Let every thread end after the job it is at; waits for none."""
+        """Let every thread end after the jobs that wait; waits for none."""
         with self._lock:
-            if not self._stopped:
-                self._stopped = True
-                for _ in self._threads:
-                    self._jobs.put(None)
+            self._stopped = True
+            for hand in self._resting:
+                hand.call()
+            self._resting.clear()
 
-    def _grow(self) -> None:
-        if self._open <= len(self._threads) or self._stopped:
+    # --- under the lock ----------------------------------------------------------------------------------------------
+
+    def _call_one(self) -> None:
+        """See to it that somebody comes for the jobs that wait."""
+        if not self._jobs or self._called:
             return
-        if len(self._threads) >= self._limit:
+        if self._resting:
+            hand = self._resting.pop()  # the last to rest is the quickest to come back
+            self._called.add(hand)
+            hand.call()
+        elif self._has_room() and not self._stopped:
+            self._make()
+
+    def _has_room(self) -> bool:
+        if len(self._hands) >= self._limit:
             # Some may have died in a way that ran no code of ours.
-            self._threads = {each for each in self._threads if each.is_alive()}
-            if len(self._threads) >= self._limit:
-                return
+            self._hands = {each for each in self._hands if each.thread.is_alive()}
+        return len(self._hands) < self._limit
+
+    def _make(self) -> None:
         self._made += 1
-        thread = threading.Thread(target=self._work, name=f"{self._name}-{self._made}", daemon=True)
-        self._threads.add(thread)
+        hand = _Hand()
+        hand.thread = threading.Thread(
+            target=self._work, args=(hand,), name=f"{self._name}-{self._made}", daemon=True
+        )
+        self._hands.add(hand)
+        self._called.add(hand)
         try:
-            thread.start()
+            hand.thread.start()
         except BaseException:
-            self._threads.discard(thread)
-            if not self._threads:
+            self._hands.discard(hand)
+            self._called.discard(hand)
+            if not self._hands:
                 raise  # nobody would ever take the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
+    def _next(self) -> Seat | None:
+        while self._jobs:
+            seat = self._jobs.popleft()
+            if seat.job is not None:
+                return seat
+        return None
+
     # --- in a thread of the pool -------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _work(self, hand: _Hand) -> None:
         home = os.getpid()
-        me = threading.current_thread()
-        seat: Seat | None = None
         try:
-            while (seat := self._jobs.get()) is not None:
-                if not self._run(seat, me, home):
+            while self._take(hand):
+                if not self._run(hand, home):
                     return
-                seat = None  # whoever waits for the next job must not keep this one's arguments alive
         finally:
             end_fork(home, 1)
-            self._ended(me, seat)
+            self._ended(hand)
 
-    def _run(self, seat: Seat, me: threading.Thread, home: int) -> bool:
+    def _take(self, hand: _Hand) -> bool:
+        """Sit down at the next job, or rest until there is one; False if there will be none."""
+        while True:
+            with self._lock:
+                self._called.discard(hand)
+                hand.seat = seat = self._next()
+                if seat is not None:
+                    seat.state, seat.hand = _State.RUNNING, hand
+                    self._call_one()
+                    return True
+                if self._stopped:
+                    return False
+                self._resting.append(hand)
+            hand.rest()
+
+    def _run(self, hand: _Hand, home: int) -> bool:
         """Run a job; False if its thread was lost meanwhile."""
-        with self._lock:
-            job, seat.job = seat.job, None
-            if job is None:
-                self._open -= 1
-                return True
-            seat.state, seat.thread = _State.RUNNING, me
+        seat = hand.seat
+        assert seat is not None
+        job, seat.job = seat.job, None
         try:
-            job()
+            if job is not None:
+                job()
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
         end_fork(home, 0)
-        return self._over(seat)
+        del job  # whoever waits for the next job must not keep this one's arguments alive
+        return self._over(hand, seat)
 
-    def _over(self, seat: Seat) -> bool:
+    def _over(self, hand: _Hand, seat: Seat) -> bool:
         with self._lock:
-            was, seat.state, seat.thread = seat.state, _State.OVER, None
+            was, seat.state, seat.hand, hand.seat = seat.state, _State.OVER, None, None
             if was is _State.LOST:
                 self._lost -= 1
                 return False
-            self._open -= 1
             return True
 
-    def _ended(self, me: threading.Thread, seat: Seat | None) -> None:
+    def _ended(self, hand: _Hand) -> None:
         """A thread ends: as it was told to, because it was lost, or by an exception from outside."""
-        if seat is not None and seat.state is _State.RUNNING:
-            self._over(seat)
+        seat = hand.seat
+        if seat is not None and seat.job is None:
+            self._over(hand, seat)
         with self._lock:
-            self._threads.discard(me)
-            if seat is not None and seat.state is _State.WAITING:
-                self._jobs.put(seat)  # taken, and not begun
-            self._grow()
+            self._hands.discard(hand)
+            self._called.discard(hand)
+            if hand in self._resting:
+                self._resting.remove(hand)
+            if seat is not None and seat.job is not None:  # taken, and not begun
+                seat.state, seat.hand = _State.WAITING, None
+                self._jobs.appendleft(seat)
+            self._call_one()

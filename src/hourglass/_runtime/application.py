@@ -21,6 +21,7 @@ from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.services import QueueServices
+from hourglass._runtime.sightings import SightLimits
 from hourglass._runtime.watchdog import WatchLimits
 from hourglass._supervision import (
     DynamicSupervisor,
@@ -55,12 +56,14 @@ class Application:
         client: Any,
         limits: Limits | None = None,
         watch: WatchLimits | None = None,
+        sight: SightLimits | None = None,
     ) -> None:
         self.raw = connection
         # Borrowed: whoever lets go of a handle must never close the client's own connection.
         self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
         self.limits = limits or Limits()
         self.watch = watch or WatchLimits()
+        self.sight = sight or SightLimits()
         self.tables = HandleTables()
         self.registry = Registry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)
@@ -112,8 +115,9 @@ class Application:
         return _coded(fresh, self._codec, self._converter)
 
     def use_fresh_connections(self) -> None:
-        """The shared connection is not used for handles any more."""
+        """The shared connection is not used for handles any more, and no handle of now outlives its worker."""
         self.shared = None
+        self.tables.distrust()
 
     def configured(self) -> list[QueueServices]:
         """The queues that should be served, and have been: the first start is for whoever asked for it."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._engine.events import Payloads
+from hourglass._runtime.mailbox import Mailbox
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext
 from hourglass.converter import Converter
@@ -26,6 +27,7 @@ logger = logging.getLogger("hourglass.worker")
 
 _BEAT_PAUSE = 0.1
 
+T = TypeVar("T")
 Heartbeat = Callable[[bytes, Payloads], None]
 
 
@@ -42,83 +44,82 @@ class Work(Protocol):
 
 
 class Attempt:
-    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it."""
+    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it.
+
+    `ended` is called once, with the result, on the control loop.
+    """
 
     def __init__(
         self,
         task: ActivityTask,
         converter: Converter,
         heartbeat: Heartbeat,
+        ended: Callable[[Attempt, ActivityResult], object],
+        mailbox: Mailbox,
         *,
         client: Callable[[], Any] | None = None,
         payload_limit: int | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
         self.task = task
-        self.outcome: asyncio.Future[ActivityResult] = loop.create_future()
+        self.identity = (task.workflow_id, task.run_id, task.activity_id)
+        """Which activity this is an attempt of."""
+        self.over = False
         self.work: Work | None = None
-        self._loop = loop
-        self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
         self._heartbeat = heartbeat
+        self._ended = ended
+        self._mailbox = mailbox
         self._timers: list[asyncio.TimerHandle] = []
-        self._beat_timer: asyncio.TimerHandle | None = None
         self._newest_beat: Payloads = ()
         self._beat_is_due = False
         self._last_beat = float("-inf")
         self._failing_beats = False
         self.context = ActivityContext(
-            info_of(task, converter), self._send, client=client, payload_limit=payload_limit
+            partial(info_of, task, converter),
+            self._send,
+            converter=converter,
+            last_details=task.heartbeat_details,
+            client=client,
+            payload_limit=payload_limit,
         )
-
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        """Which activity this is an attempt of."""
-        return self.task.workflow_id, self.task.run_id, self.task.activity_id
 
     def finish(self, result: ActivityResult) -> None:
         """The attempt has ended; only the first to say so counts."""
         if self._beat_is_due:
             self._beat_newest()  # its last words: they may hold the cursor for the next attempt
-        if not self.outcome.done():
-            self.outcome.set_result(result)
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
+        if not self.over:
+            self.let_go()
+            self._ended(self, result)
+
+    def let_go(self) -> None:
+        """Nobody wants to hear of it any more."""
+        self.over = True
+        self.context.end()
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
 
     def finish_threadsafe(self, result: ActivityResult) -> None:
-        """The same, from another thread."""
-        self.threadsafe(self.finish, result)
+        """As `finish`, from another thread."""
+        self._mailbox.post(self.finish, result)
 
     def after(self, delay: float, callback: Callable[[], object]) -> None:
         """Call something later, unless the attempt has ended by then."""
-        if not self.outcome.done():
+        if not self.over:
             self._timers.append(self._loop.call_later(delay, callback))
 
-    def beat_every(self, interval: float) -> None:
-        """Send the last details again and again while the attempt lives."""
-
-        def beat() -> None:
-            if not self.outcome.done():
-                self._beat(self.context.last_details)
-                self.beat_every(interval)
-
-        self._beat_timer = self._loop.call_later(interval, beat)
+    def beat_again(self) -> None:
+        """Send the last details again: the attempt lives."""
+        self._beat(self.context.last_details)
 
     def take_beat(self, details: Payloads) -> None:
         """Pass on a heartbeat that the activity made in another process. From any thread."""
         self.context.last_details = details
         self._send(details)
 
-    def threadsafe(self, callback: Callable[[Any], object], argument: Any) -> None:
+    def threadsafe(self, callback: Callable[[T], object], argument: T) -> None:
         """Call something on the control loop, from another thread."""
-        if os.getpid() != self._pid:
-            return
-        try:
-            self._loop.call_soon_threadsafe(callback, argument)
-        except RuntimeError:
-            pass  # the control loop is closed: nobody is left to be told
+        self._mailbox.post(callback, argument)
 
     def _send(self, details: Payloads) -> None:
         """Have a heartbeat sent. One that beats in a tight loop wakes the control loop a few times a second, no more."""
@@ -145,7 +146,7 @@ class Attempt:
         self._beat(self._newest_beat)
 
     def _beat(self, details: Payloads) -> None:
-        if self.outcome.done():
+        if self.over:
             return
         try:
             self._heartbeat(self.task.token, details)

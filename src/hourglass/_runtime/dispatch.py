@@ -1,8 +1,9 @@
-"""From a poll to an answer: one temporary task for each activation and for each attempt of an activity.
+"""From a poll to an answer: one temporary process for each activation and for each attempt of an activity.
 
-The tasks live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. Whatever
-ends a task, what it was given is answered (I3): one that dies without an answer is answered as failed, here. If nobody is
-registered any more the answer is logged and dropped, and the engine delivers again.
+There may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and the process is what
+can be seen and killed. They live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of
+them along. Whatever ends one, what it was given is answered (I3): one that dies without an answer is answered as failed, here.
+If nobody is registered any more the answer is logged and dropped, and the engine delivers again.
 
 Answers go through the holder that was last in charge, also while it is dead: the tables that it works on outlive it.
 """
@@ -13,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hourglass._bridge.handle import (
@@ -26,6 +28,7 @@ from hourglass._bridge.handle_record import is_eviction
 from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
+from hourglass._runtime.evaluation import Verdict
 from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Down, NotRunning, Process, TaskSupervisor
 from hourglass.converter import ApplicationFailure, Failure
@@ -60,29 +63,50 @@ class Dispatch:
 
     def activation(self, services: QueueServices, ticket: Ticket[Activation]) -> None:
         """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
-        process = self._evaluators.spawn(self._evaluate, services, ticket, name="evaluation")
+        process = self._evaluators.spawn_job("evaluation")
         if not ticket.acknowledge():
             process.kill()
             return
         self._works[ticket.token] = _Work(services.queue, process)
         process.monitor(lambda down: self._evaluation_ended(services, ticket, down))
-
-    async def _evaluate(self, services: QueueServices, ticket: Ticket[Activation]) -> None:
-        generation, run_id = ticket.generation, ticket.item.run_id
-        verdict = await services.evaluate(ticket.item, generation)
-        if verdict.closed:
-            services.hold(generation, run_id)
-        await self._complete(ticket, verdict.completion)
-        if is_eviction(ticket.item):
-            services.release(generation, run_id)
-        for unwanted in verdict.evict:
-            self._evict(services.queue, generation, unwanted)
-
-    async def _complete(self, ticket: Ticket[Activation], completion: Completion) -> None:
         try:
-            await self._holder().complete_activation(ticket, completion)
+            services.evaluate(
+                ticket.item, ticket.generation, partial(self._evaluated, process, services, ticket)
+            )
+        except Exception as error:
+            process.finish(error)
+
+    def _evaluated(
+        self, process: Process, services: QueueServices, ticket: Ticket[Activation], verdict: Verdict
+    ) -> None:
+        if not process.alive:
+            return  # it was answered in its place
+        try:
+            if verdict.closed:
+                services.hold(ticket.generation, ticket.item.run_id)
+            self._complete(
+                ticket, verdict.completion, partial(self._answered, process, services, ticket, verdict)
+            )
+        except Exception as error:
+            process.finish(error)
+
+    def _answered(
+        self, process: Process, services: QueueServices, ticket: Ticket[Activation], verdict: Verdict
+    ) -> None:
+        if is_eviction(ticket.item):
+            services.release(ticket.generation, ticket.item.run_id)
+        for unwanted in verdict.evict:
+            self._evict(services.queue, ticket.generation, unwanted)
+        process.finish()
+
+    def _complete(
+        self, ticket: Ticket[Activation], completion: Completion, then: Callable[[], object]
+    ) -> None:
+        try:
+            self._holder().send_completion(ticket.claim, completion, then)
         except (WorkerNotRegistered, NotRunning) as error:
             logger.info("the answer for run %s is not sent: %s", completion.run_id, error)
+            then()
 
     def _evaluation_ended(self, services: QueueServices, ticket: Ticket[Activation], down: Down) -> None:
         if down.exit is NORMAL:
@@ -96,7 +120,12 @@ class Dispatch:
             answer = TaskFailed(
                 run_id, _failure("EvaluationDied", f"the evaluation of this task ended: {down.exit}")
             )
-        self._mend(ticket.token, self._complete(ticket, answer))
+        self._mend(ticket.token, self._complete_instead(ticket, answer))
+
+    async def _complete_instead(self, ticket: Ticket[Activation], completion: Completion) -> None:
+        through = asyncio.Event()
+        self._complete(ticket, completion, through.set)
+        await through.wait()
 
     # --- activities --------------------------------------------------------------------------------------------------
 
@@ -108,23 +137,58 @@ class Dispatch:
                 services.executor.cancel(item.token, item.reason)
             return
         generation = ticket.generation
-        process = self._executors.spawn(self._execute, services, generation, item, name="attempt")
+        process = self._executors.spawn_job("attempt")
         if not ticket.acknowledge():
             process.kill()
             return
         services.took(item.token, generation)
         self._works[generation, item.token] = _Work(services.queue, process)
         process.monitor(lambda down: self._execution_ended(services, generation, item, down))
+        try:
+            services.executor.begin(item, partial(self._executed, process, services, generation, item))
+        except Exception as error:
+            process.finish(error)
 
-    async def _execute(self, services: QueueServices, generation: int, task: ActivityTask) -> None:
-        result = await services.executor.execute(task)
+    def _executed(
+        self,
+        process: Process,
+        services: QueueServices,
+        generation: int,
+        task: ActivityTask,
+        result: ActivityResult,
+    ) -> None:
+        report = partial(self._report, process, services, generation, task, result)
         if task.is_local:
-            await services.until_released(generation, task.run_id)
-        await self._report(services, generation, task, result)
+            services.when_released(generation, task.run_id, report)
+        else:
+            report()
 
-    async def _report(
+    def _report(
+        self,
+        process: Process,
+        services: QueueServices,
+        generation: int,
+        task: ActivityTask,
+        result: ActivityResult,
+    ) -> None:
+        if not process.alive:
+            return  # it was reported in its place
+        try:
+            self._holder().send_result(services.queue, generation, result, process.finish)
+        except (WorkerNotRegistered, NotRunning):
+            resending = asyncio.get_running_loop().create_task(
+                self._report_somehow(services, generation, task, result)
+            )
+            resending.add_done_callback(lambda done: process.finish(_error_of(done)))
+            process.monitor(lambda _: resending.cancel())
+        except Exception as error:
+            process.finish(error)
+
+    async def _report_somehow(
         self, services: QueueServices, generation: int, task: ActivityTask, result: ActivityResult
     ) -> None:
+        """By the handle if it takes it, else by the client."""
+
         async def complete(result: ActivityResult) -> None:
             await self._holder().complete_activity(services.queue, generation, result)
 
@@ -137,11 +201,11 @@ class Dispatch:
         if down.exit is NORMAL:
             self._works.pop((generation, task.token), None)
             return
-        services.executor.cancel(task.token, "WORKER_SHUTDOWN")
+        services.executor.abandon(task.token)
         failed = ActivityFailed(
-            task.token, _failure("AttemptDied", f"the task that made this attempt ended: {down.exit}")
+            task.token, _failure("AttemptDied", f"the process that made this attempt ended: {down.exit}")
         )
-        self._mend((generation, task.token), self._report(services, generation, task, failed))
+        self._mend((generation, task.token), self._report_somehow(services, generation, task, failed))
 
     # --- what is left to do for the dead -----------------------------------------------------------------------------
 
@@ -187,6 +251,10 @@ class Dispatch:
 
     def _of(self, queue: str) -> list[_Work]:
         return [work for work in self._works.values() if work.queue == queue]
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
 
 
 def _failure(kind: str, message: str) -> Failure:

@@ -31,6 +31,7 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
+from hourglass._runtime.lane_notes import LaneNote
 from hourglass._runtime.lane_stopping import LaneStopped
 from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
 from hourglass._runtime.quarantine import Hang, Quarantine
@@ -82,6 +83,8 @@ class Evaluations:
         watcher: Watcher | None = None,
         cache: StateCache | None = None,
         quarantine: Quarantine | None = None,
+        parked: ParkedRuns | None = None,
+        note: LaneNote | None = None,
     ) -> None:
         self.counts = Counts()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
@@ -96,10 +99,11 @@ class Evaluations:
         self._cache.admit(self)
         self._live = LiveRuns(self._limits.live)
         self._lost = LostJournals()
-        self._parked = ParkedRuns()
+        self._parked = parked if parked is not None else ParkedRuns()
         self._current: Entry | None = None
         self._dropping: Entry | None = None
         self._retired = False
+        self._note = note
 
     @property
     def task_queue(self) -> str:
@@ -121,6 +125,8 @@ class Evaluations:
             self.counts.failed_tasks += 1
             self._forget(key, activation)
         self._current = None
+        if self._note is not None:
+            self._note.strike()
         self.counts.cached, self.counts.live = self._cache.count(self), len(self._live)
         return verdict
 
@@ -161,6 +167,7 @@ class Evaluations:
             cache=self._cache,
             quarantine=self.quarantine,
         )
+        heir._note = self._note.renewed() if self._note is not None else None
         self._retired = True
         without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
         left = self._cache.hand_over(self, heir, without)
@@ -174,7 +181,7 @@ class Evaluations:
         return heir
 
     def park_hung(self, run_id: str, place: str) -> None:
-        """Remember that a run hung; before the lane starts."""
+        """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")
         self.counts.parked = self._parked.kinds()
 
@@ -199,6 +206,7 @@ class Evaluations:
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, Hang):
+                self.park_hung(activation.run_id, begun.stack.place)
                 return Verdict(refusal(activation.run_id, begun))
             entry = begun
         else:
@@ -208,14 +216,17 @@ class Evaluations:
                 self.counts.misses += 1
                 return Verdict(miss(activation.run_id))
             entry = self._current = found
+            if self._note is not None:
+                self._note.take(key.run_id, found.run.definition.name)
+        only_looks = _only_looks(activation)
         was_closed = entry.run.closed
-        completion = self._activate(entry, activation)
+        completion = self._activate(entry, activation, None if only_looks else self._watcher)
         closed = entry.run.closed
-        if isinstance(completion, Succeeded):
+        if isinstance(completion, Succeeded) and not only_looks:
             completion = self._check(entry, activation, completion, closing=closed and not was_closed)
         if isinstance(completion, TaskFailed):
             return Verdict(completion)
-        self._note_progress(entry, activation)
+        self._note_progress(entry, activation, only_looks=only_looks)
         return self._settle(entry, completion, closed=closed)
 
     def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
@@ -232,6 +243,8 @@ class Evaluations:
         hang = self.quarantine.held(key.run_id, None)
         if hang is not None:
             return hang
+        if self._note is not None:
+            self._note.take(key.run_id, started.workflow_type)
         definition = self._resolve(started.workflow_type)
         hang = self.quarantine.held(key.run_id, definition)
         if hang is not None:
@@ -249,8 +262,7 @@ class Evaluations:
             raise LaneStopped
         return entry
 
-    def _activate(self, entry: Entry, activation: Activation) -> Completion:
-        watcher = None if _only_looks(activation) else self._watcher
+    def _activate(self, entry: Entry, activation: Activation, watcher: Watcher | None) -> Completion:
         if watcher is None:
             completion = entry.run.activate(activation)
             complaint: HourglassError | None = None
@@ -271,8 +283,6 @@ class Evaluations:
         self, entry: Entry, activation: Activation, completion: Completion, *, closing: bool
     ) -> Completion:
         """Execute the run a second time, at activations 1, 2, 4, 8 … and at its close, and compare."""
-        if _only_looks(activation):
-            return completion
         entry.grown(activation)
         count = entry.activations
         if not entry.verified or not (closing or count & (count - 1) == 0):
@@ -304,13 +314,13 @@ class Evaluations:
         self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
         self.counts.parked = self._parked.kinds()
 
-    def _note_progress(self, entry: Entry, activation: Activation) -> None:
+    def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()
         if activation.is_replaying:
             return  # said when it happened
         for notice in notices:
             logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
-        if not _only_looks(activation):
+        if not only_looks:
             self.quarantine.forget(activation.run_id)
         if self._parked.forget(activation.run_id):
             self.counts.parked = self._parked.kinds()
@@ -333,6 +343,8 @@ class Evaluations:
     def _drop(self, entry: Entry) -> None:
         """Unwind a run's fibers. Told to stop in the middle, it still does: they would leak with the thread."""
         self._dropping = entry
+        if self._note is not None:
+            self._note.take(entry.key.run_id, entry.run.definition.name)
         for _ in range(_DROP_ATTEMPTS):
             try:
                 entry.run.drop()
@@ -343,6 +355,8 @@ class Evaluations:
                 logger.exception("the fibers of run %s did not unwind cleanly", entry.key.run_id)
         self._live.discard(entry)
         self._dropping = None
+        if self._note is not None and self._current is None:
+            self._note.strike()
         self.unwound += 1
 
 

@@ -6,8 +6,8 @@ because all of that may run user code.
 
 Invariants:
 
-- `execute` always returns, and returns once: an attempt that is given up has its result there and then, and
-  what it says later is dropped.
+- An attempt ends once: one that is given up has its result there and then, and what it says later is dropped.
+  One that is abandoned has none.
 - Attempts are keyed by task token. When a later attempt of the same activity arrives, the former one has been
   given up by the server and is cancelled here.
 - An attempt that nobody waits for any more (it timed out, its workflow is gone, a later one has come) and that
@@ -22,10 +22,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hourglass._bridge.begun import Patience
 from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
@@ -33,6 +35,7 @@ from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_threads import Seat, ThreadPool
 from hourglass._runtime.attempts import Attempt, Heartbeat
 from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
+from hourglass._runtime.mailbox import Mailbox
 from hourglass._runtime.process_entry import refuse_in_script
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
@@ -94,7 +97,8 @@ class ActivityExecutor:
         self._resolver = resolver
         self._converter = converter
         self._heartbeat = heartbeat
-        self._beat_interval = beat_interval
+        self._beats = Patience(beat_interval)
+        self._mailbox = Mailbox()
         self._limits = limits
         self._client = None if client is None else lambda: client
         self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
@@ -131,11 +135,23 @@ class ActivityExecutor:
     # --- on the control loop -----------------------------------------------------------------------------------------
 
     async def execute(self, task: ActivityTask) -> ActivityResult:
-        """Run an attempt to its end."""
+        """Run an attempt to its end. Cancelled, it is abandoned."""
+        outcome: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
+        self.begin(task, lambda result: None if outcome.done() else outcome.set_result(result))
+        try:
+            return await outcome
+        finally:
+            if outcome.cancelled():
+                self.abandon(task.token)
+
+    def begin(self, task: ActivityTask, ended: Callable[[ActivityResult], object]) -> None:
+        """Start an attempt; `ended` is called once, with its result, unless it is abandoned."""
         attempt = Attempt(
             task,
             self._converter,
             self._heartbeat,
+            partial(self._ended, ended),
+            self._mailbox,
             client=self._client,
             payload_limit=self._limits.payload_limit,
         )
@@ -143,11 +159,21 @@ class ActivityExecutor:
         try:
             definition = self._resolver.known_activity(task.activity_type)
             self._start(attempt, definition)
-            if not task.is_local and _beats_by_itself(task, definition):
-                attempt.beat_every(self._beat_interval)
-            return await attempt.outcome
-        finally:
+        except BaseException:
             self._leave(attempt)
+            raise
+        if not attempt.over and not task.is_local and _beats_by_itself(task, definition):
+            self._keep_beating(attempt)
+
+    def abandon(self, token: bytes) -> None:
+        """Nobody waits for this attempt any more: it is told to stop, and given up where it stands."""
+        attempt = self._attempts.get(token)
+        if attempt is not None:
+            self._leave(attempt)
+            attempt.let_go()
+            self._cancel(attempt, "WORKER_SHUTDOWN")
+            if attempt.work is not None:
+                attempt.work.give_up()
 
     def cancel(self, token: bytes, reason: str) -> None:
         """Ask an attempt to stop; one that is not here has ended already."""
@@ -190,14 +216,24 @@ class ActivityExecutor:
         self._latest[attempt.identity] = attempt
 
     def _leave(self, attempt: Attempt) -> None:
+        self._beats.forget(attempt)
         if self._attempts.get(attempt.task.token) is attempt:
             del self._attempts[attempt.task.token]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
-        if attempt.outcome.cancelled():  # whoever waited for it is gone
-            self._cancel(attempt, "WORKER_SHUTDOWN")
-            if attempt.work is not None:
-                attempt.work.give_up()
+
+    def _ended(
+        self, ended: Callable[[ActivityResult], object], attempt: Attempt, result: ActivityResult
+    ) -> None:
+        self._leave(attempt)
+        ended(result)
+
+    def _keep_beating(self, attempt: Attempt) -> None:
+        def beat() -> None:
+            self._keep_beating(attempt)
+            attempt.beat_again()
+
+        self._beats.watch(attempt, beat)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
@@ -246,7 +282,7 @@ class ActivityExecutor:
         """Begin where it belongs; an activity that is not known yet is looked for in a thread, for that may
         import modules.
         """
-        if attempt.outcome.done():
+        if attempt.over:
             return
         if definition is None:
             job = partial(self._find_and_run, attempt)

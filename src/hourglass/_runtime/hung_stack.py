@@ -7,24 +7,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass
-from traceback import FrameSummary, StackSummary, walk_stack
+from traceback import StackSummary, walk_stack
 from types import FrameType
 from typing import Any
 
 from hourglass._runtime import debugging
-from hourglass._runtime.places import is_library, is_ours
+from hourglass._runtime.hung_frames import MOST_FRAMES, HungStack, told
 
-_MOST_FRAMES = 50
+__all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
+
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd", "debugpy")
-
-
-@dataclass(frozen=True)
-class HungStack:
-    """A stack as text, the newest frame last, and the place of the newest one, such as `orders.py:12 in wait`."""
-
-    text: str = ""
-    place: str = "an unknown place"
 
 
 def frame_of(thread_id: int | None) -> FrameType | None:
@@ -37,14 +29,7 @@ def take_stack(frame: FrameType | None) -> HungStack:
     if frame is None:
         return HungStack()
     # Positions first, source lines later: the thread may be running on while it is looked at.
-    summary = StackSummary.extract(walk_stack(frame), limit=_MOST_FRAMES * 4, lookup_lines=False)
-    own = [each for each in summary if not is_ours(each.filename) and not is_library(each.filename)]
-    shown: list[FrameSummary] = (own or list(summary[:1]))[:_MOST_FRAMES]
-    shown.reverse()
-    last = shown[-1]
-    return HungStack(
-        "".join(StackSummary.from_list(shown).format()), f"{last.filename}:{last.lineno} in {last.name}"
-    )
+    return told(StackSummary.extract(walk_stack(frame), limit=MOST_FRAMES * 4, lookup_lines=False))
 
 
 def is_debugged(thread_id: int, frame: FrameType | None) -> bool:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hourglass._bridge.handle_record import is_eviction
 from hourglass._engine.commands import Succeeded
-from hourglass._engine.events import Activation, RunEvicted, RunStarted
+from hourglass._engine.events import Activation, RunStarted
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
 from hourglass._runtime.gil_watchdog import GilWatchdog
 from hourglass._runtime.hung_stack import HungStack, frame_of, take_stack
@@ -138,6 +139,11 @@ class LaneSet:
         """How many abandoned threads cannot be stopped."""
         return self._stopper.stuck()
 
+    @property
+    def too_many_stuck(self) -> bool:
+        """Whether there are more of them than this process can be trusted with."""
+        return self._stopper.too_many
+
     def names(self) -> list[str]:
         """The lanes' names, which stay when a lane is replaced."""
         return list(self._places)
@@ -168,7 +174,7 @@ class LaneSet:
     def _place_of(self, activation: Activation, generation: int) -> _Place:
         run = (generation, activation.run_id)
         home = self._homes.get(run)
-        if any(isinstance(event, RunEvicted) for event in activation.events):
+        if is_eviction(activation):
             if home is None:
                 return next(iter(self._places.values()))
             del self._homes[run]
@@ -304,7 +310,7 @@ Lanes = LaneSet
 
 def _failed(job: Job, kind: str, reason: str, stack: HungStack | None) -> Verdict:
     run_id = job.activation.run_id
-    if any(isinstance(event, RunEvicted) for event in job.activation.events):
+    if is_eviction(job.activation):
         return Verdict(Succeeded(run_id))  # it is forgotten all the same; engines take nothing else
     text = f"the lane of this run was replaced: {reason}"
     return Verdict(task_failed(run_id, kind, text, stack.text if stack else ""))

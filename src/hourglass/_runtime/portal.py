@@ -24,10 +24,13 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
+from hourglass._runtime.foreign_call import ForeignCall
+from hourglass._runtime.mailbox import Mailbox
 from hourglass.errors import InternalError, UsageError
 
 T = TypeVar("T")
@@ -59,6 +62,9 @@ class Portal:
         self._state_lock = threading.Lock()
         self._closed = False
         self._warned_of_running_loop = False
+        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
+            weakref.WeakKeyDictionary()
+        )
         self._thread = threading.Thread(target=self._run, name="hourglass-control", daemon=True)
         self._thread.start()
 
@@ -123,13 +129,29 @@ class Portal:
         """Run a coroutine on the control loop and await it from another event loop, or from this very one."""
         if self.on_control_thread:
             return await coro
+        call = ForeignCall(coro, self._mailbox_of(asyncio.get_running_loop()))
         try:
-            return await asyncio.wrap_future(self.submit(coro))
+            with self._open():
+                self._loop.call_soon_threadsafe(call.begin)
+        except UsageError:
+            coro.close()
+            raise
+        try:
+            return await call.answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise _given_up() from None
+            if task is not None and not task.cancelling():
+                raise _given_up() from None
+            if not self._closed:
+                self._loop.call_soon_threadsafe(call.cancel)
+            raise
+
+    def _mailbox_of(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        """Answers that come together wake the loop that waits for them once."""
+        mailbox = self._mailboxes.get(loop)
+        if mailbox is None:
+            mailbox = self._mailboxes[loop] = Mailbox()
+        return mailbox
 
     def at_exit(self, closer: Closer, limit: float = _CLOSER_LIMIT) -> Callable[[], None]:
         """Have `closer` awaited on the control loop before it stops, the latest registered first.

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
@@ -69,8 +70,10 @@ class Child:
         except BaseException as error:  # an import may raise anything
             return outcomes.refused(task, error)
         context = ActivityContext(
-            info_of(task, converter),
+            partial(info_of, task, converter),
             lambda details: self._beat(job.number, details),
+            converter=converter,
+            last_details=task.heartbeat_details,
             client=_no_client,
             payload_limit=setup.payload_limit,
         )

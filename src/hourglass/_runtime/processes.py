@@ -101,8 +101,8 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         await holder.register_worker(queue, services.plan.config, ProcessOwner(context.process))
         context.on_terminate(lambda: _farewell(app, services, holder, context))
         app.registry.register(queue, context.process)
-        workflows = _poll_loop(services, holder.poll_activation, app.dispatch.activation)
-        activities = _poll_loop(services, holder.poll_activity, app.dispatch.activity)
+        workflows = _poll_loop(services, holder.poll_activations, app.dispatch.activation)
+        activities = _poll_loop(services, holder.poll_activities, app.dispatch.activity)
         await Supervisor(
             "one_for_one",
             [
@@ -119,7 +119,7 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         type="supervisor",
         shutdown="infinity",
         start_timeout="infinity",
-        backoff=(0.05, 5.0),
+        backoff=(0.05, 2.0),  # sooner than its handle gives it up; an engine that is away has pauses of its own
     )
 
 
@@ -147,16 +147,17 @@ def _poll_loop(
                 # Killed in its own turn: what it takes goes back and would come again at once, and the turn would never end.
                 await asyncio.sleep(0)
             try:
-                ticket = await poll(services.queue, owner)
+                tickets = await poll(services.queue, owner)
             except Shutdown:
                 return
-            while True:
-                try:
-                    dispatch(services, ticket)
-                    break
-                except NotRunning:
-                    # The tasks' supervisor is on its way back; what is not acknowledged is kept for us, or for the next.
-                    await asyncio.sleep(_RETRY)
+            for ticket in tickets:
+                while True:
+                    try:
+                        dispatch(services, ticket)
+                        break
+                    except NotRunning:
+                        # The tasks' supervisor is on its way back; what is not acknowledged is kept for us, or for the next.
+                        await asyncio.sleep(_RETRY)
 
     return body
 

@@ -14,14 +14,17 @@ from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.service import Service
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation, Payloads
+from hourglass._runtime import guarded
 from hourglass._runtime.cache import CacheLimits, StateCache
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.executor_facts import ExecutorLimits
 from hourglass._runtime.executors import ActivityExecutor
+from hourglass._runtime.guarded import Guarded
 from hourglass._runtime.heartbeat_sender import HeartbeatSender
 from hourglass._runtime.lane import Lane
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.plan import Plan
+from hourglass._runtime.quarantine import Quarantine
 from hourglass._runtime.result_sender import ResultSender
 from hourglass._runtime.watcher import Watcher
 
@@ -37,14 +40,18 @@ class QueueServices:
         self.child_id = child_id(self.queue)
         # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
         self.cache = StateCache(_limits(plan))
+        process = guarded.current()
         self.lanes = LaneSet(
             [_lane(plan, number, namespace, self.cache) for number in range(1, plan.lanes + 1)],
             deadlock_timeout=plan.deadlock_timeout,
+            quarantine=_quarantine(process),
+            on_too_many_stuck=process.replace if process is not None else None,
+            watchdog=guarded.watchdog(),
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
         self._generations: dict[bytes, int] = {}
-        self._held: dict[tuple[int, str], asyncio.Future[None]] = {}
+        self._held: dict[tuple[int, str], list[Callable[[], object]]] = {}
         config = plan.config
         self.executor = ActivityExecutor(
             plan.resolver,
@@ -70,16 +77,9 @@ class QueueServices:
 
     # --- workflow tasks ----------------------------------------------------------------------------------------------
 
-    async def evaluate(self, activation: Activation, generation: int) -> Verdict:
-        """Have an activation evaluated on its lane."""
-        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-
-        def reply(verdict: Verdict) -> None:
-            if not answer.done():  # whoever asked may be dead
-                answer.set_result(verdict)
-
+    def evaluate(self, activation: Activation, generation: int, reply: Callable[[Verdict], object]) -> None:
+        """Have an activation evaluated on its lane; `reply` is called with the verdict, on the control loop."""
         self.lanes.submit(activation, reply, generation=generation)
-        return await answer
 
     # --- activities --------------------------------------------------------------------------------------------------
 
@@ -106,14 +106,12 @@ class QueueServices:
 
     def hold(self, generation: int, run_id: str) -> None:
         """A run has closed."""
-        if (generation, run_id) not in self._held:
-            self._held[generation, run_id] = asyncio.get_running_loop().create_future()
+        self._held.setdefault((generation, run_id), [])
 
     def release(self, generation: int, run_id: str) -> None:
         """A run was evicted."""
-        held = self._held.pop((generation, run_id), None)
-        if held is not None and not held.done():
-            held.set_result(None)
+        for then in self._held.pop((generation, run_id), ()):
+            then()
 
     def forget(self, generation: int) -> None:
         """A handle is gone, and with it all of its runs and of those of handles before it."""
@@ -121,11 +119,13 @@ class QueueServices:
             self.release(*closed)
         self.lanes.forget_older(generation + 1)
 
-    async def until_released(self, generation: int, run_id: str) -> None:
-        """Wait until the run, if it has closed, is evicted."""
+    def when_released(self, generation: int, run_id: str, then: Callable[[], object]) -> None:
+        """Go on once the run, if it has closed, is evicted."""
         held = self._held.get((generation, run_id))
-        if held is not None:
-            await asyncio.shield(held)
+        if held is None:
+            then()
+        else:
+            held.append(then)
 
 
 def child_id(queue: str) -> str:
@@ -142,6 +142,15 @@ def _limits(plan: Plan) -> CacheLimits:
     )
 
 
+def _quarantine(process: Guarded | None) -> Quarantine:
+    """Which runs are held back; in a guarded process also those that stopped the ones before it."""
+    quarantine = Quarantine()
+    if process is not None:
+        quarantine.restore(process.hangs)
+        quarantine.on_hung, quarantine.on_went_on = process.hung, process.went_on
+    return quarantine
+
+
 def _lane(plan: Plan, number: int, namespace: str, cache: StateCache) -> Lane:
     settings = RunSettings(
         task_queue=plan.config.task_queue,
@@ -156,5 +165,6 @@ def _lane(plan: Plan, number: int, namespace: str, cache: StateCache) -> Lane:
         verify=plan.verify,
         watcher=Watcher(plan.watch) if plan.watch is not None else None,
         cache=cache,
+        note=process.notes.note() if (process := guarded.current()) is not None else None,
     )
     return Lane(f"hourglass-lane-{number}", evaluations, asyncio.get_running_loop())

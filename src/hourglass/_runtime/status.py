@@ -32,8 +32,10 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
     queues = {services.queue: _queue(app, services) for services in app.configured()}
     return {
         "state": state,
+        # A worker on a file stands by while another process owns it; other engines have nothing to say here.
+        "engine": str(getattr(app.raw, "standing", "")),
         "alive": tree is not None and tree.root.alive,
-        "ready": bool(queues) and all(queue["polling"] for queue in queues.values()),
+        "ready": bool(queues) and all(queue["polling"] and queue["healthy"] for queue in queues.values()),
         "queues": queues,
         "evaluations": len(app.evaluators.children()),
         "attempts": len(app.executors.children()),
@@ -46,7 +48,9 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
     active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
     return {
-        "polling": any(_polls(record) for record in active),
+        # One that waits for its worker to come back has polls out, and nobody who would take what they bring.
+        "polling": any(_polls(record) for record in active if record.spare is None),
+        "healthy": not services.lanes.too_many_stuck,
         "generation": max((record.generation for record in active), default=0),
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),

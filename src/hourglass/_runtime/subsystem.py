@@ -58,7 +58,7 @@ def application(app: Application) -> ChildSpec:
             app.evaluators.as_child("EvaluatorSupervisor"),
             app.executors.as_child("ExecutorSupervisor"),
             ChildSpec("LaneSupervisor", lane_supervisor(app), shutdown="infinity", type="supervisor"),
-            subsystem(app).as_child("Subsystem", backoff=(0.1, 5.0)),
+            subsystem(app).as_child("Subsystem", backoff=(0.1, 2.0)),
         ],
         max_restarts=50,
         window=5.0,

@@ -1,13 +1,15 @@
 """Targets: which engine a client talks to, from a text, the environment or a profile, and how to open it.
 
+    local:path.db       the embedded engine, durable in one file that the processes of a machine share
     local:              an engine in this process, in memory; each connection has its own and nobody else
-    sees it local:path.db       the durable embedded engine (not in this release)
+                        sees it
     host:port           a Temporal server; an IPv6 address stands in brackets
     profile:NAME        a profile of Temporal's own configuration file
 
-With none given: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`. Temporal's other variables (namespace, API
-key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from elsewhere, or a key would
-go to a server that it was not meant for. A profile is never taken unasked. Arguments override both.
+With none given: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`, then `local:hourglass.db`. Temporal's other
+variables (namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from
+elsewhere, or a key would go to a server that it was not meant for. A profile is never taken unasked.
+Arguments override both.
 
 Deciding is pure but for the files that are named; only `open_connection` connects. No text made here holds
 a secret.
@@ -31,16 +33,23 @@ from hourglass.errors import TargetError
 logger = logging.getLogger("hourglass")
 
 DEFAULT_NAMESPACE = "default"
-_CHOICES = '"local:" (in memory), "host:port" (a Temporal server) or "profile:NAME"'
+DEFAULT_FILE = "hourglass.db"
+_CHOICES = '"local:path.db" (a file), "local:" (in memory), "host:port" (a Temporal server) or "profile:NAME"'
+_IN_MEMORY = frozenset({":memory:", "memory", "memory:"})
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where to connect, and as whom. Its text and repr hold no secret."""
+    """Where to connect, and as whom. Its text and repr hold no secret.
 
-    kind: Literal["memory", "temporal"]
+    `address` is as it was given; `path` is a file's whole path, so that it stays the same file wherever the
+    process goes.
+    """
+
+    kind: Literal["memory", "file", "temporal"]
     address: str = ""
+    path: str = ""
     namespace: str = DEFAULT_NAMESPACE
     tls: TLSConfig | bool | None = field(default=None, repr=False)
     api_key: str | None = field(default=None, repr=False)
@@ -48,7 +57,7 @@ class Target:
     origin: str = "the argument"
 
     def __str__(self) -> str:
-        return self.address if self.kind == "temporal" else "local:"
+        return self.address if self.kind == "temporal" else f"local:{self.address}"
 
     @property
     def encrypted(self) -> bool:
@@ -81,14 +90,23 @@ def resolve(
 
 async def open_connection(target: Target, identity: str, timeout: float) -> Connection:
     """Connect, on the control loop. Engines are loaded only when they are targeted."""
-    transport = "in memory" if target.kind == "memory" else "TLS" if target.encrypted else "no TLS"
     logger.info(
-        "connecting to %s (namespace %s, %s, from %s)", target, target.namespace, transport, target.origin
+        "connecting to %s (namespace %s, %s, from %s)",
+        target,
+        target.namespace,
+        _transport(target),
+        target.origin,
     )
     if target.kind == "memory":
         from hourglass._embedded.connection import connect_memory
 
         return await connect_memory(namespace=target.namespace, identity=identity)
+    if target.kind == "file":
+        from hourglass._embedded.file_connection import connect_file
+
+        return await connect_file(
+            target.path, namespace=target.namespace, identity=identity, target=str(target)
+        )
     from hourglass._temporal.connection import connect
 
     return await connect(
@@ -102,6 +120,16 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
     )
 
 
+def _transport(target: Target) -> str:
+    match target.kind:
+        case "memory":
+            return "in memory"
+        case "file":
+            return target.path
+        case "temporal":
+            return "TLS" if target.encrypted else "no TLS"
+
+
 # --- choosing ---------------------------------------------------------------------------------------------
 
 
@@ -112,13 +140,7 @@ def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
         return _parse(named, "HOURGLASS_TARGET", environ)
     if address := environ.get("TEMPORAL_ADDRESS"):
         return _temporal(address, "TEMPORAL_ADDRESS", settings_from_environment(environ))
-    return _default()
-
-
-def _default() -> Target:
-    # The one place for the default: it becomes local:hourglass.db together with the durable embedded
-    # engine. Until then there is none: an engine in memory, taken unasked, would lose workflows.
-    raise TargetError(f"no target is given: pass {_CHOICES}, or set HOURGLASS_TARGET or TEMPORAL_ADDRESS")
+    return _local(DEFAULT_FILE, "the default")
 
 
 def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
@@ -139,12 +161,17 @@ def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
 
 
 def _local(path: str, origin: str) -> Target:
-    if path:
+    if not path:
+        return Target(kind="memory", origin=origin)
+    if path in _IN_MEMORY:
+        raise TargetError(f"{origin}: an engine in memory is written local: with nothing behind it")
+    if path.startswith("//"):
         raise TargetError(
-            f"{origin}: the durable embedded engine (local:{path}) comes in a later release; "
-            "local: keeps everything in memory, for as long as the client lives"
+            f"{origin}: write the file as local:path.db, without a scheme, not {'local:' + path!r}"
         )
-    return Target(kind="memory", origin=origin)
+    if "\0" in path or path.endswith(("/", os.sep)) or os.path.basename(path) in (".", ".."):
+        raise TargetError(f"{origin}: {path!r} is no file's name; write it as local:path.db")
+    return Target(kind="file", address=path, path=os.path.abspath(os.path.expanduser(path)), origin=origin)
 
 
 def _temporal(address: str, origin: str, settings: Settings) -> Target:

@@ -3,6 +3,7 @@
 Nothing here is on the way of any work: every part has its own recovery, and this catches what falls between them. Such a worker
 looks healthy and does nothing. Three things are suspicious: a handle on which nobody polls, something handed out that nobody is
 at, and a queue without a Worker. A suspicion is mended only after it was seen unchanged at every look for the whole patience.
+Whether the engine sees us is looked for in `sightings`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hourglass._bridge.handle_life import HandleState
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._bridge.sending import fail_attempt, fail_run
+from hourglass._runtime.sightings import watch_sightings
 from hourglass._supervision import Context, SupervisionError
 from hourglass._supervision.spec import Start
 
@@ -88,6 +90,8 @@ def watchdog(app: Application) -> Start:
     async def body(context: Context) -> None:
         patience = Patience(app.watch.patience)
         await context.started()
+        asking = asyncio.get_running_loop().create_task(watch_sightings(app))
+        context.process.monitor(lambda _: asking.cancel())
         while True:
             await asyncio.sleep(app.watch.interval)
             look(app, patience, context.node.clock.now())
@@ -116,7 +120,7 @@ def suspicions(app: Application) -> Iterator[Suspicion]:
 def _suspicions_of(app: Application, record: HandleRecord) -> Iterator[Suspicion]:
     queue, generation = record.queue, record.generation
     for kind, line in (("workflow", record.activations), ("activity", record.activities)):
-        if not line.in_flight:
+        if record.spare is None and not line.is_attended:
             yield NobodyPolls(queue, generation, kind, line.received)
     for run_id, run in record.runs.open.items():
         if run.acknowledged and not app.dispatch.has_activation(run.token):
@@ -128,7 +132,8 @@ def _suspicions_of(app: Application, record: HandleRecord) -> Iterator[Suspicion
 
 def _mend(app: Application, suspicion: Suspicion) -> None:
     match suspicion:
-        case NobodyPolls(queue):
+        case NobodyPolls(queue, generation):
+            app.tables.records[generation].trusted = False
             worker = app.registry.whereis(queue)
             if worker is not None:
                 worker.kill()  # its successor registers anew, with a new handle and new loops

@@ -197,6 +197,13 @@ class TaskSupervisor:
         """Run `function(*args)` as a task of its own. The process can be monitored, waited for, stopped and killed."""
         return _living(self._run, "spawn a task").spawn(function, args, name)
 
+    def spawn_job(self, name: str = "job") -> Process:
+        """A task without a coroutine: work that is done by callbacks, and ends when `finish` is called on its process.
+
+        It costs a fraction of an asyncio task. Whoever does the work asks the process whether it is still alive.
+        """
+        return _living(self._run, "spawn a job").spawn_job(name)
+
     def children(self) -> tuple[ChildView, ...]:
         """The present tasks, oldest first; none when it is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
@@ -233,6 +240,11 @@ class _TaskRun:
             raise SpecError(f"a task's function must be a coroutine function, not {function!r}")
         self._count += 1
         return self.context.spawn_task(f"{name}-{self._count}", body)
+
+    def spawn_job(self, name: str) -> Process:
+        check_id(name)
+        self._count += 1
+        return self.context.spawn_job(f"{name}-{self._count}")
 
 
 async def stop_all(children: Iterable[tuple[Process | None, Shutdown]]) -> None:

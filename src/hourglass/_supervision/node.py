@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
 
 from hourglass._supervision.clock import Clock, LoopClock, Timer
 from hourglass._supervision.driver import Driver
@@ -65,11 +63,3 @@ class Node:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
-
-
-def call_safely(what: str, callback: Callable[..., object], *args: Any) -> None:
-    """Call somebody else's callback; its failure is logged and stops nobody."""
-    try:
-        callback(*args)
-    except Exception:
-        logger.exception("%s failed", what)

@@ -8,6 +8,8 @@ It knows nothing of strategies and restarts. Invariants:
 - An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit
   has passed. A kill runs neither.
 - Monitors are called at the instant of death, in the order in which they were set, once.
+- A process may have no body: the work is done elsewhere, by callbacks, and whoever does it says when it has ended. It is stopped
+  and killed as any other; what is done about its work is for its monitors.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from hourglass._supervision.clock import Timer
 from hourglass._supervision.driver import Driver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit, crash
 from hourglass._supervision.failures import DeadProcess, StartFailed
-from hourglass._supervision.node import Node, call_safely
+from hourglass._supervision.node import Node, logger
 from hourglass._supervision.spec import Shutdown
 from hourglass._supervision.states import SEEN, ChildState, ChildView, State
 
@@ -54,7 +56,10 @@ class Monitor:
         self._process._monitors.pop(self, None)
 
     def _fire(self, down: Down) -> None:
-        call_safely(f"a monitor of {down.process.path}", self._callback, down)
+        try:
+            self._callback(down)
+        except Exception:
+            logger.exception("a monitor of %s failed", down.process.path)
 
 
 class Process:
@@ -202,6 +207,12 @@ class Process:
         if not self._quiet:
             self.node.report("started", self.path)
 
+    def finish(self, error: BaseException | None = None) -> None:
+        """The work of a process without a body is done, or has failed with `error`. Nothing happens if it is dead."""
+        if self.alive and self._body is None:
+            self._kill_links()
+            self._die(self._exit_after(error))
+
     def set_terminate(self, callback: Terminate) -> None:
         """What an ordered stop runs before the body is cancelled; the latest callback counts."""
         self._terminate = callback
@@ -277,6 +288,8 @@ class Process:
     def _cancel_body(self) -> None:
         if self._body is not None:
             self._body.cancel()
+        else:
+            self.finish()  # there is nothing that would have to unwind
 
     def _overdue(self) -> None:
         self.node.report("overdue", self.path)

@@ -2,9 +2,8 @@
 
 Invariants:
 
-- No raw poll and no raw completion is ever cancelled. A poll's future belongs to the handle; whoever waits
-  for it may be cancelled, and its result is then kept for the next who asks. A completion runs as a task of
-  the handle.
+- No raw poll and no raw completion is ever cancelled. Their futures belong to the handle; whoever waits for
+  one may be cancelled. A poll's result is then kept for the next who asks; a completion is seen to its end.
 - Each activation that Core gives out is completed: one that we cannot read, or whose completion we or Core
   cannot digest, is completed as failed, and Core starts that run afresh from its history.
 - `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from hourglass._bridge.handle import (
@@ -39,6 +38,7 @@ from hourglass._temporal.completions import Own, completion_to_proto
 from hourglass.converter import ApplicationFailure, Failure
 
 T = TypeVar("T")
+F = TypeVar("F", bound="asyncio.Future[Any]")
 
 _log = logging.getLogger("hourglass.temporal")
 
@@ -86,7 +86,7 @@ class CoreHandle:
         self._activations = Poll(lambda: core.poll_activation(worker))
         self._activities = Poll(lambda: core.poll_activity(worker))
         self._stopping = asyncio.Event()
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: set[asyncio.Future[Any]] = set()
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
@@ -98,7 +98,8 @@ class CoreHandle:
                 return activation_from_proto(data)
             except UnsupportedEvent as error:
                 _log.error("%s; its task fails", error)
-                self._spawn(self._complete(_refusal(error.run_id, str(error))))
+                refusing = self.complete_activation(_refusal(error.run_id, str(error)))
+                self._keep(asyncio.get_running_loop().create_task(refusing))
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
@@ -111,11 +112,28 @@ class CoreHandle:
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation; one that cannot be sent is answered as a failed task."""
-        await asyncio.shield(self._spawn(self._complete(completion)))
+
+        def instead(reason: str) -> bytes:
+            # Core keeps an activation open whose completion it refused: the run would be stuck, and shutdown
+            # would hang.
+            _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
+            refusal = _refusal(completion.run_id, f"malformed completion: {reason}")
+            return completion_to_proto(refusal, self._own)
+
+        await self._sent(
+            core.complete_activation, lambda: completion_to_proto(completion, self._own), instead
+        )
 
     async def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt; one that cannot be sent is reported as a failed attempt."""
-        await asyncio.shield(self._spawn(self._complete_activity(result)))
+
+        def instead(reason: str) -> bytes:
+            _log.error("the end of an activity's attempt could not be sent; the attempt fails")
+            return activity_result_to_proto(
+                ActivityFailed(result.token, _failure(f"malformed result: {reason}"))
+            )
+
+        await self._sent(core.complete_activity, lambda: activity_result_to_proto(result), instead)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives. From any thread."""
@@ -150,41 +168,41 @@ class CoreHandle:
         await self._stopping.wait()
         raise Shutdown("the worker is shut down")
 
-    async def _complete(self, completion: Completion) -> None:
-        """Send a completion; where that is impossible, send a failed task in its place."""
+    async def _sent(
+        self,
+        call: Callable[[core.Ref, bytes], asyncio.Future[None]],
+        encode: Callable[[], bytes],
+        instead: Callable[[str], bytes],
+    ) -> None:
+        """Make a completion's call; where that is impossible, the one that says so in its place."""
+        raw: asyncio.Future[None] | None = None
         try:
-            data = completion_to_proto(completion, self._own)
-            await core.complete_activation(self._worker, data)
+            raw = self._keep(call(self._worker, encode()))
+            await asyncio.shield(raw)
             return
-        except HandleBroken:
+        except asyncio.CancelledError:
+            if raw is not None and not raw.done():  # whoever waited has gone; the call has not
+                self._keep(asyncio.get_running_loop().create_task(self._see_to(raw, call, instead)))
             raise
-        except Exception as error:
-            reason = _text(error)
         except BaseException as error:
-            raise _broken(error) from None
-        # Core keeps an activation open whose completion it refused: the run would be stuck, and shutdown
-        # would hang.
-        _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
-        data = completion_to_proto(_refusal(completion.run_id, f"malformed completion: {reason}"), self._own)
-        await self._guard(lambda: core.complete_activation(self._worker, data))
+            reason = _reason(error)
+        await self._guard(lambda: self._keep(call(self._worker, instead(reason))))
 
-    async def _complete_activity(self, result: ActivityResult) -> None:
+    async def _see_to(
+        self,
+        raw: asyncio.Future[None],
+        call: Callable[[core.Ref, bytes], asyncio.Future[None]],
+        instead: Callable[[str], bytes],
+    ) -> None:
         try:
-            await core.complete_activity(self._worker, activity_result_to_proto(result))
-            return
-        except HandleBroken:
-            raise
-        except Exception as error:
-            reason = _text(error)
+            await raw
         except BaseException as error:
-            raise _broken(error) from None
-        _log.error("the end of an activity's attempt could not be sent; the attempt fails")
-        failed = ActivityFailed(result.token, _failure(f"malformed result: {reason}"))
-        await self._guard(lambda: core.complete_activity(self._worker, activity_result_to_proto(failed)))
+            reason = _reason(error)
+            await self._guard(lambda: call(self._worker, instead(reason)))
 
     async def _guard(self, call: Callable[[], asyncio.Future[T]]) -> T:
         try:
-            return await call()
+            return await asyncio.shield(call())
         except BaseException as error:
             raise _broken(error) from None
 
@@ -194,12 +212,19 @@ class CoreHandle:
         except BaseException as error:
             raise _broken(error) from None
 
-    def _spawn(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(call)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-        task.add_done_callback(_read)
-        return task
+    def _keep(self, call: F) -> F:
+        """Hold a call until it has ended: the worker is not freed before."""
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        call.add_done_callback(_read)
+        return call
+
+
+def _reason(error: BaseException) -> str:
+    """Why Core did not take something; raises what says that it takes nothing any more."""
+    if isinstance(error, HandleBroken) or not isinstance(error, Exception):
+        raise _broken(error) from None
+    return _text(error)
 
 
 def _broken(error: BaseException) -> BaseException:

@@ -13,11 +13,14 @@ from temporalio.api.errordetails.v1 import (
 
 from hourglass._bridge import service as sv
 from hourglass._bridge.service_changes import UpdateWithStart
+from hourglass._bridge.service_schedules import CreateSchedule
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
     NamespaceNotFoundError,
     QueryFailedError,
+    ScheduleAlreadyExistsError,
+    ScheduleNotFoundError,
     ServiceError,
     ServiceTimeoutError,
     WorkflowAlreadyStartedError,
@@ -140,6 +143,10 @@ def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, targe
             f"workflow has closed ({refusal.message})",
             status=refusal.status,
         )
+    if schedule_id := getattr(request, "schedule_id", ""):
+        return ScheduleNotFoundError(
+            f"there is no schedule {schedule_id!r} in namespace {namespace!r}", status=refusal.status
+        )
     workflow_id = getattr(request, "workflow_id", "")
     if not workflow_id:
         return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
@@ -152,6 +159,10 @@ def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, targe
 
 
 def _exists(refusal: Refusal, request: sv.Request[Any]) -> HourglassError:
+    if isinstance(request, CreateSchedule):
+        return ScheduleAlreadyExistsError(
+            f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+        )
     detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
     if not isinstance(request, sv.StartWorkflow) or detail is None:
         return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
@@ -164,5 +175,5 @@ def _exists(refusal: Refusal, request: sv.Request[Any]) -> HourglassError:
 
 
 def _name(request: sv.Request[Any]) -> str:
-    workflow_id = getattr(request, "workflow_id", "")
-    return f"{type(request).__name__}({workflow_id!r})" if workflow_id else type(request).__name__
+    which = getattr(request, "workflow_id", "") or getattr(request, "schedule_id", "")
+    return f"{type(request).__name__}({which!r})" if which else type(request).__name__

@@ -7,11 +7,13 @@ from typing import Any
 
 from hourglass._bridge import service as sv
 from hourglass._bridge import service_changes as ch
+from hourglass._bridge import service_schedules as sc
 from hourglass._bridge import service_watch as sw
 from hourglass._temporal import (
     calls_activities,
     calls_changes,
     calls_histories,
+    calls_schedules,
     calls_views,
     calls_watch,
     calls_workflows,
@@ -38,6 +40,12 @@ PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
     ch.PollUpdate: calls_changes.poll_update,
     ch.UpdateWithStart: calls_changes.update_with_start,
     ch.ResetWorkflow: calls_changes.reset,
+    sc.CreateSchedule: calls_schedules.create,
+    sc.DescribeSchedule: calls_schedules.describe,
+    sc.UpdateSchedule: calls_schedules.update,
+    sc.PatchSchedule: calls_schedules.patch,
+    sc.DeleteSchedule: calls_schedules.delete,
+    sc.ListSchedules: calls_schedules.listing,
 }
 
 

@@ -64,6 +64,13 @@ class Info:
         return tuple(self.converter.decode(each) for each in self.encoded_heartbeat_details)
 
 
+_making = threading.Lock()
+
+
+def _unheard(_: Payloads) -> None:
+    return None
+
+
 class DeferredCompletion(BaseException):
     """Raised by `complete_async` to leave the activity; a worker takes it as the end of the attempt here."""
 
@@ -75,36 +82,54 @@ class ActivityContext:
 
     def __init__(
         self,
-        info: Info,
+        info: Info | Callable[[], Info],
         send: Callable[[Payloads], object],
         *,
+        converter: Converter = default_converter,
+        last_details: Payloads = (),
         client: Callable[[], Any] | None = None,
         payload_limit: int | None = None,
     ) -> None:
-        self.info = info
+        """`converter` and `last_details` are for an `info` that is made later: else they are what it says."""
+        if isinstance(info, Info):
+            converter, last_details = info.converter, info.encoded_heartbeat_details
         self.client = client
         self.payload_limit = payload_limit
-        self.converter = info.converter
-        self.last_details: Payloads = info.encoded_heartbeat_details
+        self.converter = converter
+        self.last_details = last_details
+        self._info = info
         self.cancel_reason: str | None = None
         self._send = send
-        self._cancelled = threading.Event()
+        self._told: threading.Event | None = None
         self._delivered = False
+
+    @cached_property
+    def info(self) -> Info:
+        """What is known of the attempt; made when it is first asked for, for most activities never ask."""
+        return self._info if isinstance(self._info, Info) else self._info()
 
     def cancel(self, reason: str) -> None:
         """Ask the attempt to stop; the first reason stays."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
-        self._cancelled.set()
+        if self._told is not None:
+            self._told.set()
+
+    def end(self) -> None:
+        """The attempt is over: heartbeats go nowhere. Lets go of whoever made it, so that both are freed at once."""
+        self._send = _unheard
 
     @property
     def cancelled(self) -> bool:
         """Whether it was asked to stop."""
-        return self._cancelled.is_set()
+        return self.cancel_reason is not None
 
     def wait_cancelled(self, timeout: float | None) -> bool:
         """Block until it is asked to stop; True then, False when the time has passed."""
-        if not self._cancelled.wait(timeout):
+        with _making:  # an event of its own is dear, and few wait
+            told = self._told = self._told or threading.Event()
+        # Asked after the event is there: whoever cancels sets the reason first, and then the event.
+        if not self.cancelled and not told.wait(timeout):
             return False
         self._delivered = True
         return True
@@ -115,7 +140,7 @@ class ActivityContext:
         check_size(payloads, self.payload_limit, f"a heartbeat of activity {self.info.activity_type}")
         self.last_details = payloads
         self._send(payloads)
-        if self._cancelled.is_set() and not self._delivered and asyncio._get_running_loop() is None:
+        if self.cancelled and not self._delivered and asyncio._get_running_loop() is None:
             self._delivered = True
             raise Cancelled(f"activity {self.info.activity_type} was cancelled ({self.cancel_reason})")
 

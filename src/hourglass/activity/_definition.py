@@ -23,6 +23,7 @@ from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.activity._plain import check_plain_call
 from hourglass.activity._processes import Executor, check_executor, refuse_method
+from hourglass.activity._seen import called
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 
@@ -180,6 +181,7 @@ class Activity(Generic[P, R]):
         return run
 
     def _start(self, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, local: bool) -> Task[R]:
+        called(self)
         signature = self._signed()
         payloads = signature.encode(run.converter, args, kwargs)
         return start_activity(self.name, payloads, self._settings, signature.return_type, local=local)

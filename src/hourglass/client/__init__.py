@@ -1,8 +1,9 @@
 """Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
 The map: `_blocking…` and `_async…` are the two faces, with equal names; `_operations`, `_updates`, `_reset`,
-`_with_start` and `_activities` hold every operation, once; `_session` runs them over a `_link`; `_options` and
-`_values` turn what the caller says and gets into data; `_waiting` waits for results; `_codec_edge` seals what leaves.
+`_with_start`, `_schedules` and `_activities` hold every operation, once; `_session` runs them over a `_link`;
+`_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into data; `_waiting`
+waits for results; `_codec_edge` seals what leaves.
 """
 
 from __future__ import annotations
@@ -13,17 +14,38 @@ from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.commands import IdReusePolicy
 from hourglass.client._async import AsyncClient
 from hourglass.client._async_handles import AsyncActivityHandle, AsyncUpdateHandle, AsyncWorkflowHandle
+from hourglass.client._async_schedules import AsyncScheduleHandle
 from hourglass.client._async_with_start import AsyncWithStart
 from hourglass.client._blocking import Client
 from hourglass.client._blocking_handles import ActivityHandle, UpdateHandle, WorkflowHandle
+from hourglass.client._blocking_schedules import ScheduleHandle
 from hourglass.client._blocking_with_start import WithStart
 from hourglass.client._options import StartOptions, UpdateOptions
+from hourglass.client._schedule_data import (
+    Schedule,
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleActionResult,
+    ScheduleActionStartWorkflow,
+    ScheduleBackfill,
+    ScheduleCalendarSpec,
+    ScheduleDescription,
+    ScheduleInfo,
+    ScheduleIntervalSpec,
+    ScheduleListDescription,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleRange,
+    ScheduleSpec,
+    ScheduleStartOptions,
+    ScheduleState,
+)
 from hourglass.client._values import PendingActivityInfo, WorkflowDescription, WorkflowExecution
 
 __all__ = [
     "ActivityHandle",
     "AsyncActivityHandle",
     "AsyncClient",
+    "AsyncScheduleHandle",
     "AsyncUpdateHandle",
     "AsyncWithStart",
     "AsyncWorkflowHandle",
@@ -31,6 +53,23 @@ __all__ = [
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",
+    "Schedule",
+    "ScheduleActionExecutionStartWorkflow",
+    "ScheduleActionResult",
+    "ScheduleActionStartWorkflow",
+    "ScheduleBackfill",
+    "ScheduleCalendarSpec",
+    "ScheduleDescription",
+    "ScheduleHandle",
+    "ScheduleInfo",
+    "ScheduleIntervalSpec",
+    "ScheduleListDescription",
+    "ScheduleOverlapPolicy",
+    "SchedulePolicy",
+    "ScheduleRange",
+    "ScheduleSpec",
+    "ScheduleStartOptions",
+    "ScheduleState",
     "StartOptions",
     "TLSConfig",
     "UpdateHandle",

@@ -6,7 +6,7 @@ The names, signatures and operations are those of the blocking face; a test comp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -14,14 +14,16 @@ from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _operations
+from hourglass.client import _activities, _operations, _schedules
 from hourglass.client._async_handles import AsyncActivityHandle, AsyncWorkflowHandle
+from hourglass.client._async_schedules import AsyncScheduleHandle
 from hourglass.client._async_with_start import AsyncWithStart
 from hourglass.client._faces import ClientFacts
 from hourglass.client._options import StartOptions
+from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import Session, open_link
 from hourglass.client._values import WorkflowExecution
-from hourglass.converter import Codec, Converter, default_converter
+from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
@@ -162,3 +164,48 @@ class AsyncClient(ClientFacts):
         """A handle to an activity that is completed from outside, by its token or by ids."""
         reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
         return AsyncActivityHandle(self._session, reference)
+
+    async def create_schedule(
+        self,
+        id: str,
+        schedule: Schedule,
+        *,
+        trigger_immediately: bool = False,
+        backfill: Sequence[ScheduleBackfill] = (),
+        memo: Mapping[str, Any] | None = None,
+        search_attributes: SearchAttributes | None = None,
+        rpc_timeout: Duration | None = None,
+    ) -> AsyncScheduleHandle:
+        """Create a schedule, which starts a workflow again and again, and get a handle to it.
+
+        With `trigger_immediately` it acts once at once, with `backfill` for times of the past. `memo` and
+        `search_attributes` are the schedule's own; those of its workflows are its action's.
+        """
+        operation = _schedules.create(
+            self._session,
+            id,
+            schedule,
+            trigger_immediately=trigger_immediately,
+            backfill=backfill,
+            memo=memo,
+            search_attributes=search_attributes,
+            rpc_timeout=rpc_timeout,
+        )
+        return AsyncScheduleHandle(self._session, await self._session.arun(operation))
+
+    def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
+        """A handle to an existing schedule; asks nobody if it exists."""
+        return AsyncScheduleHandle(self._session, _schedules.refer_schedule(id))
+
+    async def list_schedules(
+        self, query: str = "", *, page_size: int = 100
+    ) -> AsyncIterator[ScheduleListDescription]:
+        """The schedules that match a filter (all, if it is empty), fetched page by page as they are asked for."""
+        token = b""
+        while True:
+            page = await self._session.arun(_schedules.list_page(self._session, query, page_size, token))
+            for schedule in page.items:
+                yield schedule
+            token = page.next_page_token
+            if not token:
+                return

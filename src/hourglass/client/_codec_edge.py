@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from hourglass._bridge.service import Page, Request, WorkflowSummary
+from hourglass._bridge.service import Page, Request
+from hourglass._bridge.service_schedules import SchedulePage
 from hourglass.converter import Codec, Converter, seal, unseal
 from hourglass.errors import DecodeError
 
 A = TypeVar("A")
+S = TypeVar("S")
 
 
 def sealed(request: Request[A], codec: Codec, converter: Converter) -> Request[A]:
@@ -24,11 +26,14 @@ def unsealed(answer: A, codec: Codec, converter: Converter) -> A:
     if isinstance(answer, Page):
         workflows = tuple(_summary(summary, codec, converter) for summary in answer.workflows)
         return cast("A", Page(workflows, answer.next_page_token))
+    if isinstance(answer, SchedulePage):
+        schedules = tuple(_summary(summary, codec, converter) for summary in answer.schedules)
+        return cast("A", SchedulePage(schedules, answer.next_page_token))
     return unseal(answer, codec, converter)
 
 
-def _summary(summary: WorkflowSummary, codec: Codec, converter: Converter) -> WorkflowSummary:
-    # Lists show other people's runs too: one whose memo the codec refuses is shown with its memo as it came.
+def _summary(summary: S, codec: Codec, converter: Converter) -> S:
+    # Lists show what is other people's too: one whose memo the codec refuses is shown with its memo as it came.
     try:
         return unseal(summary, codec, converter)
     except DecodeError:

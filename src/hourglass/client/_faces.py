@@ -139,3 +139,19 @@ class UpdateHandleFacts:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.workflow_id}>"
+
+
+class ScheduleHandleFacts:
+    """A schedule handle's facts."""
+
+    def __init__(self, session: Session, schedule_id: str) -> None:
+        self._session = session
+        self._id = schedule_id
+
+    @property
+    def id(self) -> str:
+        """The schedule's id."""
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}>"

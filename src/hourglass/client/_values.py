@@ -91,6 +91,16 @@ def time_from(nanoseconds: int) -> datetime | None:
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None
 
 
+def memo_from(memo: Mapping[str, Payload], converter: Converter) -> dict[str, Any]:
+    """Named values, decoded; what cannot be decoded is left as its payload."""
+    return {name: _decoded(payload, Any, converter) for name, payload in memo.items()}
+
+
+def attributes_from(attributes: Mapping[str, Payload]) -> dict[str, Any]:
+    """Search attributes, decoded; what cannot be decoded is left as its payload."""
+    return {name: _attribute(payload) for name, payload in attributes.items()}
+
+
 def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
     return {
         "id": summary.workflow_id,
@@ -106,10 +116,8 @@ def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
         "parent_run_id": summary.parent_run_id,
         "root_id": summary.root_workflow_id,
         "root_run_id": summary.root_run_id,
-        "memo": {name: _decoded(payload, Any, converter) for name, payload in summary.memo.items()},
-        "search_attributes": {
-            name: _attribute(payload) for name, payload in summary.search_attributes.items()
-        },
+        "memo": memo_from(summary.memo, converter),
+        "search_attributes": attributes_from(summary.search_attributes),
     }
 
 

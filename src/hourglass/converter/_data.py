@@ -9,7 +9,7 @@ import msgspec
 from hourglass.errors import RetryState, TimeoutType
 
 
-class Payload(msgspec.Struct, frozen=True, gc=False):
+class Payload(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One encoded value: bytes, how they are encoded, and whatever other metadata came along.
 
     `encoding` is Temporal's `metadata["encoding"]` ("" when it is missing); `metadata` holds the other

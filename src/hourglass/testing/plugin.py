@@ -1,5 +1,7 @@
 """Pytest fixtures, there for everybody who has Hourglass and pytest installed.
 
+- `hourglass_env`: an `Environment`, workflows on virtual time, one for each test.
+- `hourglass_async_env`: the same for an `async def` test, whatever plugin runs those.
 - `hourglass_server`: a real Temporal dev server for the whole test session, started when a test first asks for it.
 - `hourglass_client`: a client connected to it, one for each test.
 - `hourglass_task_queue`: a task queue of its own for each test, so that tests do not take each other's work.
@@ -13,11 +15,38 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-__all__ = ["hourglass_client", "hourglass_server", "hourglass_task_queue"]
+__all__ = [
+    "hourglass_async_env",
+    "hourglass_client",
+    "hourglass_env",
+    "hourglass_server",
+    "hourglass_task_queue",
+]
 
 if TYPE_CHECKING:
     from hourglass.client import Client
-    from hourglass.testing import DevServer
+    from hourglass.testing import AsyncEnvironment, DevServer, Environment
+
+
+@pytest.fixture
+def hourglass_env() -> Iterator[Environment]:
+    """Workflows on virtual time."""
+    from hourglass.testing import Environment
+
+    with Environment() as env:
+        yield env
+
+
+@pytest.fixture
+def hourglass_async_env() -> Iterator[AsyncEnvironment]:
+    """Workflows on virtual time, to be awaited. No fixture of an event loop's: it opens without awaiting."""
+    from hourglass.testing import Environment
+
+    env = Environment().open_async()
+    try:
+        yield env
+    finally:
+        env.close()
 
 
 @pytest.fixture(scope="session")

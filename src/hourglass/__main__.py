@@ -1,0 +1,10 @@
+"""`python -m hourglass`: the `hourglass` command."""
+
+from __future__ import annotations
+
+import sys
+
+from hourglass._cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Calls that begin at once, and one timer for all that take too long.
+
+`begin` runs a coroutine right away, in the turn of whoever calls. Most calls on an engine in this process end there and then:
+for them there is no task and no turn of the loop. What has to wait goes on as a task of its own.
+
+`Patience` tells of what has not ended within a fixed limit. As the limit is the same for all, the oldest is always the next to be
+overdue: one timer serves thousands.
+
+Must not know: what the calls are for. Both belong to one loop. Invariants: a coroutine that was begun is never dropped; each
+thing watched is told of once at most, and not after it was forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from types import coroutine
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def begin(call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
+    """Run a coroutine until it first waits; gives the task in which it goes on, or None if it has ended.
+
+    What it raises before it waits is raised here. That first stretch has no task of its own: `asyncio.timeout`, which asks
+    for one, works after the first wait only.
+    """
+    try:
+        awaited = call.send(None)
+    except StopIteration:
+        return None
+    rest = cast("Coroutine[Any, Any, T]", _go_on(call, awaited))
+    return asyncio.get_running_loop().create_task(rest)
+
+
+@coroutine
+def _go_on(call: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """The rest of a coroutine: pass on what it waits for, and what comes of that."""
+    try:
+        while True:
+            try:
+                answer = yield awaited
+            except GeneratorExit:
+                call.close()
+                raise
+            except BaseException as error:
+                awaited = call.throw(error)
+            else:
+                awaited = call.send(answer)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+class Patience:
+    """Calls back for what was not forgotten within the limit, in the order in which it was watched."""
+
+    __slots__ = ("_loop", "_timer", "_watched", "limit")
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._watched: dict[object, tuple[float, Callable[[], object]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def watch(self, what: object, overdue: Callable[[], object]) -> None:
+        """Call `overdue` unless this is forgotten in time. `what` is hashable, and watched once at a time."""
+        loop = self._loop = self._loop or asyncio.get_running_loop()
+        due = loop.time() + self.limit
+        self._watched[what] = (due, overdue)
+        if self._timer is None:
+            self._timer = loop.call_at(due, self._look)
+
+    def forget(self, what: object) -> bool:
+        """It has ended; whether it was still watched."""
+        return self._watched.pop(what, None) is not None
+
+    def _look(self) -> None:
+        self._timer = None
+        assert self._loop is not None
+        now = self._loop.time()
+        while self._watched:
+            what, (due, overdue) = next(iter(self._watched.items()))
+            if due > now:
+                self._timer = self._loop.call_at(due, self._look)
+                return
+            del self._watched[what]
+            overdue()

@@ -1,0 +1,95 @@
+"""What a value is like, according to its annotation: an object of a class, a set, a container of such."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from hourglass._check.values import SET, UNKNOWN, Class, External, Instance, Items, Value
+
+if TYPE_CHECKING:
+    from hourglass._check.resolving import Resolver
+    from hourglass._check.scopes import Scope
+
+_SETS = frozenset(
+    "set frozenset typing.Set typing.FrozenSet typing.AbstractSet typing.MutableSet collections.abc.Set "
+    "collections.abc.MutableSet".split()
+)
+_WRAPPERS = frozenset(
+    "typing.Optional typing.Annotated typing.Final typing.ClassVar typing.Required typing.NotRequired "
+    "dataclasses.InitVar".split()
+)
+_CONTAINERS = frozenset(
+    "list tuple collections.deque typing.List typing.Tuple typing.Sequence typing.Iterable typing.Iterator typing.Collection "
+    "collections.abc.Sequence collections.abc.Iterable collections.abc.Iterator collections.abc.Collection".split()
+)
+_MAPPINGS = frozenset(
+    "dict collections.defaultdict collections.OrderedDict typing.Dict typing.Mapping typing.MutableMapping "
+    "collections.abc.Mapping collections.abc.MutableMapping".split()
+)
+_TYPES = frozenset({"type", "typing.Type"})
+
+
+def value_of(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
+    """What something with this annotation is."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return _quoted(resolver, text, scope)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _first_known(value_of(resolver, left, scope), value_of(resolver, right, scope))
+        case ast.Subscript(value=owner, slice=inside):
+            return _subscripted(resolver, owner, inside, scope)
+        case ast.Name() | ast.Attribute():
+            return _named(resolver, node, scope)
+        case _:
+            return UNKNOWN
+
+
+def _quoted(resolver: Resolver, text: str, scope: Scope) -> Value:
+    try:
+        parsed = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return UNKNOWN
+    return UNKNOWN if isinstance(parsed, ast.Constant) else value_of(resolver, parsed, scope)
+
+
+def _named(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
+    for value in resolver.values(node, scope):
+        match value:
+            case Class():
+                return Instance(value)
+            case External(name) if name in _SETS:
+                return SET
+            case External(name) if name[:1].isupper() or "." in name:
+                return value
+            case _:
+                pass
+    return UNKNOWN
+
+
+def _subscripted(resolver: Resolver, owner: ast.expr, inside: ast.expr, scope: Scope) -> Value:
+    for outer in resolver.values(owner, scope):
+        parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+        match outer:
+            case External(name) if name in _SETS:
+                return SET
+            case External(name) if name in _WRAPPERS and parts:
+                return value_of(resolver, parts[0], scope)
+            case External("typing.Union"):
+                return _first_known(*(value_of(resolver, each, scope) for each in parts))
+            case External(name) if name in _CONTAINERS and parts:
+                return Items((value_of(resolver, parts[0], scope),))
+            case External(name) if name in _MAPPINGS and parts:
+                return Items((value_of(resolver, parts[-1], scope),))
+            case External(name) if name in _TYPES and parts:
+                told = value_of(resolver, parts[0], scope)
+                return told.cls if isinstance(told, Instance) else UNKNOWN
+            case Class():
+                return Instance(outer)
+            case _:
+                pass
+    return UNKNOWN
+
+
+def _first_known(*values: Value) -> Value:
+    return next((each for each in values if each not in (UNKNOWN, External("None"))), UNKNOWN)

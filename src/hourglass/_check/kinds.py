@@ -1,0 +1,177 @@
+"""What decorators make of functions and classes, and where workflow code begins.
+
+A decorator of the project that calls `workflow.defn` or `activity.defn` counts as such. Activities and workflows are boundaries: what
+they do is not part of the workflow that calls them.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from hourglass._check.modules import Module
+from hourglass._check.resolving import Resolver, own_nodes
+from hourglass._check.scopes import Scope
+from hourglass._check.values import Class, External, Func, Value
+
+Kind: TypeAlias = Literal["workflow", "activity", "handler", "cached", "property"]
+
+_KINDS: dict[str, Kind] = {
+    "hourglass.workflow.defn": "workflow",
+    "hourglass.activity.defn": "activity",
+    "hourglass.workflow.run": "handler",
+    "hourglass.workflow.init": "handler",
+    "hourglass.workflow.signal": "handler",
+    "hourglass.workflow.query": "handler",
+    "hourglass.workflow.update": "handler",
+    "functools.cache": "cached",
+    "functools.lru_cache": "cached",
+    "functools.cached_property": "property",
+    "property": "property",
+}
+_DEFINING = frozenset({"hourglass.workflow.defn", "hourglass.activity.defn"})
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where workflow code begins: a function, and the name to show for it."""
+
+    function: Func
+    name: str
+
+
+class Kinds:
+    """Answers what functions and classes are; remembers it."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._known: dict[ast.AST, frozenset[Kind]] = {}
+
+    def of(self, value: Func | Class) -> frozenset[Kind]:
+        """What its decorators make of a function or class."""
+        node = value.node
+        if isinstance(node, ast.Lambda):
+            return frozenset()
+        if node not in self._known:
+            self._known[node] = frozenset(
+                kind for each in node.decorator_list for kind in self._decorated(each, value.scope)
+            )
+        return self._known[node]
+
+    def is_boundary(self, value: Value) -> bool:
+        """Whether a call of it is an activity or a child workflow."""
+        return isinstance(value, Func | Class) and not self.of(value).isdisjoint(("activity", "workflow"))
+
+    def is_handler_method(self, method: ast.AST, scope: Scope) -> bool:
+        """Whether a method is a workflow's own: run, init, a handler or a validator."""
+        return (
+            isinstance(method, ast.FunctionDef)
+            and "handler" in self.of(Func(scope.module, method, scope))
+        )
+
+    def decorators(self, function: Func) -> Iterator[Func]:
+        """The functions that run in the place of a decorated one: the innermost that decorators of the project return."""
+        for each in getattr(function.node, "decorator_list", ()):
+            bare = each.func if isinstance(each, ast.Call) else each
+            for value in self._resolver.values(bare, function.scope):
+                if isinstance(value, Func):
+                    yield from _wrappers(value)
+
+    def _decorated(self, node: ast.expr, scope: Scope) -> Iterator[Kind]:
+        if isinstance(node, ast.Attribute) and node.attr == "validator":
+            yield "handler"
+        bare = node.func if isinstance(node, ast.Call) else node
+        for value in self._resolver.values(bare, scope):
+            match value:
+                case External(name) if name in _KINDS:
+                    yield _KINDS[name]
+                case Func():
+                    yield from self._made_by(value)
+                case _:
+                    pass
+
+    def _made_by(self, decorator: Func) -> Iterator[Kind]:
+        """What a decorator of the project makes, by what it calls."""
+        scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
+        for node in ast.walk(decorator.node):
+            if isinstance(node, ast.Attribute | ast.Name) and "defn" in (getattr(node, "attr", ""), getattr(node, "id", "")):
+                for value in self._resolver.values(node, scope):
+                    if isinstance(value, External) and value.name in _DEFINING:
+                        yield _KINDS[value.name]
+
+    # --- roots -------------------------------------------------------------------------------------------------------
+
+    def roots(self, module: Module) -> Iterator[Root]:
+        """Everything in a module where workflow code begins."""
+        for value in definitions(module):
+            if "workflow" not in self.of(value):
+                continue
+            if isinstance(value, Func):
+                yield Root(value, value.name)
+            else:
+                yield from self._methods(value)
+        if "defn" in module.text:
+            yield from self._defined_by_call(module)
+
+    def _methods(self, cls: Class) -> Iterator[Root]:
+        """The methods of a workflow class that are called from outside, inherited ones included."""
+        seen: set[str] = set()
+        for each in self._resolver.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            for method in each.node.body:
+                if not isinstance(method, ast.FunctionDef) or method.name in seen:
+                    continue
+                if method.name in ("__init__", "__post_init__") or self.is_handler_method(method, scope):
+                    seen.add(method.name)
+                    yield Root(Func(each.module, method, scope, cls), f"{cls.node.name}.{method.name}")
+
+    def _defined_by_call(self, module: Module) -> Iterator[Root]:
+        """`workflow.defn(fn)` and `workflow.defn(name=…)(fn)`, without a decorator's @, at the top of a module."""
+        for statement in module.tree.body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Call) and node.args and self._defines(node.func, module.scope):
+                    for value in self._resolver.values(node.args[0], module.scope):
+                        if isinstance(value, Func):
+                            yield Root(value, value.name)
+                        elif isinstance(value, Class):
+                            yield from self._methods(value)
+
+    def _defines(self, node: ast.expr, scope: Scope) -> bool:
+        bare = node.func if isinstance(node, ast.Call) else node
+        return External("hourglass.workflow.defn") in self._resolver.values(bare, scope)
+
+
+def definitions(module: Module) -> Iterator[Func | Class]:
+    """Every function and class of a module, at whatever depth, with the scope that it stands in."""
+    todo: list[tuple[ast.AST, Scope, Class | None]] = [(module.tree, module.scope, None)]
+    while todo:
+        node, scope, owner = todo.pop()
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    yield Func(module, child, scope, owner)
+                    todo.append((child, module.scope_of_function(child, scope), owner))
+                case ast.ClassDef():
+                    cls = Class(module, child, scope)
+                    yield cls
+                    todo.append((child, module.scope_of_class(child, scope), cls))
+                case ast.expr():
+                    pass  # no definition stands in an expression
+                case _:
+                    todo.append((child, scope, owner))
+
+
+def _wrappers(decorator: Func) -> Iterator[Func]:
+    """The innermost functions that a decorator, or what makes one, returns."""
+    scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
+    nodes = own_nodes(decorator.node)
+    returned = {each.value.id for each in nodes if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and node.name in returned:
+            inner = Func(decorator.module, node, scope, decorator.receiver)
+            deeper = list(_wrappers(inner))
+            yield from deeper or [inner]

@@ -1,0 +1,152 @@
+"""The project: its modules, parsed once each, and how an import finds them. Nothing is ever imported.
+
+A module is known by its file. What cannot be read or parsed is kept as broken and otherwise treated as absent.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from hourglass._check import files
+from hourglass._check.allowing import allowed_lines
+from hourglass._check.scopes import Scope, class_scope, function_scope, module_scope
+from hourglass._check.values import FunctionNode, ModuleRef, Namespace
+
+OURS = frozenset({"hourglass", "temporalio"})
+"""Never followed, even where their sources are part of the project."""
+
+
+@dataclass(eq=False)
+class Module:
+    """One file: text, syntax tree, and the scopes in it, made when they are asked for."""
+
+    path: Path
+    shown: str
+    text: str
+    tree: ast.Module
+    _scopes: dict[ast.AST, Scope] = field(default_factory=dict)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text by lines."""
+        return self.text.splitlines()
+
+    @cached_property
+    def allowed(self) -> dict[int, frozenset[str]]:
+        """Where comments silence which codes."""
+        return allowed_lines(self.text)
+
+    @cached_property
+    def scope(self) -> Scope:
+        """The module's names."""
+        return module_scope(self, self.tree)
+
+    def scope_of_class(self, node: ast.ClassDef, parent: Scope) -> Scope:
+        """The names in a class body."""
+        if node not in self._scopes:
+            self._scopes[node] = class_scope(self, node, parent)
+        return self._scopes[node]
+
+    def scope_of_function(self, node: FunctionNode, parent: Scope) -> Scope:
+        """The names of a function."""
+        if node not in self._scopes:
+            self._scopes[node] = function_scope(self, node, parent)
+        return self._scopes[node]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A file that could not be read or parsed, and why."""
+
+    shown: str
+    line: int
+    column: int
+    reason: str
+    source: str = ""
+
+
+class Project:
+    """Modules by their files, and imports by the directories that they may start from."""
+
+    def __init__(self, base: Path, roots: Sequence[Path] = ()) -> None:
+        self._base = base.resolve()
+        self._roots = [*roots, self._base, self._base / "src"]
+        self._modules: dict[Path, Module | None] = {}
+        self._located: dict[str, Path | Namespace | None] = {}
+        self.broken: list[Broken] = []
+
+    @property
+    def modules(self) -> list[Module]:
+        """Everything that has been parsed so far."""
+        return [each for each in self._modules.values() if each is not None]
+
+    def load(self, paths: Iterable[Path]) -> list[Module]:
+        """Parse these files; the broken ones are remembered."""
+        return [module for path in paths if (module := self.module(path)) is not None]
+
+    def module(self, path: Path) -> Module | None:
+        """The module in a file, None if it is broken."""
+        if path not in self._modules:
+            self._modules[path] = self._parse(path)
+        return self._modules[path]
+
+    def shown(self, path: Path) -> str:
+        """A file's name, as somebody at the base would write it."""
+        return str(path.relative_to(self._base)) if path.is_relative_to(self._base) else str(path)
+
+    def find(self, dotted: str, level: int, importer: Path) -> ModuleRef | Namespace | None:
+        """The module of the project that an import names; None for all that is not of the project."""
+        parts = dotted.split(".") if dotted else []
+        if level:
+            return self._at(importer.parents[level - 1], parts) if level <= len(importer.parents) else None
+        if parts[0] in OURS or parts[0] in sys.stdlib_module_names:
+            return None
+        for root in [files.package_root(importer), *self._roots]:
+            found = self._at(root, parts)
+            if found is not None:
+                return found
+        return None
+
+    def below(self, directory: Path, name: str) -> ModuleRef | Namespace | None:
+        """The module of this name in a package's directory."""
+        return self._at(directory, [name])
+
+    def _at(self, directory: Path, parts: Sequence[str]) -> ModuleRef | Namespace | None:
+        where = "/".join((str(directory), *parts))
+        if where not in self._located:
+            choices = [f"{where}.py", f"{where}/__init__.py"] if parts else [f"{where}/__init__.py"]
+            found = next((each for each in choices if files.is_file(each)), None)
+            if found is None:
+                self._located[where] = Namespace(where) if files.holds_python(where) else None
+            else:
+                self._located[where] = Path(found).resolve()
+        located = self._located[where]
+        if not isinstance(located, Path):
+            return located
+        module = self.module(located)
+        return ModuleRef(module) if module is not None else None
+
+    def _parse(self, path: Path) -> Module | None:
+        shown = self.shown(path)
+        try:
+            text = files.read_source(path)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the authors' escapes are not what is checked
+                return Module(path, shown, text, ast.parse(text, shown))
+        except SyntaxError as error:
+            reason = f"{type(error).__name__}: {error.msg}"
+            broken = Broken(shown, error.lineno or 1, error.offset or 1, reason, (error.text or "").rstrip("\n"))
+        except UnicodeDecodeError as error:
+            broken = Broken(shown, 1, 1, f"it is not {error.encoding}: {error.reason} at byte {error.start}")
+        except OSError as error:
+            broken = Broken(shown, 1, 1, f"it cannot be read: {error.strerror or error}")
+        except (ValueError, RecursionError, MemoryError) as error:
+            broken = Broken(shown, 1, 1, f"it cannot be parsed: {error}")
+        self.broken.append(broken)
+        return None

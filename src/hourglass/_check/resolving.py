@@ -1,0 +1,377 @@
+"""From an expression to what it may stand for: names through scopes and imports, attributes through classes, calls through results.
+
+Knows no rule. Guesses nothing: what the text does not tell is `Unknown`. Every binding that a use may see gives its values, so an
+answer may have several; an expression that needs itself to be resolved gives `Unknown` there.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from pathlib import Path
+
+from hourglass._check import annotations
+from hourglass._check.external import CALLS, result_of_call
+from hourglass._check.modules import Module, Project
+from hourglass._check.scopes import (
+    Assigned,
+    Binding,
+    Defined,
+    Element,
+    Entered,
+    Imported,
+    Parameter,
+    Scope,
+)
+from hourglass._check.values import (
+    SET,
+    UNKNOWN,
+    AnySet,
+    Class,
+    External,
+    Func,
+    Instance,
+    Items,
+    ModuleRef,
+    Namespace,
+    Value,
+)
+
+_BUILTINS = frozenset(dir(builtins))
+_SET_METHODS = frozenset("union intersection difference symmetric_difference copy".split())
+_ITEM_METHODS = frozenset("get pop setdefault popleft".split())
+_VIEW_METHODS = frozenset("values copy".split())
+_SAME_ITEMS = frozenset("list tuple sorted reversed iter".split())
+_DEPTH = 40
+
+Values = tuple[Value, ...]
+NOTHING: Values = (UNKNOWN,)
+
+
+class Resolver:
+    """Resolves expressions in the scopes of a project; remembers what it has found out."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._known: dict[tuple[ast.AST, Class | None], Values] = {}
+        self._busy: set[tuple[ast.AST, Class | None]] = set()
+        self._cut_short = False
+
+    def values(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> Values:
+        """What an expression may stand for; at least one value."""
+        key = (node, receiver)
+        if key in self._known:
+            return self._known[key]
+        if key in self._busy or len(self._busy) > _DEPTH:
+            self._cut_short = True
+            return NOTHING
+        outer, self._cut_short = self._cut_short, False
+        self._busy.add(key)
+        try:
+            found = self._values(node, scope, receiver) or NOTHING
+        finally:
+            self._busy.discard(key)
+        if not self._cut_short or not self._busy:
+            self._known[key] = found
+        self._cut_short = (self._cut_short or outer) and bool(self._busy)
+        return found
+
+    def is_set(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> bool:
+        """Whether an expression is a set, whichever of its bindings holds."""
+        return all(isinstance(each, AnySet) for each in self.values(node, scope, receiver))
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def lookup(self, name: str, scope: Scope, line: int | None = None, receiver: Class | None = None) -> Values:
+        """What a name stands for in a scope."""
+        home = self.home(name, scope)
+        if home is None:
+            return self._from_stars(name, scope.module) or ((External(name),) if name in _BUILTINS else NOTHING)
+        bindings = home.bindings(name, line if home is scope else None)
+        return tuple(value for each in bindings for value in self._bound(each, home, receiver)) or NOTHING
+
+    def home(self, name: str, scope: Scope) -> Scope | None:
+        """The scope that binds a name, as Python looks for it."""
+        each: Scope | None = scope
+        while each is not None:
+            if name in each.global_names:
+                each = each.module.scope
+            if name in each.names and (each.kind != "class" or each is scope):
+                return each
+            each = each.parent
+        return None
+
+    def _bound(self, binding: Binding, home: Scope, receiver: Class | None) -> Values:
+        match binding.meaning:
+            case Assigned(value, annotation):
+                if annotation is not None:
+                    told = annotations.value_of(self, annotation, home)
+                    if told != UNKNOWN:
+                        return (told,)
+                return self.values(value, home, receiver) if value is not None else NOTHING
+            case Imported() as imported:
+                return (self._imported(imported, home.module),)
+            case Defined(ast.ClassDef() as node):
+                return (Class(home.module, node, home),)
+            case Defined(node):
+                owner = Class(home.module, home.node, home.parent) if _is_class(home) else receiver  # type: ignore[arg-type]
+                return (Func(home.module, node, home, owner),)  # type: ignore[arg-type]
+            case Element(iterable):
+                return self.elements(self.values(iterable, home, receiver))
+            case Entered(context):
+                return self._entered(self.values(context, home, receiver))
+            case Parameter(node, first):
+                return self._parameter(node, first, home, receiver)
+            case _:
+                return NOTHING
+
+    def _parameter(self, node: ast.arg, first: bool, home: Scope, receiver: Class | None) -> Values:
+        owner = home.parent
+        if first and owner is not None and owner.kind == "class" and isinstance(owner.node, ast.ClassDef):
+            decorators = {_last_name(each) for each in getattr(home.node, "decorator_list", ())}
+            cls = receiver or Class(owner.module, owner.node, owner.parent or owner.module.scope)
+            if "classmethod" in decorators:
+                return (cls,)
+            if "staticmethod" not in decorators:
+                return (Instance(cls),)
+        if node.annotation is None or home.parent is None:
+            return NOTHING
+        return (annotations.value_of(self, node.annotation, home.parent),)
+
+    def _imported(self, imported: Imported, module: Module) -> Value:
+        found = self.project.find(imported.module, imported.level, module.path)
+        if imported.name is None:
+            return found if found is not None else External(imported.module)
+        match found:
+            case ModuleRef(target):
+                return self._member(target, imported.name, module)
+            case Namespace(directory):
+                return self.project.below(Path(directory), imported.name) or UNKNOWN
+            case None:
+                return UNKNOWN if imported.level else External(f"{imported.module}.{imported.name}")
+
+    def _member(self, target: Module, name: str, importer: Module | None = None) -> Value:
+        if target is not importer and self.home(name, target.scope) is not None:
+            return _one(self.lookup(name, target.scope))
+        if target.path.name == "__init__.py":
+            below = self.project.below(target.path.parent, name)
+            if below is not None:
+                return below
+        starred = self._from_stars(name, target)
+        return _one(starred) if starred else UNKNOWN
+
+    def _from_stars(self, name: str, module: Module) -> Values:
+        """A name that `from module import *` may have brought."""
+        for star in module.scope.stars:
+            found = self.project.find(star.module, star.level, module.path)
+            if isinstance(found, ModuleRef) and found.module is not module:
+                value = self._member(found.module, name)
+                if value != UNKNOWN:
+                    return (value,)
+            elif found is None and f"{star.module}.{name}" in CALLS:
+                return (External(f"{star.module}.{name}"),)
+        return ()
+
+    # --- expressions -------------------------------------------------------------------------------------------------
+
+    def _values(self, node: ast.expr, scope: Scope, receiver: Class | None) -> Values:
+        match node:
+            case ast.Name(id=name):
+                return self.lookup(name, scope, node.lineno, receiver)
+            case ast.Attribute(value=owner, attr=name):
+                bases = self.values(owner, scope, receiver)
+                return tuple(value for base in bases for value in self.attribute(base, name))
+            case ast.Call():
+                return self._call(node, scope, receiver)
+            case ast.Set() | ast.SetComp():
+                return (SET,)
+            case ast.Lambda():
+                return (Func(scope.module, node, scope, receiver),)
+            case ast.List(elts=parts) | ast.Tuple(elts=parts):
+                return (Items(self._several(parts, scope, receiver)),)
+            case ast.Dict(values=parts):
+                return (Items(self._several(parts, scope, receiver)),)
+            case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element) | ast.DictComp(value=element):
+                return (Items(self.values(element, scope, receiver)),)
+            case ast.Subscript(value=owner):
+                return self.elements(self.values(owner, scope, receiver))
+            case ast.IfExp(body=first, orelse=second):
+                return self.values(first, scope, receiver) + self.values(second, scope, receiver)
+            case ast.BoolOp(values=parts):
+                return self._several(parts, scope, receiver)
+            case ast.NamedExpr(value=inner) | ast.Await(value=inner) | ast.Starred(value=inner):
+                return self.values(inner, scope, receiver)
+            case ast.BinOp():
+                return self._operation(node, scope, receiver)
+            case _:
+                return NOTHING
+
+    def _several(self, nodes: list[ast.expr], scope: Scope, receiver: Class | None) -> Values:
+        return tuple(value for each in nodes for value in self.values(each, scope, receiver))
+
+    def _operation(self, node: ast.BinOp, scope: Scope, receiver: Class | None) -> Values:
+        if isinstance(node.op, ast.Div):  # a path joined with another
+            return self.values(node.left, scope, receiver)
+        if not isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
+            return NOTHING
+        return (SET,) if self.is_set(node.left, scope, receiver) or _is_view(node.left) else NOTHING
+
+    def _call(self, node: ast.Call, scope: Scope, receiver: Class | None) -> Values:
+        if isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            bases = self.values(node.func.value, scope, receiver)
+            if name in _SET_METHODS and all(isinstance(each, AnySet) for each in bases):
+                return (SET,)
+            if name in _ITEM_METHODS and any(isinstance(each, Items) for each in bases):
+                return self.elements(bases)
+            if name in _VIEW_METHODS and any(isinstance(each, Items) for each in bases):
+                return bases
+        found = self.values(node.func, scope, receiver)
+        return tuple(value for each in found for value in self._result(each, node, scope, receiver))
+
+    def _result(self, called: Value, node: ast.Call, scope: Scope, receiver: Class | None) -> Values:
+        match called:
+            case Class():
+                return (Instance(called),)
+            case External("set" | "frozenset"):
+                return (SET,)
+            case External("super") if receiver is not None:
+                return (Instance(receiver),)
+            case External(name) if name in _SAME_ITEMS and node.args:
+                return tuple(
+                    each if isinstance(each, Items) else UNKNOWN for each in self.values(node.args[0], scope, receiver)
+                )
+            case External("functools.partial") if node.args:
+                return self.values(node.args[0], scope, receiver)
+            case External(name):
+                return (External(result_of_call(name)),)
+            case Func():
+                return self.returned(called)
+            case _:
+                return NOTHING
+
+    def returned(self, function: Func) -> Values:
+        """What calls of a function give: as annotated, else as its return statements say."""
+        node = function.node
+        inner = function.module.scope_of_function(node, function.scope)
+        if isinstance(node, ast.Lambda):
+            return self.values(node.body, inner, function.receiver)
+        if node.returns is not None:
+            return (annotations.value_of(self, node.returns, function.scope),)
+        ends = [each.value for each in own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
+        return tuple(value for end in ends for value in self.values(end, inner, function.receiver)) or NOTHING
+
+    # --- parts of values ---------------------------------------------------------------------------------------------
+
+    def elements(self, values: Values) -> Values:
+        """What a loop over these takes out of them."""
+        return tuple(part for each in values for part in (each.elements if isinstance(each, Items) else NOTHING)) or NOTHING
+
+    def attribute(self, base: Value, name: str) -> Values:
+        """What an attribute of something stands for."""
+        match base:
+            case External(owner):
+                return (External(f"{owner}.{name}"),)
+            case ModuleRef(module):
+                return (self._member(module, name),)
+            case Namespace(directory):
+                return (self.project.below(Path(directory), name) or UNKNOWN,)
+            case Class():
+                return self._class_member(base, name, base) or NOTHING
+            case Instance(cls):
+                return self._class_member(cls, name, cls) + self.assigned(cls, name) or NOTHING
+            case _:
+                return NOTHING
+
+    def bases(self, cls: Class) -> list[Class]:
+        """The class and those of the project that it inherits from, nearest first."""
+        found: list[Class] = []
+        todo = [cls]
+        while todo:
+            each = todo.pop(0)
+            if any(each.node is known.node for known in found):
+                continue
+            found.append(each)
+            for base in each.node.bases:
+                bare = base.value if isinstance(base, ast.Subscript) else base
+                todo += [value for value in self.values(bare, each.scope) if isinstance(value, Class)]
+        return found
+
+    def _class_member(self, cls: Class, name: str, receiver: Class) -> Values:
+        for each in self.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            if name in scope.names:
+                found = self.lookup(name, scope)
+                return tuple(
+                    Func(value.module, value.node, value.scope, receiver) if isinstance(value, Func) else value
+                    for value in found
+                )
+        return ()
+
+    def assigned(self, cls: Class, name: str) -> Values:
+        """What methods assign to an attribute of `self`."""
+        found: list[Value] = []
+        for each in self.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            for method in each.node.body:
+                if isinstance(method, ast.FunctionDef):
+                    inner = each.module.scope_of_function(method, scope)
+                    for value, annotation in self_assignments(method, name):
+                        if annotation is not None:
+                            found.append(annotations.value_of(self, annotation, inner))
+                        elif value is not None:
+                            found += self.values(value, inner, cls)
+        return tuple(found)
+
+
+def own_nodes(node: ast.AST) -> list[ast.AST]:
+    """Everything in a function that is not in a function or class inside of it."""
+    found: list[ast.AST] = []
+    todo = list(ast.iter_child_nodes(node))
+    while todo:
+        each = todo.pop()
+        found.append(each)
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo += ast.iter_child_nodes(each)
+    return found
+
+
+def self_assignments(method: ast.FunctionDef, name: str) -> list[tuple[ast.expr | None, ast.expr | None]]:
+    """Value and annotation of each assignment to `self.name` in a method."""
+    found: list[tuple[ast.expr | None, ast.expr | None]] = []
+    for node in ast.walk(method):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                found += [(value, None) for target in targets if _is_own(target, name)]
+            case ast.AnnAssign(target=target, value=bound, annotation=annotation) if _is_own(target, name):
+                found.append((bound, annotation))
+            case _:
+                pass
+    return found
+
+
+def _is_own(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _is_view(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys"
+
+
+def _is_class(scope: Scope) -> bool:
+    return scope.kind == "class"
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=function):
+            return _last_name(function)
+        case _:
+            return ""
+
+
+def _one(values: Values) -> Value:
+    """One of several: what is known goes before what is not."""
+    return next((each for each in values if each != UNKNOWN), UNKNOWN)

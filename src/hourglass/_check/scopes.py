@@ -1,0 +1,270 @@
+"""What each name is bound to, scope by scope, as written: nothing is resolved here.
+
+A scope is a module, a class body or a function. Variables of comprehensions and parameters of lambdas count as names of the
+function around them: coarser than Python, and enough to tell a local name from a global one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from hourglass._check.values import FunctionNode
+
+if TYPE_CHECKING:
+    from hourglass._check.modules import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """`name = value`, with or without an annotation; an annotation alone has no value."""
+
+    value: ast.expr | None
+    annotation: ast.expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """`import module` or `from module import name`; `bound` tells `import a.b` (binds a) from `import a.b as c`."""
+
+    module: str
+    name: str | None
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """`def name` or `class name`."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What a loop takes out of something."""
+
+    iterable: ast.expr
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """What a `with` block gives a name to."""
+
+    context: ast.expr
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An argument of the function; `first` may be `self`."""
+
+    node: ast.arg
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opaque:
+    """Bound to something that nobody looks into: a part of an unpacked value, an exception."""
+
+
+Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Parameter | Opaque
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One place where a name is bound. `settled`: from that line on it holds whatever happened before."""
+
+    meaning: Meaning
+    line: int
+    settled: bool = False
+    everywhere: bool = False
+
+
+@dataclass(eq=False)
+class Scope:
+    """The names of a module, a class body or a function."""
+
+    module: Module
+    kind: Literal["module", "class", "function"]
+    node: ast.AST
+    parent: Scope | None
+    names: dict[str, list[Binding]] = field(default_factory=dict)
+    stars: list[Imported] = field(default_factory=list)
+    global_names: set[str] = field(default_factory=set)
+    outer_names: set[str] = field(default_factory=set)
+
+    def bind(self, name: str, binding: Binding) -> None:
+        """Add a binding."""
+        self.names.setdefault(name, []).append(binding)
+
+    def bindings(self, name: str, line: int | None) -> list[Binding]:
+        """The bindings that a use on this line may see: in a function the last settled one before it, and later ones."""
+        found = self.names.get(name, [])
+        if line is None or self.kind != "function":
+            return found
+        before = [each for each in found if each.line < line or each.everywhere]
+        last = max((index for index, each in enumerate(before) if each.settled), default=None)
+        if last is None:
+            return found
+        return before[last:] + [each for each in before[:last] if each.everywhere]
+
+
+def module_scope(module: Module, tree: ast.Module) -> Scope:
+    """The names of a module."""
+    scope = Scope(module, "module", tree, None)
+    for statement in tree.body:
+        _statement(scope, statement, deep=False)
+    return scope
+
+
+def class_scope(module: Module, node: ast.ClassDef, parent: Scope) -> Scope:
+    """The names in a class body."""
+    scope = Scope(module, "class", node, parent)
+    for statement in node.body:
+        _statement(scope, statement, deep=False)
+    return scope
+
+
+def function_scope(module: Module, node: FunctionNode, parent: Scope) -> Scope:
+    """The names of a function."""
+    scope = Scope(module, "function", node, parent)
+    for index, argument in enumerate(arguments_of(node.args)):
+        scope.bind(argument.arg, Binding(Parameter(argument, index == 0), node.lineno - 1, settled=True))
+    if isinstance(node, ast.Lambda):
+        _expressions(scope, [node.body])
+        return scope
+    for statement in node.body:
+        _statement(scope, statement, deep=True, settled=True)
+    for name in scope.global_names | scope.outer_names:
+        scope.names.pop(name, None)
+    return scope
+
+
+def arguments_of(arguments: ast.arguments) -> Iterator[ast.arg]:
+    """All parameters, the first positional one first."""
+    yield from arguments.posonlyargs
+    yield from arguments.args
+    if arguments.vararg is not None:
+        yield arguments.vararg
+    yield from arguments.kwonlyargs
+    if arguments.kwarg is not None:
+        yield arguments.kwarg
+
+
+def _statement(scope: Scope, node: ast.stmt, *, deep: bool, settled: bool = False) -> None:
+    end = node.end_lineno or node.lineno
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            scope.bind(node.name, Binding(Defined(node), node.lineno, settled))
+            return
+        case ast.Assign(targets=targets, value=value):
+            for target in targets:
+                _target(scope, target, value, Binding(Opaque(), end, settled))
+        case ast.AnnAssign(target=ast.Name(id=name), value=bound, annotation=annotation):
+            scope.bind(name, Binding(Assigned(bound, annotation), end, settled))
+        case ast.AugAssign(target=ast.Name(id=name)):
+            scope.names.setdefault(name, [])
+        case ast.Import(names=names):
+            for alias in names:
+                _import(scope, alias, node.lineno)
+        case ast.ImportFrom():
+            _import_from(scope, node)
+        case ast.Global(names=declared):
+            scope.global_names.update(declared)
+        case ast.Nonlocal(names=declared):
+            scope.outer_names.update(declared)
+        case ast.For(target=target, iter=iterable) | ast.AsyncFor(target=target, iter=iterable):
+            _bind_names(scope, target, Element(iterable), node.lineno)
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            for item in items:
+                if item.optional_vars is not None:
+                    _bind_names(scope, item.optional_vars, Entered(item.context_expr), node.lineno)
+        case ast.Delete() | ast.Try() | ast.Match() | _:
+            pass
+    if deep:
+        _expressions(scope, [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
+    _blocks(scope, node, deep=deep)
+
+
+def _blocks(scope: Scope, node: ast.stmt, *, deep: bool) -> None:
+    """Whatever statements stand inside this one: bound under a condition."""
+    for name in ("body", "orelse", "finalbody"):
+        for inner in getattr(node, name, ()):
+            _statement(scope, inner, deep=deep)
+    for handler in getattr(node, "handlers", ()):
+        if handler.name is not None:
+            scope.bind(handler.name, Binding(Opaque(), handler.lineno))
+        for inner in handler.body:
+            _statement(scope, inner, deep=deep)
+    for case in getattr(node, "cases", ()):
+        for pattern in ast.walk(case.pattern):
+            name = getattr(pattern, "name", None) or getattr(pattern, "rest", None)
+            if isinstance(name, str):
+                scope.bind(name, Binding(Opaque(), case.pattern.lineno))
+        for inner in case.body:
+            _statement(scope, inner, deep=deep)
+
+
+def _expressions(scope: Scope, nodes: Sequence[ast.expr]) -> None:
+    """Names that are bound inside expressions: by `:=`, comprehensions and lambdas."""
+    for outer in nodes:
+        for node in ast.walk(outer):
+            match node:
+                case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                    scope.bind(name, Binding(Assigned(value), node.lineno, everywhere=True))
+                case ast.comprehension(target=target, iter=iterable):
+                    _bind_names(scope, target, Element(iterable), target.lineno, everywhere=True)
+                case ast.Lambda(args=arguments):
+                    for argument in arguments_of(arguments):
+                        scope.bind(argument.arg, Binding(Opaque(), node.lineno, everywhere=True))
+                case _:
+                    pass
+
+
+def _target(scope: Scope, target: ast.expr, value: ast.expr, at: Binding) -> None:
+    match target, value:
+        case ast.Name(id=name), _:
+            scope.bind(name, Binding(Assigned(value), at.line, at.settled))
+        case (ast.Tuple(elts=names) | ast.List(elts=names)), (ast.Tuple(elts=parts) | ast.List(elts=parts)) if (
+            len(names) == len(parts)
+        ):
+            for each, part in zip(names, parts, strict=True):
+                _target(scope, each, part, at)
+        case (ast.Tuple(elts=names) | ast.List(elts=names)), _:
+            for each in names:
+                _bind_names(scope, each, Opaque(), at.line)
+        case ast.Starred(value=inner), _:
+            _bind_names(scope, inner, Opaque(), at.line)
+        case _:
+            pass
+
+
+def _bind_names(scope: Scope, target: ast.expr, meaning: Meaning, line: int, everywhere: bool = False) -> None:
+    match target:
+        case ast.Name(id=name):
+            scope.bind(name, Binding(meaning, line, everywhere=everywhere))
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part in parts:
+                _bind_names(scope, part, Opaque(), line, everywhere)
+        case ast.Starred(value=inner):
+            _bind_names(scope, inner, Opaque(), line, everywhere)
+        case _:
+            pass
+
+
+def _import(scope: Scope, alias: ast.alias, line: int) -> None:
+    if alias.asname is None:
+        top = alias.name.partition(".")[0]
+        scope.bind(top, Binding(Imported(top, None, 0), line))
+    else:
+        scope.bind(alias.asname, Binding(Imported(alias.name, None, 0), line))
+
+
+def _import_from(scope: Scope, node: ast.ImportFrom) -> None:
+    for alias in node.names:
+        meaning = Imported(node.module or "", alias.name, node.level)
+        if alias.name == "*":
+            scope.stars.append(meaning)
+        else:
+            scope.bind(alias.asname or alias.name, Binding(meaning, node.lineno))

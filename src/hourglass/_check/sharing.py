@@ -1,0 +1,226 @@
+"""Variables that runs share: those of modules, and of classes; and where a project changes them.
+
+A change counts if it is made while the program runs. What happens while a module is imported (its own statements, decorators and
+functions that it calls) builds a constant.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hourglass._check.kinds import definitions
+from hourglass._check.modules import Module
+from hourglass._check.resolving import Resolver, own_nodes
+from hourglass._check.scopes import Assigned, Scope
+from hourglass._check.values import Class, Func, Instance, ModuleRef
+
+MUTATORS = frozenset(
+    "append extend insert remove pop clear sort reverse add discard update setdefault popitem appendleft extendleft popleft "
+    "rotate __setitem__ __delitem__ put put_nowait subtract difference_update intersection_update "
+    "symmetric_difference_update".split()
+)
+_AT_IMPORT = frozenset({"__init_subclass__", "__set_name__", "__class_getitem__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A variable of a module, or of a class in it (`Cart.count`)."""
+
+    module: Module
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A place that changes a shared variable."""
+
+    variable: Shared
+    node: ast.AST
+
+
+class Sharing:
+    """Answers which variable an expression is, and who changes it."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._changes: dict[Shared, tuple[Module, ast.AST] | None] = {}
+        self._at_import: dict[Module, frozenset[str]] = {}
+
+    def variable(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> Shared | None:
+        """The shared variable that an expression names itself, None for anything else."""
+        match node:
+            case ast.Name(id=name):
+                home = self._resolver.home(name, scope)
+                if home is not None and home.kind == "module" and _is_variable(home, name):
+                    return Shared(home.module, name)
+                return self._imported(node, home, name)
+            case ast.Attribute(value=owner, attr=name):
+                return self._attribute(owner, name, scope, receiver)
+            case _:
+                return None
+
+    def _imported(self, node: ast.Name, home: Scope | None, name: str) -> Shared | None:
+        """`from module import NAME`: the variable of the other module."""
+        for binding in home.bindings(name, None) if home is not None else ():
+            source = getattr(binding.meaning, "module", None)
+            original = getattr(binding.meaning, "name", None)
+            if isinstance(source, str) and isinstance(original, str) and home is not None:
+                level = getattr(binding.meaning, "level", 0)
+                found = self._resolver.project.find(source, level, home.module.path)
+                if isinstance(found, ModuleRef) and _is_variable(found.module.scope, original):
+                    return Shared(found.module, original)
+        return None
+
+    def _attribute(self, owner: ast.expr, name: str, scope: Scope, receiver: Class | None) -> Shared | None:
+        for value in self._resolver.values(owner, scope, receiver):
+            match value:
+                case ModuleRef(module) if _is_variable(module.scope, name):
+                    return Shared(module, name)
+                case Class():
+                    return self._of_class(value, name)
+                case Instance(cls) if not self._resolver.assigned(cls, name):
+                    found = self._of_class(cls, name)
+                    if found is not None and self._is_container(cls, name):
+                        return found
+                case _:
+                    pass
+        return None
+
+    def _of_class(self, cls: Class, name: str) -> Shared | None:
+        for each in self._resolver.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            if name in scope.names:
+                return Shared(each.module, f"{each.node.name}.{name}") if _is_variable(scope, name) else None
+        return None
+
+    def _is_container(self, cls: Class, name: str) -> bool:
+        for each in self._resolver.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            for binding in scope.names.get(name, ()):
+                if isinstance(binding.meaning, Assigned):
+                    return isinstance(
+                        binding.meaning.value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp
+                    )
+        return False
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def changes(self, node: ast.AST, scope: Scope, receiver: Class | None = None) -> Iterator[Change]:
+        """The shared variables that a statement or expression changes itself, not in what is inside of it."""
+        for target in _stored(node):
+            if isinstance(target, ast.Name):
+                if target.id in scope.global_names and (found := self.variable(target, scope, receiver)):
+                    yield Change(found, node)
+            elif isinstance(target, ast.Attribute) and (found := self._set_on(target, scope, receiver)):
+                yield Change(found, node)
+            elif found := self._root(_owner(target), scope, receiver):
+                yield Change(found, node)
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
+                if found := self._root(owner, scope, receiver):
+                    yield Change(found, node)
+            case ast.Call(func=ast.Name(id="next"), args=[ast.Name() | ast.Attribute() as source, *_]):
+                if found := self.variable(source, scope, receiver):
+                    yield Change(found, node)
+            case _:
+                pass
+
+    def _set_on(self, target: ast.Attribute, scope: Scope, receiver: Class | None) -> Shared | None:
+        """`Cart.count = …` and `module.NAME = …`; `self.count = …` is the run's own."""
+        if any(isinstance(each, Instance) for each in self._resolver.values(target.value, scope, receiver)):
+            return self._root(target.value, scope, receiver)
+        return self.variable(target, scope, receiver) or self._root(target.value, scope, receiver)
+
+    def _root(self, node: ast.expr, scope: Scope, receiver: Class | None) -> Shared | None:
+        """The shared variable that an expression is, or is a part of."""
+        each: ast.expr | None = node
+        while each is not None:
+            if (found := self.variable(each, scope, receiver)) is not None:
+                return found
+            each = each.value if isinstance(each, ast.Attribute | ast.Subscript) else None
+        return None
+
+    def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
+        """A place in the project that changes a variable while the program runs."""
+        if variable not in self._changes:
+            self._changes[variable] = None
+            self._changes[variable] = next(self._search(variable), None)
+        return self._changes[variable]
+
+    def _search(self, variable: Shared) -> Iterator[tuple[Module, ast.AST]]:
+        last = variable.name.rpartition(".")[2]
+        for module in self._resolver.project.modules:
+            if last not in module.text:
+                continue
+            for function in definitions(module):
+                if isinstance(function, Func) and not self._runs_at_import(function):
+                    scope = module.scope_of_function(function.node, function.scope)
+                    for node in own_nodes(function.node):
+                        if any(each.variable == variable for each in self.changes(node, scope, function.receiver)):
+                            yield module, node
+
+    def _runs_at_import(self, function: Func) -> bool:
+        if function.name in _AT_IMPORT:
+            return True
+        outermost: Scope = function.scope
+        name = function.name
+        while outermost.kind == "function" and outermost.parent is not None:
+            name = getattr(outermost.node, "name", name)
+            outermost = outermost.parent
+        return outermost.kind == "module" and any(name in self._called_at_import(m) for m in self._resolver.project.modules)
+
+    def _called_at_import(self, module: Module) -> frozenset[str]:
+        """Names of functions that a module's own statements call, or decorate with."""
+        if module not in self._at_import:
+            found: set[str] = set()
+            todo: list[ast.AST] = list(module.tree.body)
+            while todo:
+                node = todo.pop()
+                match node:
+                    case ast.FunctionDef() | ast.AsyncFunctionDef():
+                        found.update(_called(each) for each in node.decorator_list)
+                    case ast.ClassDef():
+                        found.update(_called(each) for each in node.decorator_list)
+                        todo += node.body
+                    case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+                        pass  # the program itself, not the import
+                    case _:
+                        if isinstance(node, ast.Call):
+                            found.add(_called(node))
+                        todo += ast.iter_child_nodes(node)
+            self._at_import[module] = frozenset(found)
+        return self._at_import[module]
+
+
+def _is_variable(scope: Scope, name: str) -> bool:
+    bindings = scope.names.get(name, ())
+    return bool(bindings) and all(isinstance(each.meaning, Assigned) for each in bindings)
+
+
+def _stored(node: ast.AST) -> Iterator[ast.expr]:
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            for target in targets:
+                yield from target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        case ast.AugAssign(target=target):
+            yield target
+        case ast.AnnAssign(target=target, value=ast.expr()):
+            yield target
+        case _:
+            pass
+
+
+def _owner(node: ast.expr) -> ast.expr:
+    return node.value if isinstance(node, ast.Subscript | ast.Attribute | ast.Starred) else node
+
+
+def _called(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=function):
+            return _called(function)
+        case _:
+            return ""

@@ -1,0 +1,30 @@
+"""The `hourglass` command.
+
+The map: `app` knows all commands by name and loads the one that is asked for; each command is one file with one function, whose
+signature is its options; `loading` imports what people name on the command line; `console` is what they see; `logs` is how a
+worker logs; `serving` is the worker of `hourglass worker`.
+
+Loading this package, or asking for help, loads neither Temporal's libraries nor our engine: a command imports what it needs when
+it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    try:
+        from hourglass._cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich"):
+            raise
+        sys.stderr.write(
+            "the hourglass command needs two more packages: pip install 'hourglass-temporal[cli]'\n"
+        )
+        return 1
+    return run(sys.argv[1:] if arguments is None else list(arguments))

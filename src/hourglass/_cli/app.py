@@ -1,0 +1,95 @@
+"""All commands by name, and how one of them is run: errors become a message and an exit code, not a traceback.
+
+A command is a function in a file of its own, named in `COMMANDS`. Only the file of the command that is asked for is loaded, all
+of them for help; so none may load at its top what is slow to load.
+
+Exit codes: 0 done; 1 it did not work; 2 it was asked for wrongly; 130 Ctrl-C; 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from hourglass._cli import console
+from hourglass.errors import HourglassError, UsageError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "worker": ("hourglass._cli.worker", "worker"),
+}
+"""Module and function of each command, in the order in which help shows them."""
+
+_TRACEBACK = "--traceback"
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The application, with the command that is asked for, or with all of them."""
+    app = typer.Typer(
+        name="hourglass",
+        help="Durable workflows as plain Python functions, on Temporal or embedded.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # in boxes the names of long options do not fit into 80 columns
+    )
+    app.callback()(_common)
+    asked = next((each for each in arguments if not each.startswith("-")), None)
+    for name in [asked] if asked in COMMANDS else list(COMMANDS):
+        module, function = COMMANDS[name]
+        app.command(name)(getattr(import_module(module), function))
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command; returns the exit code."""
+    shown, arguments = _take_traceback(arguments)
+    try:
+        build(arguments)(args=arguments, prog_name="hourglass")
+    except SystemExit as end:
+        return _code(end)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        console.stop_writing()
+        return 141
+    except HourglassError as error:
+        if shown:
+            raise
+        console.error(str(error))
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        console.show(f"hourglass {version('hourglass-temporal')}")
+        raise typer.Exit
+
+
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", is_eager=True, callback=_version)
+    ] = False,
+    traceback: Annotated[
+        bool,
+        typer.Option(_TRACEBACK, help="Show errors with their traceback. May stand behind the command, too."),
+    ] = False,
+) -> None:
+    """Durable workflows as plain Python functions, on Temporal or embedded."""
+
+
+def _take_traceback(arguments: list[str]) -> tuple[bool, list[str]]:
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options, rest = arguments[:end], arguments[end:]
+    return _TRACEBACK in options, [each for each in options if each != _TRACEBACK] + rest
+
+
+def _code(end: SystemExit) -> int:
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    console.error(str(end.code))
+    return 1

@@ -1,0 +1,39 @@
+"""What people see: results on stdout, errors on stderr. No colour where none is wanted (`NO_COLOR`, a pipe), no lines broken
+where a program reads, no complaint where nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from rich.console import Console
+
+
+@cache
+def _console(*, stderr: bool) -> Console:
+    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def show(text: str) -> None:
+    """A line of output."""
+    out = _console(stderr=False)
+    out.print(text, soft_wrap=not out.is_terminal)
+
+
+def error(text: str) -> None:
+    """An error: the first line says what, the others where and what to do."""
+    head, _, rest = text.partition("\n")
+    err = _console(stderr=True)
+    err.print("error: ", style="bold red", end="")
+    err.print(head, soft_wrap=True)
+    if rest:
+        err.print(rest, soft_wrap=True)
+
+
+def stop_writing() -> None:
+    """Nobody reads stdout any more: what is still buffered must not be written at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

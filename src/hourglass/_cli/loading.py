@@ -1,0 +1,195 @@
+"""From what people name on the command line, a FILE or a MODULE, to modules with decorated workflows and activities.
+
+Loading runs the author's code, which may be broken: then the message names the file and the line, as Python would, without
+the frames of ours. Imports only what was named by the person at the command line, never what comes from a wire.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from linecache import getline
+from pathlib import Path
+from types import ModuleType
+
+from hourglass._engine.definition import workflow_definition
+from hourglass._runtime.places import where_raised
+from hourglass.activity import activity_definition
+from hourglass.errors import UsageError
+
+
+class LoadError(UsageError):
+    """A file or module could not be loaded, or holds nothing for us."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The modules that were named, and the type names of what is decorated in them."""
+
+    modules: tuple[ModuleType, ...]
+    workflows: tuple[str, ...]
+    activities: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Decorated:
+    kind: str
+    name: str
+    home: str
+
+
+def load(sources: Sequence[str]) -> Loaded:
+    """Import everything that was named. Raises `LoadError`."""
+    modules = {source: _load(source) for source in dict.fromkeys(sources)}
+    found: list[_Decorated] = []
+    for source, module in modules.items():
+        here = _own(module) or _below(module)
+        if not here:
+            raise LoadError(_nothing_in(source, module))
+        found += here
+    return Loaded(
+        tuple(dict.fromkeys(modules.values())),
+        tuple(dict.fromkeys(each.name for each in found if each.kind == "workflow")),
+        tuple(dict.fromkeys(each.name for each in found if each.kind == "activity")),
+    )
+
+
+# --- importing -------------------------------------------------------------------------------------------------------
+
+
+def _load(source: str) -> ModuleType:
+    path = Path(source)
+    if source.endswith(".py") or os.sep in source or path.is_file():
+        return _load_file(source, path)
+    if not all(each.isidentifier() for each in source.split(".")):
+        raise LoadError(f"{source!r} is neither a Python file nor the name of a module")
+    _put_first(Path.cwd())
+    return _import(source, source)
+
+
+def _load_file(source: str, path: Path) -> ModuleType:
+    path = path.resolve()
+    if path.is_dir() and (path / "__init__.py").is_file():
+        path = path / "__init__.py"
+    if not path.is_file():
+        raise LoadError(f"there is no file {source}")
+    root, name = _module_of(path)
+    if not all(each.isidentifier() for each in name.split(".")):
+        raise LoadError(
+            f"{source} cannot be imported, because {name!r} is no name in Python: rename the file"
+        )
+    _put_first(root)
+    module = _import(name, source)
+    found = getattr(module, "__file__", None)
+    if found is None or not os.path.samefile(found, path):
+        raise LoadError(
+            f"{source} cannot be imported as {name!r}: there is another module of this name, "
+            f"{found or 'built into Python'}. Rename the file"
+        )
+    return module
+
+
+def _module_of(path: Path) -> tuple[Path, str]:
+    """The directory to import from and the dotted name: a file in a package is imported as its part."""
+    segments = [] if path.name == "__init__.py" else [path.stem]
+    directory = path.parent
+    while (directory / "__init__.py").is_file():
+        segments.insert(0, directory.name)
+        directory = directory.parent
+    return directory, ".".join(segments)
+
+
+def _put_first(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _import(name: str, source: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}") from error
+        raise LoadError(_broken(source, error)) from error
+    except BaseException as error:  # code at the top of a file may do anything, `sys.exit` included
+        raise LoadError(_broken(source, error)) from error
+
+
+# --- what is broken --------------------------------------------------------------------------------------------------
+
+
+def _broken(source: str, error: BaseException) -> str:
+    head = f"{source} does not load"
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{head}\n  {_shown(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}{_pointed(error)}"
+    place = where_raised(error)
+    if place is None:
+        return f"{head}\n  {told}"
+    file, line = place
+    code = getline(file, line).strip()
+    return f"{head}\n  {_shown(file)}:{line}: {told}" + (f"\n      {code}" if code else "")
+
+
+def _pointed(error: SyntaxError) -> str:
+    if error.text is None:
+        return ""
+    code = error.text.rstrip()
+    lost = len(code) - len(code.lstrip())
+    if error.offset is None or error.offset <= lost:
+        return f"\n      {code.lstrip()}"
+    return f"\n      {code.lstrip()}\n      {' ' * (error.offset - 1 - lost)}^"
+
+
+def _shown(file: str) -> str:
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except ValueError:
+        return file
+
+
+# --- what is decorated -----------------------------------------------------------------------------------------------
+
+
+def _decorated(module: ModuleType) -> Iterator[_Decorated]:
+    for each in list(vars(module).values()):
+        try:
+            flow, act = workflow_definition(each), activity_definition(each)
+            home = str(getattr(each, "__module__", ""))
+        except Exception:
+            continue  # proxies raise whatever they like when they are asked
+        if flow is not None:
+            yield _Decorated("workflow", flow.name, home)
+        if act is not None:
+            yield _Decorated("activity", act.name, home)
+
+
+def _own(module: ModuleType) -> list[_Decorated]:
+    """What is decorated in a module or below it, as the worker sees it: what is merely imported is not its own."""
+    name = module.__name__
+    return [each for each in _decorated(module) if each.home == name or each.home.startswith(f"{name}.")]
+
+
+def _below(module: ModuleType) -> list[_Decorated]:
+    """What is decorated in the modules of a package, which are imported here: else nobody would before work comes."""
+    return [each for name in _submodules(module) for each in _own(_import(name, name))]
+
+
+def _nothing_in(source: str, module: ModuleType) -> str:
+    told = f"{source} holds no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
+    elsewhere = sorted({each.home for each in _decorated(module)})
+    if elsewhere:
+        told += f"\n  it imports some from {', '.join(elsewhere)}: name that, too"
+    return told
+
+
+def _submodules(package: ModuleType) -> Iterator[str]:
+    for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
+        if not each.name.rpartition(".")[2].startswith("__"):
+            yield each.name  # but for __main__, which would run the program

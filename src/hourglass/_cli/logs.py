@@ -1,0 +1,62 @@
+"""How a worker logs: for people (`pretty`), or a JSON document per line (`json`). To stderr, so that stdout is the author's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+
+_COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
+
+
+class PrettyFormatter(logging.Formatter):
+    """Time, level, who, what; in colour where that can be seen."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record, over several lines if it has a traceback or a stack."""
+        moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        who = record.name.removeprefix("hourglass.")
+        level = f"{record.levelname:<7}"
+        if self._colour and record.levelname in _COLOURS:
+            level = f"\x1b[{_COLOURS[record.levelname]}m{level}\x1b[0m"
+        return f"{moment} {level} {who}: {_message(self, record)}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON document per record and line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record; what an exception says stands in a field of its own."""
+        document: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, ensure_ascii=False, default=str)
+
+
+def configure(form: str, level: str) -> None:
+    """Log like that, from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    handler.setFormatter(JsonFormatter() if form == "json" else PrettyFormatter(colour=colour))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+
+
+def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    text = record.getMessage().rstrip("\n")
+    if record.exc_info:
+        text += "\n" + formatter.formatException(record.exc_info)
+    return text

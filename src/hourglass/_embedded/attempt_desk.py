@@ -1,0 +1,68 @@
+"""Attempts of activities, from the runs that want them to the handles that take them.
+
+Must not know: workflow tasks, how runs change. Invariant: an attempt is in the hands of one handle at most.
+"""
+
+from __future__ import annotations
+
+from hourglass._bridge.handle import ActivityTask
+from hourglass._embedded import transitions
+from hourglass._embedded.activity_tasks import activity_task
+from hourglass._embedded.ledger import Ledger
+from hourglass._embedded.offers import Taker
+from hourglass._embedded.record import InHand, Record, Token
+from hourglass._embedded.run import Activity
+
+
+class AttemptDesk:
+    """Gives out attempts, and knows who has which."""
+
+    def __init__(self, ledger: Ledger, namespace: str) -> None:
+        self._ledger = ledger
+        self._namespace = namespace
+
+    def take(self, taker: Taker) -> tuple[ActivityTask, int] | None:
+        """Give a handle an attempt of an activity, if one waits on its queue, and the change it rests on."""
+        ledger = self._ledger
+        now = ledger.clock.now_ns()
+        for run_id, scheduled in () if ledger.stopped else ledger.offers.attempts(taker.task_queue):
+            record = ledger.in_memory(run_id)
+            activity = None if record is None else record.run.activities.get(scheduled)
+            if record is None or activity is None or activity.started_ns or activity.available_ns > now:
+                continue
+            token = Token(run_id, scheduled, activity.attempt)
+            record.attempts[scheduled] = InHand(token, taker)
+            if self._start(record, activity, taker.identity):
+                return self.take(taker)  # the run was ended: the offers have changed under us
+            started = record.run.activities[scheduled]
+            return activity_task(self._namespace, record.run, started, token.encode()), record.number
+        return None
+
+    def _start(self, record: Record, activity: Activity, identity: str) -> str:
+        return self._ledger.change(
+            record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
+        )
+
+    def find(self, token: Token) -> tuple[Record, Activity] | None:
+        """The attempt that a token names, if it is still the one that counts."""
+        record = self._ledger.record(token.run_id)
+        activity = record.run.activities.get(token.scheduled_event_id) if record else None
+        if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
+            return None
+        return record, activity
+
+    def release(self, token: Token) -> None:
+        """The holder of an attempt has let go of it: there is nobody to tell any more."""
+        record = self._ledger.in_memory(token.run_id)
+        in_hand = record.attempts.get(token.scheduled_event_id) if record is not None else None
+        if record is not None and in_hand is not None and in_hand.token == token:
+            del record.attempts[token.scheduled_event_id]
+            self._ledger.note_hands(record)
+
+    def give_back(self, token: Token) -> None:
+        """An attempt that was taken did not reach a worker: it waits again."""
+        self.release(token)
+        found = self.find(token)
+        if found is not None:
+            record, activity = found
+            self._ledger.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))

@@ -1,0 +1,31 @@
+"""`backup`: a copy of an engine's file, taken while it is in use.
+
+Must not know: runs, events, the store. Invariants: the file is only read, by SQLite, whoever owns it; what is
+copied is one moment of it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hourglass._embedded import database, inherited
+from hourglass._embedded.file_copy import copy_database
+
+__all__ = ["backup"]
+
+
+def backup(file: str | os.PathLike[str], dest: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Copy the file of an embedded engine while it is in use, by this process or others.
+
+        hourglass.backup("orders.db", "/backups/orders-monday.db")
+
+    The copy holds everything that was acknowledged before the call, passes SQLite's integrity check, and can be
+    opened as `local:` file itself. A file that is there already is only replaced with `overwrite=True`. Raises
+    `StorageError`.
+    """
+    path = os.path.abspath(os.fspath(file))
+    connection = database.connect_read_only(path)
+    try:
+        copy_database(connection, os.path.abspath(os.fspath(dest)), overwrite=overwrite, source=path)
+    finally:
+        inherited.close(connection)

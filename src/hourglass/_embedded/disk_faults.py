@@ -1,0 +1,171 @@
+"""What can go wrong with the file, and what it means: hold and try again, or give up and say what to do.
+
+Must not know: runs, events, threads. Invariants: every failure of SQLite becomes a `StorageError` that names the
+file, what happened and what to do; no text of a statement and no value is ever part of it. Only failures that
+leave the file as it was before the transaction are held; after an I/O error nobody knows what the disk has, and
+the file must be opened anew.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from hourglass.errors import StorageError
+
+_SHARED_MEMORY_SIZE = 4874
+"""SQLITE_IOERR_SHMSIZE: no room to let the file beside the write-ahead log grow. Nothing was written."""
+
+_HELD = {
+    sqlite3.SQLITE_FULL: "there is no room left on its disk",
+    sqlite3.SQLITE_BUSY: "another program holds its lock",
+    sqlite3.SQLITE_LOCKED: "another program holds its lock",
+    _SHARED_MEMORY_SIZE: "there is no room left on its disk",
+}
+
+_ADVICE = {
+    sqlite3.SQLITE_NOTADB: (
+        "is not a database: name another file, or move this one away. It was not changed",
+        "FAILED_PRECONDITION",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "is corrupt: restore a backup, or save what can be read with `sqlite3 FILE .recover`",
+        "DATA_LOSS",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        "cannot be opened: check that this user may read and write both it and its folder, and that its file "
+        "system is not read-only",
+        "FAILED_PRECONDITION",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        "cannot be written: the file, its folder or its file system is read-only, or belongs to another user",
+        "FAILED_PRECONDITION",
+    ),
+    sqlite3.SQLITE_PERM: ("may not be used by this user: check its permissions", "PERMISSION_DENIED"),
+    sqlite3.SQLITE_FULL: (
+        "has no room left on its disk: free some; nothing that was acknowledged is lost",
+        "RESOURCE_EXHAUSTED",
+    ),
+    sqlite3.SQLITE_BUSY: (
+        "is locked by another program: only one may write to it at a time; end the other",
+        "UNAVAILABLE",
+    ),
+    sqlite3.SQLITE_LOCKED: (
+        "is locked by another program: only one may write to it at a time; end the other",
+        "UNAVAILABLE",
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "cannot be trusted after an error of its disk: check the disk, then open the file anew",
+        "UNAVAILABLE",
+    ),
+}
+
+
+def storage_error(path: str, error: Exception) -> StorageError:
+    """The failure as our users see it; the original is for the log of whoever raises it."""
+    if isinstance(error, StorageError):
+        return error
+    code, name = _code(error), _name(error)
+    advice, status = _ADVICE.get(code & 0xFF, ("cannot be used", "UNAVAILABLE"))
+    return StorageError(f"the file {path} {advice} ({name})", status=status)
+
+
+def reason_to_hold(error: Exception) -> str:
+    """Why a commit that failed like this can be tried again; "" if it cannot."""
+    code = _code(error)
+    return _HELD.get(code) or _HELD.get(code & 0xFF, "")
+
+
+@contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Turn what SQLite and decoding raise inside into `StorageError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_error(path, error) from error
+    except ValueError as error:
+        raise StorageError(
+            f"the file {path} holds something that this version cannot read: {error}", status="DATA_LOSS"
+        ) from error
+
+
+def _code(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0) or 0)
+
+
+def _name(error: Exception) -> str:
+    return str(getattr(error, "sqlite_errorname", "") or type(error).__name__)
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Which file a path leads to, whatever it is called."""
+
+    device: int
+    inode: int
+
+    @staticmethod
+    def of(path: str) -> Identity:
+        """The file at a path now. Asks for its status only: it is never opened here."""
+        status = os.stat(path)
+        return Identity(status.st_dev, status.st_ino)
+
+
+class Surroundings:
+    """The room on the disk of a file, and whether the file is still there; looked at now and then.
+
+    For one thread, and for one of the two questions.
+    """
+
+    def __init__(self, path: str, reserve_bytes: int, every_seconds: float = 1.0) -> None:
+        self._path = path
+        self._identity = Identity.of(path)
+        self._reserve_bytes = reserve_bytes
+        self._every = every_seconds
+        self._next_look = 0.0
+        self._shortage = ""
+
+    def shortage(self) -> str:
+        """Why no new work should be taken; "" if there is room."""
+        if self._is_time():
+            self._shortage = self._look()
+        return self._shortage
+
+    def check_file(self) -> None:
+        """Raise `StorageError` if the file was deleted or replaced: what is written now would be lost."""
+        if not self._is_time():
+            return
+        try:
+            found: Identity | None = Identity.of(self._path)
+        except OSError:
+            found = None
+        if found != self._identity:
+            raise StorageError(
+                f"the file {self._path} was deleted, moved or replaced while it was in use: what is written "
+                f"now would be lost. Put it back, or begin with the new one by a restart",
+                status="DATA_LOSS",
+            )
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + self._every
+        return True
+
+    def _look(self) -> str:
+        try:
+            space = os.statvfs(os.path.dirname(self._path) or ".")
+        except OSError:
+            return ""  # no answer is no reason to refuse work: a commit that fails will tell
+        free = space.f_bavail * space.f_frsize
+        if free >= self._reserve_bytes:
+            return ""
+        return (
+            f"only {free >> 20} MiB are free on the disk of {self._path}; new workflows are refused below "
+            f"{self._reserve_bytes >> 20} MiB, so that those that run can go on"
+        )

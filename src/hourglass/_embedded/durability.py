@@ -1,0 +1,92 @@
+"""Who waits for which change: numbers are given on the control loop, commits are reported by the store thread.
+
+Must not know: files, SQL, what the changes are. Invariants: numbers count from 1 without a gap; a waiter is woken
+when its number is durable, or gets the error that ended everything; one call wakes all that one commit satisfies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from hourglass.errors import StorageError
+
+
+class Durability:
+    """How far everything is durable. `committed` and `end` may be called on any thread, the rest on one loop."""
+
+    def __init__(self) -> None:
+        self._given = 0
+        self._committed = 0
+        self._failure: StorageError | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def given(self) -> int:
+        """The last number that was given."""
+        return self._given
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What ended it, if anything has."""
+        return self._failure
+
+    def next_number(self) -> int:
+        """A number for a change."""
+        self._given += 1
+        return self._given
+
+    def has(self, number: int) -> bool:
+        """Whether this change, and all before it, are durable."""
+        return number <= self._committed
+
+    async def wait(self, number: int) -> None:
+        """Wait until this change is durable; raises what ended everything if it never will be."""
+        if number <= self._committed:
+            return
+        self._loop = asyncio.get_running_loop()
+        waiter = self._loop.create_future()
+        self._waiters.append((number, waiter))
+        self.settle()  # what was reported before the waiter was there wakes nobody again
+        await waiter
+
+    def committed(self, number: int) -> None:
+        """All changes up to this one are durable."""
+        self._committed = number
+        self._notify()
+
+    def end(self, failure: StorageError) -> None:
+        """What is not durable now never will be."""
+        if self._failure is None:
+            self._failure = failure
+        self._notify()
+
+    def disown(self, failure: StorageError) -> None:
+        """In a forked child: end, and tell nobody. The loop and those who wait on it are the parent's."""
+        self._loop = None
+        self._waiters = []
+        self.end(failure)
+
+    def settle(self) -> None:
+        """Wake those whose wait is over. On the loop."""
+        committed, failure = self._committed, self._failure
+        waiting: list[tuple[int, asyncio.Future[None]]] = []
+        for number, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if number <= committed:
+                waiter.set_result(None)
+            elif failure is not None:
+                waiter.set_exception(StorageError(str(failure), status=failure.status))
+            else:
+                waiting.append((number, waiter))
+        self._waiters = waiting
+
+    def _notify(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return  # nobody ever waited
+        try:
+            loop.call_soon_threadsafe(self.settle)
+        except RuntimeError:
+            pass  # the loop is closed, and everyone on it is gone

@@ -1,0 +1,291 @@
+"""The runs of an engine: in memory, ahead of a store, each with its alarm.
+
+Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
+transition's `Step`, which goes into memory and to the store at once; then everybody whom it concerns is told.
+Nothing here waits.
+
+Invariants: a workflow id has at most one open run; a step and the run that it leads to are one change in the
+store; a run that is in memory is there once, and is dropped only when nobody deals with it and all of it is
+durable; a step costs the same however much is pending.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+
+from hourglass._embedded import history as h
+from hourglass._embedded import task_transitions as tasks
+from hourglass._embedded import transitions
+from hourglass._embedded.clock import Clock
+from hourglass._embedded.limits import Limits
+from hourglass._embedded.offers import Offers
+from hourglass._embedded.record import Record
+from hourglass._embedded.recovery import needs_recovery, recover
+from hourglass._embedded.run import Run, Step
+from hourglass._embedded.store import Change, Store, Stored
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+def new_run_id() -> str:
+    """An id for a run."""
+    return str(uuid.uuid4())
+
+
+class Ledger:
+    """Runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        limits: Limits,
+        offers: Offers,
+        idle: Callable[[Record], None],
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.limits = limits
+        self.offers = offers
+        self.newest = 0
+        self.stopped = False
+        self.in_hand: set[str] = set()
+        self._idle = idle
+        self._records: dict[str, Record] = {}
+        self._current: dict[str, str] = {}
+
+    def stop(self) -> None:
+        """Time passes no more, and nothing changes any more."""
+        self.stopped = True
+        for record in self._records.values():
+            self._silence(record)
+
+    def realign(self) -> None:
+        """Time has jumped: set all alarms anew."""
+        now = self.clock.now_ns()
+        for record in tuple(self._records.values()):
+            self._silence(record)
+            self._set_alarm(record, now)
+
+    def is_durable(self, number: int) -> bool:
+        """Whether what rests on this change may leave the engine."""
+        return not number or self.store.is_durable(number)
+
+    # --- runs -----------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[Record]:
+        """The runs that are in memory, oldest first."""
+        return iter(self._records.values())
+
+    def in_memory(self, run_id: str) -> Record | None:
+        """The run of this id, if it is in memory."""
+        return self._records.get(run_id)
+
+    def record(self, run_id: str) -> Record | None:
+        """The run of this id."""
+        record = self._records.get(run_id)
+        if record is None and run_id:
+            stored = self.store.load(run_id)
+            record = None if stored is None else self._bring_in(stored)
+        return record
+
+    def current(self, workflow_id: str) -> Record | None:
+        """The latest run of a workflow."""
+        return self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
+
+    def open(
+        self,
+        started: h.WorkflowExecutionStarted,
+        signal: h.WorkflowExecutionSignaled | None = None,
+        request_ids: tuple[str, ...] = (),
+    ) -> Record:
+        """Begin a run, by a signal or without; its id is `started.original_run_id`."""
+        now = self.clock.now_ns()
+        record, change = self._begin(started, signal, request_ids, now)
+        self._append(change, record)
+        self._announce(record, _NOTHING, now)
+        return record
+
+    def change(
+        self,
+        record: Record,
+        transition: Callable[[Run, int], Step],
+        *,
+        request_id: str = "",
+        looked: frozenset[int] = _NOTHING,
+    ) -> str:
+        """Apply a transition to a run, now, unless the request of this id was carried out before.
+
+        A run that has outgrown its limits is ended instead: gives the reason then, else nothing. When the
+        engine has stopped nothing happens.
+        """
+        if self.stopped or (request_id and self.has_request(record, request_id)):
+            return ""
+        now = self.clock.now_ns()
+        reason = self.limits.overgrown(record.run) if record.run.is_open else ""
+        if reason:
+            self._apply(record, transitions.end_overgrown(record.run, reason, now), looked)
+            return reason
+        self._apply(record, transition(record.run, now), looked, (request_id,) if request_id else ())
+        if len(record.run.held) > self.limits.held_events:
+            cause, run = h.FORCE_CLOSE_COMMAND, record.run
+            self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING)
+        return ""
+
+    def has_request(self, record: Record, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        return request_id in record.seen or (
+            record.loaded and self.store.has_request(record.run.run_id, request_id)
+        )
+
+    # --- what is in memory ----------------------------------------------------------------------------------
+
+    def hold(self, record: Record) -> None:
+        """Somebody deals with a record: it must stay until `let_go`."""
+        record.users += 1
+
+    def let_go(self, record: Record) -> None:
+        """Somebody no longer deals with a record."""
+        record.users -= 1
+        if not record.users:
+            self._idle(record)
+
+    def drop(self, record: Record) -> bool:
+        """Forget a run until it is asked for again, if nobody deals with it and it is durable."""
+        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
+            return False
+        self._silence(record)
+        del self._records[record.run.run_id]
+        workflow_id = record.run.started.workflow_id
+        if self._current.get(workflow_id) == record.run.run_id:
+            del self._current[workflow_id]
+        return True
+
+    # --- storing and telling --------------------------------------------------------------------------------
+
+    def _bring_in(self, stored: Stored) -> Record:
+        """A run comes into memory. What another process had of it is in nobody's hands any more."""
+        now = self.clock.now_ns()
+        record = Record(stored.run, list(stored.events), loaded=True)
+        self._records[stored.run.run_id] = record
+        pending = frozenset((*stored.run.activities, *stored.run.timers))
+        record.look(pending, now)
+        record.stored_wake_ns = record.wake_ns(now)
+        if needs_recovery(stored.run):
+            self._apply(record, recover(record.run, new_run_id(), now), pending)
+        else:
+            self._announce(record, pending, now)
+        if record.alarm is not None and record.alarm_ns <= now:
+            self._elapse(record)
+        return record
+
+    def _begin(
+        self,
+        started: h.WorkflowExecutionStarted,
+        signal: h.WorkflowExecutionSignaled | None,
+        request_ids: tuple[str, ...],
+        now: int,
+    ) -> tuple[Record, Change]:
+        step = transitions.open_run(started.original_run_id, started, now, signal)
+        record = Record(step.run)
+        self._records[step.run.run_id] = record
+        self._current[started.workflow_id] = step.run.run_id
+        return record, self._take_in(record, step, step.touched, request_ids, now)
+
+    def _apply(
+        self, record: Record, step: Step, looked: frozenset[int], request_ids: tuple[str, ...] = ()
+    ) -> None:
+        now = self.clock.now_ns()
+        ids = step.touched | looked
+        changed = step.run is not record.run or bool(request_ids)
+        change = self._take_in(record, step, ids, request_ids, now)
+        if step.follower is not None:
+            following, begun = self._begin(step.follower, None, (), now)
+            self._append(_with(change, begun), record, following)
+            self._announce(following, _NOTHING, now)
+        elif changed or change.wake_ns != record.stored_wake_ns:
+            self._append(change, record)
+        self._announce(record, ids, now)
+
+    def _take_in(
+        self, record: Record, step: Step, ids: Iterable[int], request_ids: tuple[str, ...], now: int
+    ) -> Change:
+        """Put a step into memory; gives what the store must know of it."""
+        record.run = step.run
+        record.events.extend(step.events)
+        record.seen.update(request_ids)
+        record.look(ids, now)
+        return Change(
+            run=step.run,
+            events=step.events,
+            touched=step.touched,
+            wake_ns=record.wake_ns(now),
+            request_ids=request_ids,
+        )
+
+    def _append(self, change: Change, *records: Record) -> None:
+        self.newest = self.store.append(change)
+        for record, each in zip(records, (change, *change.also), strict=True):
+            record.number = self.newest
+            record.stored_wake_ns = each.wake_ns
+
+    def _announce(self, record: Record, ids: Iterable[int], now: int) -> None:
+        """Tell everybody whom a change concerns."""
+        self._set_alarm(record, now)
+        record.tell_holders(ids)
+        self.note_hands(record)
+        self.offers.offer(record.run, ids, now)
+        if not record.run.is_open and record.sticky is not None:
+            record.sticky.closed(record.run.run_id)
+        record.changed.ring()
+        self._idle(record)
+
+    def note_hands(self, record: Record) -> None:
+        """Who has something of a run may have changed."""
+        if record.is_in_hand:
+            self.in_hand.add(record.run.run_id)
+        else:
+            self.in_hand.discard(record.run.run_id)
+
+    def _set_alarm(self, record: Record, now: int) -> None:
+        wake = record.wakes.next_ns(record.run, now)
+        if record.alarm is not None:
+            if wake == record.alarm_ns:
+                return
+            if record.alarm_ns < wake and self.clock.early_is_harmless:
+                return  # it will find nothing due and be set anew
+            self._silence(record)
+        if wake:
+            record.alarm_ns = wake
+            record.alarm = self.clock.call_at(wake, lambda: self._elapse(record))
+
+    def _silence(self, record: Record) -> None:
+        if record.alarm is not None:
+            record.alarm()
+            record.alarm = None
+
+    def _elapse(self, record: Record) -> None:
+        self._silence(record)
+        due = frozenset(record.wakes.due(self.clock.now_ns()))
+        if record.run.is_open:
+            ids = sorted(due)
+            self.change(
+                record,
+                lambda run, now: transitions.elapse(run, ids, new_run_id(), now),
+                looked=due,
+            )
+            self.offers.stir()
+
+
+def _with(change: Change, *others: Change) -> Change:
+    """A change that becomes durable together with others."""
+    return Change(
+        run=change.run,
+        events=change.events,
+        touched=change.touched,
+        wake_ns=change.wake_ns,
+        request_ids=change.request_ids,
+        also=others,
+    )

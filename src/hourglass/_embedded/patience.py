@@ -1,0 +1,74 @@
+"""Waiting for others: a bell that can be waited for with a limit, and the word that nobody is there to work.
+
+Must not know: files, engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+_log = logging.getLogger("hourglass")
+
+SILENCE = 3.0
+"""How long a request may wait for an owner before the log says that there is none."""
+
+
+class Bell:
+    """Wakes all who wait, on one asyncio loop; a ring that nobody waits for is not kept."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, limit: float) -> None:
+        """Wait for the next ring, but no longer than this."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        timer = loop.call_later(limit, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class NoWorkerNotice:
+    """Says, once for each absence, that what waits on a file waits for a worker."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._said = False
+
+    @staticmethod
+    def begin() -> float:
+        """A wait begins."""
+        return time.monotonic()
+
+    def owner_seen(self) -> None:
+        """There is an owner: its next absence is worth a word again."""
+        self._said = False
+
+    def look(self, since: float) -> None:
+        """Somebody still waits."""
+        if not self._said and time.monotonic() - since >= SILENCE:
+            self._said = True
+            _log.warning(
+                "no worker is running on %s: what waits goes on when one starts, in this process or another "
+                '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
+                self._path,
+                self._path,
+            )

@@ -1,0 +1,40 @@
+"""What a crash does to a run: `(run, now) -> Step`. Pure.
+
+Must not know: stores, epochs, how it is found out that a process ended. Invariants: what was in the hands of a
+worker of that process is in nobody's hands afterwards; an attempt that was deferred is somebody else's and
+goes on; a run that had nothing in flight does not change.
+"""
+
+from __future__ import annotations
+
+from hourglass._embedded.activities import lost_failure
+from hourglass._embedded.draft import Draft
+from hourglass._embedded.run import Activity, Run, Step
+from hourglass._embedded.task_transitions import time_out_task
+from hourglass._embedded.transitions import lose_attempt, time_out_run
+
+
+def needs_recovery(run: Run) -> bool:
+    """Whether a worker had something of this run in its hands."""
+    return run.task_is_started or any(map(_was_in_hand, run.activities.values()))
+
+
+def recover(run: Run, new_run_id: str, now_ns: int) -> Step:
+    """The process that served the run has ended.
+
+    Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say; the task
+    times out, and is wanted again at once.
+    """
+    draft = Draft(run, now_ns)
+    if run.deadline_ns and now_ns >= run.deadline_ns:
+        return time_out_run(draft, new_run_id)
+    for activity in run.activities.values():
+        if _was_in_hand(activity):
+            lose_attempt(draft, activity, lost_failure(activity))
+    if draft.run.task_is_started:
+        time_out_task(draft, at_once=True)
+    return draft.step()
+
+
+def _was_in_hand(activity: Activity) -> bool:
+    return activity.started_ns != 0 and not activity.deferred

@@ -1,0 +1,164 @@
+"""How runs and their events look as bytes in the file: MessagePack maps by field name, defaults left out.
+
+Must not know: SQL, threads, files. It is read for years, so: fields are only added, each with a default; a
+default never changes, for what equals it was not written; what is not known is passed over. The kinds of
+events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities were
+scheduled with are in its events, and come from there again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from types import GenericAlias
+from typing import Any, get_type_hints
+
+import msgspec
+import msgspec.structs
+
+from hourglass._embedded import history as h
+from hourglass._embedded.run import Activity, Run, Timer
+
+IN_EVENTS = frozenset({"started", "final"})
+PENDING = frozenset({"activities", "timers"})
+
+_ANY_KIND: Any = reduce(or_, h.KINDS)
+
+
+def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str | None, **types: Any) -> Any:
+    """A struct with the fields of another, but for some: fields that are added there are stored by themselves."""
+    hints = get_type_hints(original) | types
+    fields = [
+        (field.name, hints[field.name], *_default(field))
+        for field in msgspec.structs.fields(original)
+        if field.name not in left_out
+    ]
+    return msgspec.defstruct(
+        f"Stored{original.__name__}", fields, frozen=True, kw_only=True, omit_defaults=True, tag=tag
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    if field.required:
+        return ()
+    if field.default_factory is not msgspec.NODEFAULT:
+        return (msgspec.field(default_factory=field.default_factory),)
+    return (field.default,)
+
+
+_StoredEvent = _without(h.HistoryEvent, frozenset(), None, attributes=_ANY_KIND)
+_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[_ANY_KIND, ...])
+_StoredActivity = _without(Activity, frozenset({"spec"}), "activity")
+_StoredTimer = _without(Timer, frozenset(), "timer")
+
+_RUN_FIELDS = _StoredRun.__struct_fields__
+_ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
+_TIMER_FIELDS = _StoredTimer.__struct_fields__
+
+_encoder = msgspec.msgpack.Encoder()
+_run_decoder = msgspec.msgpack.Decoder(_StoredRun)
+_events: Any = GenericAlias(list, (_StoredEvent,))
+_events_decoder = msgspec.msgpack.Decoder(_events)
+_shown_decoder = msgspec.msgpack.Decoder(tuple[h.WorkflowExecutionStarted, h.Fields, h.Fields])
+_pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer)
+
+
+def encode_state(run: Run) -> bytes:
+    """A run without what its events and its pending things say."""
+    return _encode(_StoredRun(**{name: getattr(run, name) for name in _RUN_FIELDS}))
+
+
+def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
+    """Events that follow each other."""
+    return _encode(events)
+
+
+def encode_pending(thing: Activity | Timer) -> bytes:
+    """An activity without what it was scheduled with, or a timer."""
+    if isinstance(thing, Activity):
+        return _encode(_StoredActivity(**{name: getattr(thing, name) for name in _ACTIVITY_FIELDS}))
+    return _encode(_StoredTimer(**{name: getattr(thing, name) for name in _TIMER_FIELDS}))
+
+
+def decode_events(data: bytes) -> list[h.HistoryEvent]:
+    """Events as they were; raises ValueError (msgspec's) for what is none."""
+    return [
+        h.HistoryEvent(event.id, event.time_ns, event.attributes) for event in _events_decoder.decode(data)
+    ]
+
+
+def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
+    """A run as it was, from its state, its whole history and what is pending by event id.
+
+    Raises ValueError for what does not fit together.
+    """
+    stored = _run_decoder.decode(state)
+    _check_history(stored.length, events)
+    activities: dict[int, Activity] = {}
+    timers: dict[int, Timer] = {}
+    for event_id in sorted(pending):
+        thing = _pending_decoder.decode(pending[event_id])
+        fields = msgspec.structs.asdict(thing)
+        if isinstance(thing, _StoredTimer):
+            timers[event_id] = Timer(**fields)
+        else:
+            activities[event_id] = Activity(spec=_spec(events, event_id), **fields)
+    whole: Any = msgspec.structs.asdict(stored)
+    whole |= {"started": events[0].attributes, "final": _final(events), "activities": activities}
+    return Run(**whole, timers=timers)
+
+
+def shown_form(run: Run) -> Run:
+    """A run whose names are all plain, for those who write them as columns."""
+    shown = (run.started, run.memo, run.search_attributes)
+    try:
+        _encoder.encode(shown)
+    except UnicodeEncodeError:
+        started, memo, attributes = _shown_decoder.decode(_encode(shown))
+        run = msgspec.structs.replace(run, started=started, memo=memo, search_attributes=attributes)
+    return run if run.run_id.isascii() else msgspec.structs.replace(run, run_id=plain(run.run_id))
+
+
+def plain(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates, which come from file names, are replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
+    if [event.id for event in events] != list(range(1, length + 1)):
+        raise ValueError(f"its history has {len(events)} events where there should be 1 to {length}")
+    if not events or not isinstance(events[0].attributes, h.WorkflowExecutionStarted):
+        raise ValueError("its history does not begin with its start")
+
+
+def _spec(events: Sequence[h.HistoryEvent], event_id: int) -> h.ActivityTaskScheduled:
+    spec = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
+    if not isinstance(spec, h.ActivityTaskScheduled):
+        raise ValueError(f"event {event_id} schedules no activity, though one is pending")
+    return spec
+
+
+def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
+    last = events[-1].attributes
+    return last if isinstance(last, h.FINAL) else None
+
+
+def _encode(value: Any) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        # A name with half a character in it must not stop the writing for everybody else.
+        return _encoder.encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+
+
+def _mend(value: Any) -> Any:
+    match value:
+        case str():
+            return plain(value)
+        case dict():
+            return {_mend(key): _mend(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_mend(each) for each in value]
+        case _:
+            return value

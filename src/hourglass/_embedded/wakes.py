@@ -1,0 +1,100 @@
+"""When a run must be looked at again, kept so that a step costs the same however much is pending.
+
+Must not know: clocks, alarms, the store. What each pending thing needs is pure (`item_wake_ns`,
+`run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs
+by now (a heartbeat came): it is mended when it comes up, which is cheaper than keeping all of them exact.
+Invariant: for everything pending that needs a time there is an entry at that time or before.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from hourglass._embedded import activities
+from hourglass._embedded.clock import to_ns
+from hourglass._embedded.draft import first_task_ns
+from hourglass._embedded.run import Run
+
+
+def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
+    """When something pending times out, fires, or may be taken; 0: never, or it is not pending."""
+    timer = run.timers.get(event_id)
+    if timer is not None:
+        return timer.due_ns
+    activity = run.activities.get(event_id)
+    if activity is None:
+        return 0
+    when, _ = activities.deadline(activity)
+    if not activity.started_ns and activity.available_ns > now_ns:
+        return min(when, activity.available_ns) if when else activity.available_ns
+    return when
+
+
+def run_wake_ns(run: Run, now_ns: int) -> int:
+    """When something is due that concerns the run as a whole; 0: never."""
+    if not run.is_open:
+        return 0
+    whens = [run.deadline_ns] if run.deadline_ns else []
+    task = run.task
+    if task is not None and task.started_event_id:
+        whens.append(task.started_ns + to_ns(run.started.task_timeout))
+    elif task is not None and task.available_ns > now_ns:
+        whens.append(task.available_ns)
+    elif task is None and run.task_count == 0:
+        whens.append(first_task_ns(run))
+    return min(whens, default=0)
+
+
+class Wakes:
+    """The times at which one run's pending things must be looked at."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._at: dict[int, int] = {}
+
+    def look(self, run: Run, event_ids: Iterable[int], now_ns: int) -> None:
+        """These have changed."""
+        for event_id in event_ids:
+            when = item_wake_ns(run, event_id, now_ns)
+            at = self._at.get(event_id)
+            if when and (at is None or when < at):
+                self._enter(when, event_id)
+
+    def next_ns(self, run: Run, now_ns: int) -> int:
+        """When the run must be looked at next; 0: never."""
+        if not run.is_open:
+            return 0
+        item = self._first(run, now_ns)
+        whole = run_wake_ns(run, now_ns)
+        return min(item, whole) if item and whole else item or whole
+
+    def due(self, now_ns: int) -> list[int]:
+        """What must be looked at now, by event id; whoever asks looks, and says so by `look`."""
+        found: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            when, event_id = heapq.heappop(self._heap)
+            if self._at.get(event_id) == when:
+                del self._at[event_id]
+                found.append(event_id)
+        return sorted(found)
+
+    def _first(self, run: Run, now_ns: int) -> int:
+        while self._heap:
+            when, event_id = self._heap[0]
+            counts = self._at.get(event_id) == when
+            if counts and when <= now_ns:
+                return when
+            needed = item_wake_ns(run, event_id, now_ns) if counts else 0
+            if counts and needed == when:
+                return when
+            heapq.heappop(self._heap)
+            if counts:
+                del self._at[event_id]
+            if needed:
+                self._enter(needed, event_id)
+        return 0
+
+    def _enter(self, when: int, event_id: int) -> None:
+        self._at[event_id] = when
+        heapq.heappush(self._heap, (when, event_id))

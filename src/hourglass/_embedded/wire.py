@@ -1,0 +1,265 @@
+"""What the owner of a file and its clients say to each other, as data and as MessagePack.
+
+Must not know: sockets, engines. A client says `Hello`, the owner `Welcome` or `Refused`; then the client asks,
+many things at once, each under a number of its own. Requests, answers and errors are found in fixed tables by
+their names: what comes over the wire can name nothing else, and imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias, TypeVar, get_args
+
+import msgspec
+
+from hourglass import errors
+from hourglass._bridge import service as s
+from hourglass._bridge import service_changes as changes
+from hourglass._bridge import service_schedules as schedules
+from hourglass._bridge import service_watch as watch
+from hourglass.errors import HourglassError, InternalError, ServiceError
+
+PROTOCOL = 1
+"""Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
+
+A = TypeVar("A")
+
+
+class Garbage(HourglassError):
+    """The peer said something that makes no sense: it is not listened to any longer."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """An error as it travels."""
+
+    kind: str
+    message: str = ""
+    status: str = ""
+    workflow_id: str = ""
+    workflow_type: str = ""
+    run_id: str = ""
+
+
+# --- to the owner -------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A client begins."""
+
+    protocol: int
+    namespace: str = ""
+    pid: int = 0
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """A request. `key` is its name for ever: the same request, sent again, has the same key."""
+
+    number: int
+    key: str
+    kind: str
+    body: msgspec.Raw
+
+
+class GiveUp(msgspec.Struct, frozen=True, tag=True):
+    """Nobody waits for this answer any more."""
+
+    number: int
+
+
+class StandBy(msgspec.Struct, frozen=True, tag=True):
+    """A worker for this queue waits here to take over."""
+
+    number: int
+    queue: str
+
+
+# --- to the client ------------------------------------------------------------------------------------------
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The owner presents itself."""
+
+    protocol: int
+    pid: int = 0
+    since_ns: int = 0
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The owner does not speak with this client."""
+
+    problem: Problem
+    protocol: int = PROTOCOL
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """The answer to what was asked under this number."""
+
+    number: int
+    kind: str
+    body: msgspec.Raw
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """What was asked under this number failed."""
+
+    number: int
+    problem: Problem
+
+
+ToOwner: TypeAlias = Hello | Ask | GiveUp | StandBy
+ToClient: TypeAlias = Welcome | Refused | Answer | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)
+_to_client: msgspec.msgpack.Decoder[ToClient] = msgspec.msgpack.Decoder(ToClient)
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
+encode = _encoder.encode
+
+
+def decode_to_owner(data: bytes) -> ToOwner:
+    """A message from a client. Raises `Garbage`."""
+    try:
+        return _to_owner.decode(data)
+    except _UNREADABLE as error:
+        raise Garbage(f"not a message to an owner ({type(error).__name__})") from None
+
+
+def decode_to_client(data: bytes) -> ToClient:
+    """A message from an owner. Raises `Garbage`."""
+    try:
+        return _to_client.decode(data)
+    except _UNREADABLE as error:
+        raise Garbage(f"not a message to a client ({type(error).__name__})") from None
+
+
+# --- requests and answers -----------------------------------------------------------------------------------
+
+
+REQUESTS: tuple[type[s.Request[Any]], ...] = (
+    *s.REQUESTS,
+    changes.UpdateWorkflow,
+    changes.PollUpdate,
+    changes.UpdateWithStart,
+    changes.ResetWorkflow,
+    schedules.CreateSchedule,
+    schedules.DescribeSchedule,
+    schedules.UpdateSchedule,
+    schedules.PatchSchedule,
+    schedules.DeleteSchedule,
+    schedules.ListSchedules,
+    watch.LastSeen,
+)
+"""What can be asked."""
+
+
+def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ...]:
+    (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
+    return get_args(answer) or (answer,)
+
+
+_REQUESTS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    each.__name__: msgspec.msgpack.Decoder(each) for each in REQUESTS
+}
+_ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = {
+    each: {answer.__name__: msgspec.msgpack.Decoder(answer) for answer in _answers_of(each)}
+    for each in REQUESTS
+}
+
+
+def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
+    """A request as a message."""
+    kind = type(request).__name__
+    if kind not in _REQUESTS:
+        raise ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
+    return encode(Ask(number, key, kind, msgspec.Raw(encode(request))))
+
+
+def request_of(message: Ask) -> s.Request[Any]:
+    """The request in a message. Raises `Garbage`."""
+    decoder = _REQUESTS.get(message.kind)
+    if decoder is None:
+        raise Garbage("there is no such request")
+    try:
+        request: s.Request[Any] = decoder.decode(message.body)
+    except _UNREADABLE as error:
+        raise Garbage(f"a request that cannot be read ({type(error).__name__})") from None
+    return request
+
+
+def answer(number: int, value: msgspec.Struct) -> bytes:
+    """An answer as a message."""
+    return encode(Answer(number, type(value).__name__, msgspec.Raw(encode(value))))
+
+
+def answer_of(request: s.Request[A], message: Answer) -> A:
+    """The answer in a message, one that fits the request. Raises `Garbage`."""
+    decoder = _ANSWERS[type(request)].get(message.kind)
+    if decoder is None:
+        raise Garbage(f"an answer that {type(request).__name__} does not have")
+    try:
+        value: A = decoder.decode(message.body)
+    except _UNREADABLE as error:
+        raise Garbage(f"an answer that cannot be read ({type(error).__name__})") from None
+    return value
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+_SERVICE_ERRORS: dict[str, type[ServiceError]] = {
+    each.__name__: each
+    for each in (
+        errors.ServiceError,
+        errors.ConnectionFailedError,
+        errors.NamespaceNotFoundError,
+        errors.WorkflowNotFoundError,
+        errors.StorageError,
+        errors.ServiceTimeoutError,
+    )
+}
+_PLAIN_ERRORS: dict[str, type[HourglassError]] = {
+    each.__name__: each
+    for each in (
+        errors.QueryFailedError,
+        errors.UpdateFailedError,
+        errors.UsageError,
+        errors.ArgumentError,
+        errors.PayloadError,
+        errors.DecodeError,
+        errors.HistoryError,
+        errors.InternalError,
+    )
+}
+_TAKEN = errors.WorkflowAlreadyStartedError
+
+
+def problem_of(error: BaseException) -> Problem:
+    """An error as it travels: one of ours by the nearest name in the tables, any other by its name alone."""
+    if isinstance(error, _TAKEN):
+        return Problem(
+            kind=_TAKEN.__name__,
+            message=str(error),
+            workflow_id=error.workflow_id,
+            workflow_type=error.workflow_type,
+            run_id=error.run_id,
+        )
+    for each in type(error).__mro__:
+        if each.__name__ in _SERVICE_ERRORS and isinstance(error, ServiceError):
+            return Problem(kind=each.__name__, message=str(error), status=error.status)
+        if each.__name__ in _PLAIN_ERRORS and isinstance(error, HourglassError):
+            return Problem(kind=each.__name__, message=str(error))
+    # A text that is not ours may hold anything.
+    return Problem(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
+
+
+def error_of(problem: Problem) -> HourglassError:
+    """The error that travelled."""
+    if problem.kind == _TAKEN.__name__:
+        return _TAKEN(
+            problem.message,
+            workflow_id=problem.workflow_id,
+            workflow_type=problem.workflow_type,
+            run_id=problem.run_id,
+        )
+    if problem.kind in _SERVICE_ERRORS:
+        return _SERVICE_ERRORS[problem.kind](problem.message, status=problem.status)
+    return _PLAIN_ERRORS.get(problem.kind, InternalError)(problem.message)

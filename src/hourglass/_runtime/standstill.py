@@ -1,0 +1,112 @@
+"""Looks from outside at a process that stands still: which of its threads keeps it, and where in its code.
+
+One thread holds the interpreter, all others wait for it: the one that uses the processor is it. A signal to just that thread
+makes `faulthandler` write its stack, for which it needs no interpreter. Where the system shows no threads of others, the signal
+goes to the process, all stacks are written, and the lanes' notes tell whose are interesting.
+
+Loaded by the guardian. Knows nothing of restarts; changes nothing in the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hourglass._runtime.guardian_wire import STACK_SIGNAL
+from hourglass._runtime.hung_frames import Dumped, HungStack, parse_dump, told
+from hourglass._runtime.lane_notes import Noted
+
+SHOWS_THREADS = sys.platform == "linux"
+
+_STOPPED = ("T", "t")  # by Ctrl-Z, by a debugger
+_DUMP_LIMIT, _DUMP_LOOK = 1.0, 0.01
+_LONGEST_DUMP = 1 << 20
+_MOST_TRIED = 3
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """What keeps a process: the stack, and the run that it is at, None if no workflow's code is to blame or nobody can tell."""
+
+    stack: HungStack
+    noted: Noted | None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process on purpose."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return _fields(file.read())[0] in _STOPPED
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def processor_time(pid: int) -> dict[int, int]:
+    """The ticks that each thread of a process has used; empty where the system does not tell."""
+    used: dict[int, int] = {}
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stat") as file:
+                fields = _fields(file.read())
+            used[int(task)] = int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        pass  # a thread has ended meanwhile, or there is no such thing here
+    return used
+
+
+def examine(pid: int, stacks: int, before: Mapping[int, int], notes: list[Noted]) -> Standstill:
+    """Have the process write where it stands. `stacks` is the file it writes to, `before` its processor time a while ago."""
+    if not SHOWS_THREADS:
+        return _among(_dump(pid, None, stacks), notes)
+    by_thread = {each.native_id: each for each in notes}
+    for thread in _busiest(before, processor_time(pid)) or list(by_thread):
+        for dumped in _dump(pid, thread, stacks):
+            if dumped.frames:
+                return Standstill(told(dumped.frames), by_thread.get(thread))
+    return Standstill(HungStack(), None)
+
+
+def _busiest(before: Mapping[int, int], after: Mapping[int, int]) -> list[int]:
+    used = {thread: ticks - before.get(thread, 0) for thread, ticks in after.items()}
+    return sorted((each for each in used if used[each] > 0), key=lambda each: -used[each])[:_MOST_TRIED]
+
+
+def _among(dumped: list[Dumped], notes: list[Noted]) -> Standstill:
+    """All stacks are there, and nobody says whose is to blame: only a single lane at work can be."""
+    for noted in notes if len(notes) == 1 else ():
+        for each in dumped:
+            if each.ident == noted.ident and each.frames:
+                return Standstill(told(each.frames), noted)
+    return Standstill(HungStack(), None)
+
+
+def _dump(pid: int, thread: int | None, stacks: int) -> list[Dumped]:
+    begin = os.fstat(stacks).st_size
+    if not _send(pid, thread):
+        return []
+    seen, deadline = begin, time.monotonic() + _DUMP_LIMIT
+    while time.monotonic() < deadline:
+        time.sleep(_DUMP_LOOK)
+        size = os.fstat(stacks).st_size
+        if size == seen > begin:
+            break  # written, and nothing more comes
+        seen = size
+    return parse_dump(os.pread(stacks, min(seen - begin, _LONGEST_DUMP), begin).decode("ascii", "replace"))
+
+
+def _send(pid: int, thread: int | None) -> bool:
+    try:
+        if thread is None:
+            os.kill(pid, STACK_SIGNAL)
+            return True
+        return bool(ctypes.CDLL(None).tgkill(pid, thread, int(STACK_SIGNAL)) == 0)
+    except (OSError, AttributeError):  # gone; a C library without it
+        return False
+
+
+def _fields(stat: str) -> list[str]:
+    return stat[stat.rindex(")") + 2 :].split()  # a name may hold spaces and parentheses

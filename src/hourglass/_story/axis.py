@@ -1,0 +1,168 @@
+"""Where a moment stands in a picture: a scale of linear pieces, between which long idle waits are cut short, and its ticks.
+
+A wait is cut short where nothing ran in it (only timers, children and waits pass over it), it is several times as long as all that
+is not cut, and something would be too small to see otherwise. Cuts are pieces of their own, drawn as breaks, never hidden.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hourglass._story.durations import MIN, MS, US, YEAR, D, H, S, duration
+from hourglass._story.spans import Kind, Phase, Story
+
+_FACTOR = 3  # a cut is so many times as long as what is not cut
+_TOO_SMALL = 1 / 150  # of the axis
+_BUSY = (Phase.RUNNING, Phase.FAILED)
+
+_STEPS = (
+    *(n * each for each in (US, MS) for n in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *(n * each for each in (S, MIN) for n in (1, 2, 5, 10, 15, 30)),
+    *(n * H for n in (1, 2, 3, 6, 12)),
+    *(n * D for n in (1, 2, 5, 10, 30, 60, 90, 180)),
+    *(n * YEAR for n in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """From one moment to another, from one place to another. A broken one is not to scale."""
+
+    start: int
+    end: int
+    left: float
+    right: float
+    broken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on the axis; `centred` ones stand over their place, others begin there."""
+
+    at: float
+    label: str
+    centred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The axis. Its pieces follow each other without a gap."""
+
+    pieces: tuple[Piece, ...]
+
+    def at(self, moment: int) -> float:
+        """The place of a moment; what lies outside stands at the edge."""
+        index = bisect_right([each.start for each in self.pieces], moment) - 1
+        piece = self.pieces[max(index, 0)]
+        part = (moment - piece.start) / (piece.end - piece.start)
+        return piece.left + min(max(part, 0.0), 1.0) * (piece.right - piece.left)
+
+    @property
+    def breaks(self) -> tuple[Piece, ...]:
+        """The pieces that are not to scale."""
+        return tuple(each for each in self.pieces if each.broken)
+
+
+def scale(story: Story, width: float, least_break: float) -> Scale:
+    """The scale of a picture of this width, in which a break takes at least so much."""
+    start, end = story.start, max(story.until, story.start + US)
+    cuts = _cuts(story, start, end, int(0.6 * width / least_break))
+    return Scale(tuple(_pieces(start, end, cuts, width)))
+
+
+def _cuts(story: Story, start: int, end: int, most: int) -> list[tuple[int, int]]:
+    busy = [
+        (segment.start, segment.end)
+        for span in story.spans
+        if span.kind is not Kind.CHILD
+        for segment in span.segments
+        if segment.phase in _BUSY or segment.phase is Phase.POINT
+    ]
+    gaps = sorted(_gaps(busy, start, end), key=lambda gap: gap[0] - gap[1])[:most]
+    best, left = 0, end - start
+    for count, (begin, stop) in enumerate(gaps, 1):
+        left -= stop - begin
+        if stop - begin >= _FACTOR * left:
+            best = count
+    left = end - start - sum(stop - begin for begin, stop in gaps[:best])
+    return sorted(gaps[:best]) if best and left > 0 and _helps(story, end - start) else []
+
+
+def _helps(story: Story, length: int) -> bool:
+    """Whether something would be too small to see without a cut: the timer of a run that only sleeps needs none."""
+    return any(
+        (span.end if span.end is not None else story.until) - span.start < _TOO_SMALL * length
+        for span in story.spans[1:]
+        if span.kind not in (Kind.TIMER, Kind.MARKER)
+    )
+
+
+def _gaps(busy: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Where nothing runs. A little is left at both sides, so that what stands there does not touch the break."""
+    gaps: list[tuple[int, int]] = []
+    at = start
+    for begin, stop in sorted(busy):
+        if begin > at:
+            gaps.append((at, begin))
+        at = max(at, stop)
+    if end > at:
+        gaps.append((at, end))
+    return gaps
+
+
+def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float) -> Iterable[Piece]:
+    if not cuts:
+        return [Piece(start, end, 0.0, width)]
+    share = min(0.2, 0.6 / len(cuts)) * width
+    whole = end - start - sum(stop - begin for begin, stop in cuts)
+    edges = [start, *(moment for cut in cuts for moment in cut), end]
+    pieces: list[Piece] = []
+    at = 0.0
+    for index, (begin, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+        broken = index % 2 == 1
+        size = share if broken else (width - share * len(cuts)) * (stop - begin) / whole
+        if stop > begin:
+            pieces.append(Piece(begin, stop, at, at + size, broken))
+            at += size
+    return pieces
+
+
+def ticks(scale: Scale, measure: Callable[[str], float], room: float) -> tuple[Tick, ...]:
+    """Marks with labels that keep `room` between them. A break says how long it is, what follows counts from there."""
+    found: list[Tick] = []
+    right = scale.pieces[-1].right
+    origin = scale.pieces[0].start
+    kept: list[tuple[float, float]] = []
+    for piece in sorted(scale.pieces, key=lambda each: not each.broken):  # breaks are the most telling
+        for tick in _break(piece) if piece.broken else _ticks(piece, origin, measure, room):
+            half = measure(tick.label) / 2 if tick.centred else 0.0
+            low = tick.at - half if tick.centred else tick.at
+            high = low + measure(tick.label)
+            if high > right + 1e-9 or low < -1e-9:
+                continue
+            if any(low < other_high + room and high + room > other_low for other_low, other_high in kept):
+                continue
+            kept.append((low, high))
+            found.append(tick)
+    return tuple(sorted(found, key=lambda each: each.at))
+
+
+def _break(piece: Piece) -> list[Tick]:
+    return [Tick((piece.left + piece.right) / 2, duration(piece.end - piece.start), centred=True)]
+
+
+def _ticks(piece: Piece, origin: int, measure: Callable[[str], float], room: float) -> list[Tick]:
+    length = piece.end - piece.start
+    most = max((piece.right - piece.left) / (measure("000 ms") + 2 * room), 1.0)
+    step = next((each for each in _STEPS if length / each <= most), length)
+    later = piece.start > origin
+    marks = []
+    for number in range(int(length // step) + 1):
+        label = duration(number * step)
+        if later:
+            label = f"+{label}" if number else duration(piece.start - origin)
+        place = piece.left + (piece.right - piece.left) * number * step / length
+        marks.append(Tick(place, label))
+    return marks

@@ -1,0 +1,115 @@
+"""What stands beside the bars, the same in every picture: names, lengths, tooltips, the lines above and below."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hourglass._story.durations import duration, moment, share
+from hourglass._story.faults import root
+from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
+
+OUTCOMES = {
+    Outcome.OPEN: "running",
+    Outcome.RETRYING: "retrying",
+    Outcome.DONE: "completed",
+}
+KINDS = {
+    Kind.RUN: "workflow",
+    Kind.TASK: "workflow task",
+    Kind.ACTIVITY: "activity",
+    Kind.LOCAL: "local activity",
+    Kind.TIMER: "timer",
+    Kind.CHILD: "child workflow",
+    Kind.NEXUS: "nexus operation",
+    Kind.EXTERNAL: "another workflow",
+    Kind.UPDATE: "update",
+    Kind.SIGNAL: "signal",
+    Kind.CANCEL: "cancellation",
+    Kind.MARKER: "note",
+}
+_MOST_WAITS = 4
+
+
+def status(story: Story) -> str:
+    """How the run stands, in a word or two."""
+    return "parked" if story.outcome is Outcome.RETRYING else outcome(story.outcome)
+
+
+def outcome(which: Outcome) -> str:
+    """An outcome in a word or two."""
+    return OUTCOMES.get(which, str(which))
+
+
+def counted(span: Span) -> str:
+    """Behind the name: how many there are, how many attempts it took."""
+    if span.count > 1:
+        return f"×{span.count}" + (f", {span.bad} failed" if span.bad else "")
+    if span.attempts > 1:
+        return f"{span.attempts} attempts" if span.outcome is not Outcome.RETRYING else f"attempt {span.attempts}"
+    return ""
+
+
+def length(span: Span, story: Story) -> str:
+    """How long it took; nothing for a moment."""
+    if span.segments and span.count == 1 and all(each.phase is Phase.POINT for each in span.segments):
+        return ""
+    end = story.until if span.end is None else span.end
+    return duration(end - span.start)
+
+
+def tooltip(span: Span, story: Story) -> str:
+    """All that is known of a span, over several lines."""
+    lines = [f"{KINDS[span.kind]} {span.name}" if span.kind not in _SELF else span.name]
+    said = [outcome(span.outcome), length(span, story), counted(span), span.note]
+    lines.append(", ".join(each for each in said if each))
+    lines.append(f"at {duration(span.start - story.start)}: {moment(span.start)}")
+    lines += [str(each) for each in span.faults]
+    if span.attempts > 1 and any(each.guessed for each in span.segments):
+        lines.append("when the earlier attempts were is guessed from the retry policy")
+    lines += [f"{what}: {value}" for what, value in span.shown]
+    return "\n".join(lines)
+
+
+_SELF = (Kind.TIMER, Kind.TASK, Kind.CANCEL, Kind.MARKER)
+
+
+def reason(span: Span) -> str:
+    """Why it failed, or keeps failing, in one line."""
+    if not (span.outcome.bad or span.bad):
+        return ""
+    first = root(span.faults)
+    return "" if first is None else str(first)
+
+
+def facts(story: Story) -> tuple[str, ...]:
+    """When it began, how long it ran, what its history holds."""
+    ran = duration(max(story.until - story.start, 0))
+    found = [
+        f"started {moment(story.start)}",
+        f"{'running for' if story.end is None else 'ran'} {ran}",
+        f"{story.events:,} events".replace(",", " ") if story.events != 1 else "1 event",
+    ]
+    if story.task_queue:
+        found.append(f"task queue {story.task_queue}")
+    if story.failed_tasks:
+        found.append(f"{story.failed_tasks} failed workflow task{'s' * (story.failed_tasks != 1)}")
+    return tuple(found)
+
+
+def waited(story: Story) -> tuple[tuple[str, str], ...]:
+    """What the run waited for longest: how long, and what for."""
+    total: dict[str, int] = defaultdict(int)
+    times: dict[str, int] = defaultdict(int)
+    for wait in story.waits:
+        total[wait.what] += wait.end - wait.start
+        times[wait.what] += 1
+    ran = story.until - story.start
+    most = sorted(total, key=lambda what: -total[what])
+    found = []
+    for what in most[:_MOST_WAITS]:
+        often = f", {times[what]} times" if times[what] > 1 else ""
+        found.append((duration(total[what]), f"{what}{often} ({share(total[what], ran)})"))
+    if len(most) > _MOST_WAITS:
+        rest = sum(total[what] for what in most[_MOST_WAITS:])
+        found.append((duration(rest), f"{len(most) - _MOST_WAITS} others ({share(rest, ran)})"))
+    return tuple(found)

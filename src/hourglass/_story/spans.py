@@ -1,0 +1,146 @@
+"""The story of a run as frozen data. Times are nanoseconds since the epoch.
+
+A span is something that took time, or a moment (`start == end`). Its segments say what it did when: they are in order, do not
+overlap and lie within it. A span whose `end` is None is still going on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a span is."""
+
+    RUN = "run"
+    TASK = "task"
+    ACTIVITY = "activity"
+    LOCAL = "local"
+    TIMER = "timer"
+    CHILD = "child"
+    NEXUS = "nexus"
+    EXTERNAL = "external"
+    UPDATE = "update"
+    SIGNAL = "signal"
+    CANCEL = "cancel"
+    MARKER = "marker"
+
+
+class Outcome(StrEnum):
+    """How a span ended, or that it did not."""
+
+    OPEN = "open"
+    RETRYING = "retrying"
+    DONE = "done"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+    CONTINUED = "continued as new"
+
+    @property
+    def bad(self) -> bool:
+        """Whether somebody should look at it."""
+        return self in _BAD
+
+    @property
+    def going_on(self) -> bool:
+        """Whether it has not ended."""
+        return self in (Outcome.OPEN, Outcome.RETRYING)
+
+
+_BAD = frozenset((Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED, Outcome.RETRYING))
+
+
+class Phase(StrEnum):
+    """What is going on within a span. The later ones win where they meet in a place too small for both."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    BACKOFF = "backoff"
+    RUNNING = "running"
+    POINT = "point"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Part of a span. `guessed` means that the history tells that it was, but not exactly when."""
+
+    start: int
+    end: int
+    phase: Phase
+    guessed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One link in a chain of failures, the outermost first."""
+
+    type: str
+    message: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.message else self.type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something that a run did or that happened to it. `count` above 1: so many alike, folded into one."""
+
+    id: int
+    kind: Kind
+    name: str
+    start: int
+    end: int | None
+    outcome: Outcome = Outcome.DONE
+    segments: tuple[Segment, ...] = ()
+    attempts: int = 1
+    max_attempts: int = 0
+    next_attempt: int | None = None
+    faults: tuple[Fault, ...] = ()
+    note: str = ""
+    target: str = ""
+    shown: tuple[tuple[str, str], ...] = ()
+    depth: int = 0
+    count: int = 1
+    bad: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A time in which the run's code did not run. `what` is what ended it, or what it waits for now."""
+
+    start: int
+    end: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """All that is told of a run. `spans[0]` is the run itself. `until` is its end, or the moment of the telling."""
+
+    workflow_id: str
+    run_id: str
+    workflow_type: str
+    task_queue: str
+    outcome: Outcome
+    start: int
+    end: int | None
+    until: int
+    spans: tuple[Span, ...]
+    waits: tuple[Wait, ...] = ()
+    waiting_for: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    shown: tuple[tuple[str, str], ...] = ()
+    events: int = 0
+    tasks: int = 0
+    failed_tasks: int = 0
+
+    @property
+    def run(self) -> Span:
+        """The run itself."""
+        return self.spans[0]

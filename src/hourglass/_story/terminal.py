@@ -1,0 +1,309 @@
+"""The story drawn with characters: a line per span, an axis above and below, what failed and what was waited for.
+
+Makes lines of styled text and knows no console: `Line` is pairs of text and the name of a style. Everything that colour says, a
+character says too. No line is wider than asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hourglass._story import captions
+from hourglass._story.axis import Scale, scale, ticks
+from hourglass._story.columns import stretches
+from hourglass._story.folding import fold
+from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story
+from hourglass._story.textwidth import cells, fit
+
+Line: TypeAlias = tuple[tuple[str, str], ...]
+
+LIMIT = 60
+_LEAST_BREAK = 5
+_LENGTH = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The characters of a picture."""
+
+    phases: dict[Phase, str]
+    ends: dict[Outcome, str]
+    child: str
+    task: str
+    line: str
+    tick: str
+    torn: str
+    branch: str
+    ellipsis: str
+    dot: str
+    plain: bool = False
+
+
+UNICODE = Glyphs(
+    phases={
+        Phase.WAITING: "╌",
+        Phase.QUEUED: "░",
+        Phase.BACKOFF: "┈",
+        Phase.RUNNING: "█",
+        Phase.POINT: "◆",
+        Phase.FAILED: "▒",
+    },
+    ends={
+        Outcome.OPEN: "▸",
+        Outcome.RETRYING: "↻",
+        Outcome.FAILED: "✗",
+        Outcome.TIMED_OUT: "✗",
+        Outcome.TERMINATED: "✗",
+        Outcome.CANCELLED: "⊘",
+        Outcome.CONTINUED: "→",
+    },
+    child="▓",
+    task="┃",
+    line="─",
+    tick="┬",
+    torn="╱",
+    branch="└ ",
+    ellipsis="…",
+    dot="·",
+)
+ASCII = Glyphs(
+    phases={
+        Phase.WAITING: "-",
+        Phase.QUEUED: ":",
+        Phase.BACKOFF: ".",
+        Phase.RUNNING: "#",
+        Phase.POINT: "*",
+        Phase.FAILED: "x",
+    },
+    ends={
+        Outcome.OPEN: ">",
+        Outcome.RETRYING: "@",
+        Outcome.FAILED: "X",
+        Outcome.TIMED_OUT: "X",
+        Outcome.TERMINATED: "X",
+        Outcome.CANCELLED: "o",
+        Outcome.CONTINUED: ">",
+    },
+    child="=",
+    task="|",
+    line="-",
+    tick="+",
+    torn="/",
+    branch="- ",
+    ellipsis="...",
+    dot=",",
+    plain=True,
+)
+
+_STYLES = {
+    Kind.RUN: "run",
+    Kind.ACTIVITY: "activity",
+    Kind.LOCAL: "local",
+    Kind.TIMER: "timer",
+    Kind.CHILD: "child",
+    Kind.NEXUS: "child",
+    Kind.EXTERNAL: "message",
+    Kind.UPDATE: "message",
+    Kind.SIGNAL: "message",
+}
+STYLES = frozenset((*_STYLES.values(), "bad", "dim", "bold", "good", "plain", "cancelled"))
+
+
+def lines(story: Story, width: int, *, plain: bool = False, limit: int = LIMIT) -> tuple[Line, ...]:
+    """The picture, for a terminal of this width; `plain` keeps to ASCII."""
+    painter = _Painter(fold(story, limit), max(width, 40), ASCII if plain else UNICODE)
+    return tuple(painter.picture())
+
+
+class _Painter:
+    """Draws one story. Holds what all of its lines share: widths, scale and characters."""
+
+    def __init__(self, story: Story, width: int, glyphs: Glyphs) -> None:
+        self.story, self.width, self.glyphs = story, width, glyphs
+        wanted = max(cells(_name(each)) + 2 * each.depth for each in story.spans) + 1
+        self.names = min(max(wanted, 14), max(14, min(44, int(width * 0.36))))
+        self.columns = width - self.names - _LENGTH - 3  # two for what stands behind a bar, one before
+        self.scale: Scale = scale(story, self.columns, _LEAST_BREAK)
+
+    def picture(self) -> Iterator[Line]:
+        """Line by line."""
+        yield from self._head()
+        yield ()
+        yield from self._axis()
+        said = ""
+        for span in self.story.spans:
+            yield self._row(span)
+            why = captions.reason(span) if span.kind is not Kind.RUN else ""
+            if why and why != said:
+                yield self._why(span, why)
+            said = why or said
+        yield ()
+        yield from self._foot()
+
+    # --- above ---
+
+    def _head(self) -> Iterator[Line]:
+        story, status = self.story, captions.status(self.story)
+        style = "bad" if story.outcome.bad else "good" if story.outcome is Outcome.DONE else "bold"
+        room = self.width - cells(status) - 2
+        title = self._fit(f"{story.workflow_type}  {story.workflow_id}".rstrip(), room)
+        gap = self.width - cells(title) - cells(status)
+        name = title[: len(story.workflow_type)]
+        yield (name, "bold"), (title[len(name) :], "plain"), (" " * gap, "plain"), (status, style)
+        parts = list(captions.facts(story))
+        if story.run_id:
+            parts.append(f"run {story.run_id}")
+        parts += [f"{label} {value}" for label, value in story.links]
+        yield from self._wrapped(parts)
+        for what, value in story.shown:
+            yield ((self._fit(f"{what} {value}", self.width), "plain"),)
+
+    def _wrapped(self, parts: Iterable[str]) -> Iterator[Line]:
+        """Parts in as many lines as they need, never broken within one."""
+        line = ""
+        for part in parts:
+            longer = f"{line} {self.glyphs.dot} {part}" if line else part
+            if cells(longer) > self.width and line:
+                yield ((line, "dim"),)
+                longer = part
+            line = self._fit(longer, self.width)
+        if line:
+            yield ((line, "dim"),)
+
+    def _axis(self) -> Iterator[Line]:
+        """Labels in one line, marks in the next, both in the bars' columns."""
+        labels = [" "] * self.columns
+        marks = [self.glyphs.line] * self.columns
+        for piece in self.scale.breaks:
+            for column in range(int(piece.left), min(int(piece.right), self.columns)):
+                marks[column] = self.glyphs.torn
+        for tick in ticks(self.scale, lambda text: float(cells(self._plain(text))), 1.0):
+            label = self._plain(tick.label)
+            at = int(tick.at - cells(label) / 2) if tick.centred else int(tick.at)
+            if not tick.centred:
+                marks[min(at, self.columns - 1)] = self.glyphs.tick
+            labels[at : at + len(label)] = label
+        yield self._beside("", "".join(labels[: self.columns]), "dim")
+        yield self._beside("", "".join(marks), "dim")
+
+    def _beside(self, name: str, text: str, style: str) -> Line:
+        return (name.ljust(self.names) + " ", "plain"), (text.rstrip(), style)
+
+    # --- rows ---
+
+    def _row(self, span: Span) -> Line:
+        indent = "  " * min(span.depth, 8)
+        name = self._fit(indent + _name(span), self.names)
+        bar = list(self._bar(span))
+        length = self._plain(captions.length(span, self.story))
+        used = sum(cells(text) for text, _ in bar)
+        gap = " " * (self.columns + 2 - used + max(_LENGTH - cells(length), 0))
+        style = "bad" if span.outcome.bad else "bold" if span.kind is Kind.RUN else "plain"
+        pad = " " * (self.names + 1 - cells(name))
+        return (name, style), (pad, "plain"), *bar, (gap, "plain"), (length, "dim")
+
+    def _bar(self, span: Span) -> Iterator[tuple[str, str]]:
+        at = 0
+        style = _STYLES.get(span.kind, "dim")
+        for each in stretches(span.segments, self.scale, self.columns):
+            if each.left > at:
+                yield " " * (each.left - at), "plain"
+            drawn = self._phase(span, each.phase) * (each.right - each.left)
+            yield self._torn(drawn, each.left), _style(each.phase, style)
+            at = each.right
+        if end := self.glyphs.ends.get(span.outcome):
+            yield end, "bad" if span.outcome.bad else "cancelled"
+
+    def _phase(self, span: Span, phase: Phase) -> str:
+        if phase is Phase.RUNNING and span.kind is Kind.RUN:
+            return self.glyphs.task
+        if phase is Phase.RUNNING and span.kind in (Kind.CHILD, Kind.NEXUS):
+            return self.glyphs.child
+        return self.glyphs.phases[phase]
+
+    def _torn(self, text: str, left: int) -> str:
+        """The same, with a break where the axis has one."""
+        drawn = list(text)
+        for piece in self.scale.breaks:
+            middle = int((piece.left + piece.right) / 2) - left
+            if 0 < middle < len(drawn) - 1:
+                drawn[middle] = self.glyphs.torn
+        return "".join(drawn)
+
+    def _why(self, span: Span, why: str) -> Line:
+        indent = "  " * (min(span.depth, 8) + 1)
+        return ((self._fit(f"{indent}{self.glyphs.branch}{self._plain(why)}", self.width), "bad"),)
+
+    # --- below ---
+
+    def _foot(self) -> Iterator[Line]:
+        story = self.story
+        yield from self._list("waits for", [("", each) for each in story.waiting_for[:8]])
+        if len(story.waiting_for) > 8:
+            yield ((f"{'':<11}and {len(story.waiting_for) - 8} more", "dim"),)
+        yield from self._list("waited", captions.waited(story))
+        yield from self._faults(story.faults)
+        yield from self._legend()
+
+    def _list(self, head: str, entries: Iterable[tuple[str, str]]) -> Iterator[Line]:
+        for index, (measured, what) in enumerate(entries):
+            first = f"{head if not index else '':<11}"
+            text = f"{self._plain(measured):>10}  {self._plain(what)}" if measured else self._plain(what)
+            yield (first, "bold"), (self._fit(text, self.width - 11), "plain")
+
+    def _faults(self, faults: tuple[Fault, ...]) -> Iterator[Line]:
+        for index, fault in enumerate(faults):
+            first = f"{'because' if index else 'failed':<11}"
+            place = f" ({fault.place})" if fault.place else ""
+            yield (first, "bold"), (self._fit(self._plain(f"{fault}{place}"), self.width - 11), "bad")
+
+    def _legend(self) -> Iterator[Line]:
+        seen = {each.phase for span in self.story.spans[1:] for each in span.segments}
+        glyphs = self.glyphs
+        parts = [f"{glyphs.task} workflow code runs"]
+        parts += [f"{glyphs.phases[phase]} {said}" for phase, said in _LEGEND if phase in seen]
+        if any(span.kind in (Kind.CHILD, Kind.NEXUS) for span in self.story.spans):
+            parts.append(f"{glyphs.child} child")
+        if self.scale.breaks:
+            parts.append(f"{glyphs.torn} cut short")
+        yield ()
+        yield from self._wrapped(parts)
+
+    # --- text ---
+
+    def _fit(self, text: str, width: int) -> str:
+        return fit(text, width, cells, self.glyphs.ellipsis)
+
+    def _plain(self, text: str) -> str:
+        if not self.glyphs.plain:
+            return text
+        return text.replace("µ", "u").replace("−", "-").replace("×", "x")
+
+
+_LEGEND = (
+    (Phase.RUNNING, "runs"),
+    (Phase.QUEUED, "queued"),
+    (Phase.FAILED, "failed"),
+    (Phase.BACKOFF, "waits to try again"),
+    (Phase.WAITING, "waits"),
+    (Phase.POINT, "happened"),
+)
+
+
+def _style(phase: Phase, style: str) -> str:
+    if phase is Phase.FAILED:
+        return "bad"
+    return "dim" if phase in (Phase.QUEUED, Phase.BACKOFF) or (phase is Phase.WAITING and style == "run") else style
+
+
+def _name(span: Span) -> str:
+    """A span's name, with how many or how often. Messages carry their kind, which their bar does not tell."""
+    prefix = _PREFIX.get(span.kind, "")
+    name = span.name if span.name.startswith(prefix) else f"{prefix}{span.name}"
+    extra = captions.counted(span)
+    return f"{name} ({extra})" if extra else name
+
+
+_PREFIX = {Kind.SIGNAL: "signal ", Kind.UPDATE: "update ", Kind.LOCAL: "local ", Kind.CHILD: "child "}

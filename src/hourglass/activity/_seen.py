@@ -1,0 +1,34 @@
+"""Who wants to know which activities workflow code calls: a test environment, which then needs no list of them.
+
+A listener hears the decorated objects that are called durably in its own thread. Production has none, and pays
+one look at a thread-local for each call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_local = threading.local()
+
+Listener = Callable[[Any], object]
+
+
+def called(activity: Any) -> None:
+    """Workflow code in this thread calls an activity."""
+    listener: Listener | None = getattr(_local, "listener", None)
+    if listener is not None:
+        listener(activity)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Have a listener told of every activity that workflow code in this thread calls."""
+    before: Listener | None = getattr(_local, "listener", None)
+    _local.listener = listener
+    try:
+        yield
+    finally:
+        _local.listener = before

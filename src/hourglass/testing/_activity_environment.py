@@ -1,0 +1,167 @@
+"""`ActivityEnvironment`: runs an activity by itself, with a context as a worker sets it around one.
+
+    env = ActivityEnvironment(attempt=2, heartbeat_details=(10,))
+    assert env.run(copy_rows, "table") == 20
+    assert env.heartbeats == [(15,), (20,)]
+
+What the activity raises is raised here as it is. No engine, no retries, no timeouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar, cast
+
+from hourglass._engine.events import Payloads
+from hourglass.activity import Activity, Info
+from hourglass.activity._context import ActivityContext, current
+from hourglass.client import Client
+from hourglass.converter import Converter, default_converter
+from hourglass.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_INFO = Info(
+    activity_id="1",
+    activity_type="",
+    attempt=1,
+    namespace="default",
+    task_queue="test",
+    workflow_id="test",
+    workflow_run_id="test-run",
+    workflow_type="test",
+    task_token=b"test",
+)
+
+
+class ActivityEnvironment:
+    """The surroundings of one activity. Can be used for several, one after another.
+
+    `info` is what `activity.info()` gives, `attempt` and `heartbeat_details` (of an earlier attempt) are the usual
+    parts of it. `on_heartbeat` is called at each heartbeat, in the activity's thread: to cancel it there, say.
+    """
+
+    def __init__(
+        self,
+        *,
+        info: Info | None = None,
+        attempt: int | None = None,
+        heartbeat_details: Sequence[Any] = (),
+        on_heartbeat: Callable[..., object] | None = None,
+        client: Client | None = None,
+        converter: Converter = default_converter,
+    ) -> None:
+        given = info or _INFO
+        self.info = replace(
+            given,
+            attempt=given.attempt if attempt is None else attempt,
+            converter=converter,
+            encoded_heartbeat_details=tuple(converter.encode_all(heartbeat_details))
+            or given.encoded_heartbeat_details,
+        )
+        self.heartbeats: list[tuple[Any, ...]] = []
+        """The details of each heartbeat so far."""
+        self._on_heartbeat = on_heartbeat
+        self._client = client
+        self._converter = converter
+        self._reason: str | None = None
+        self._context: ActivityContext | None = None
+        self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+
+    def run(self, activity: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run an activity, or any function as one, in this thread; an `async def` one on a loop of its own."""
+        fn = _function(activity)
+        if inspect.iscoroutinefunction(fn):
+            return cast(R, asyncio.run(self._await(activity, fn, args, kwargs)))
+        context = self._begin(activity)
+        try:
+            return cast(R, contextvars.copy_context().run(_call, context, fn, args, kwargs))
+        finally:
+            self._context = None
+
+    async def arun(
+        self,
+        activity: Callable[P, R] | Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run an `async def` activity, or any such function as one, on this loop."""
+        fn = _function(activity)
+        if not inspect.iscoroutinefunction(fn):
+            raise UsageError(f"{getattr(fn, '__qualname__', fn)} is no async function: use run(…)")
+        return cast(R, await self._await(activity, fn, args, kwargs))
+
+    def cancel(self) -> None:
+        """Ask the activity to stop, now or as soon as it runs. From any thread."""
+        self._stop("CANCELLED")
+
+    def shut_down_worker(self) -> None:
+        """The same, because the worker shuts down."""
+        self._stop("WORKER_SHUTDOWN")
+
+    def _stop(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        if self._context is not None:
+            self._context.cancel(reason)
+        if self._task is not None:
+            loop, task = self._task
+            loop.call_soon_threadsafe(task.cancel)
+
+    def _begin(self, activity: Callable[..., Any]) -> ActivityContext:
+        if self._context is not None:
+            raise UsageError("an ActivityEnvironment runs one activity at a time")
+        name = activity.name if isinstance(activity, Activity) else getattr(activity, "__name__", "activity")
+        info = self.info if self.info.activity_type else replace(self.info, activity_type=name)
+        client = self._client
+        context = self._context = ActivityContext(
+            info, self._beat, client=None if client is None else lambda: client
+        )
+        if self._reason is not None:
+            context.cancel(self._reason)
+        return context
+
+    async def _await(
+        self,
+        activity: Callable[..., Any],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        context = self._begin(activity)
+
+        async def within() -> Any:
+            current.set(context)
+            return await fn(*args, **kwargs)
+
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(within())
+        self._task = loop, task
+        if self._reason is not None:
+            task.cancel()
+        try:
+            return await task
+        finally:
+            self._task = self._context = None
+
+    def _beat(self, payloads: Payloads) -> None:
+        details = tuple(self._converter.decode(each) for each in payloads)
+        self.heartbeats.append(details)
+        if self._on_heartbeat is not None:
+            self._on_heartbeat(*details)
+
+
+def _function(activity: Callable[..., Any]) -> Callable[..., Any]:
+    return activity.fn if isinstance(activity, Activity) else activity
+
+
+def _call(
+    context: ActivityContext, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    current.set(context)
+    return fn(*args, **kwargs)

@@ -1,0 +1,70 @@
+"""What was called: `env.calls(charge) == [call("o-1", 1200)]`. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hourglass.testing._virtual_time import as_datetime
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attempt of an activity: with what it was called, the how-manieth attempt it was, and when.
+
+    Equal to another, or to `call(…)`, if the arguments are, however they were given: by position, by name or by
+    default.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    activity: str = ""
+    attempt: int = 0
+    time_ns: int = field(default=0, repr=False)
+    workflow_id: str = ""
+    function: Callable[..., Any] | None = field(default=None, repr=False)
+
+    @property
+    def time(self) -> datetime:
+        """When, in virtual time."""
+        return as_datetime(self.time_ns)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Call):
+            return NotImplemented
+        signature = _signature(self.function or other.function)
+        return self._bound(signature) == other._bound(signature)
+
+    __hash__ = None  # type: ignore[assignment]  # arguments may be anything
+
+    def __repr__(self) -> str:
+        given = [repr(each) for each in self.args] + [
+            f"{key}={value!r}" for key, value in self.kwargs.items()
+        ]
+        again = f" (attempt {self.attempt})" if self.attempt > 1 else ""
+        return f"call({', '.join(given)}){again}"
+
+    def _bound(self, signature: inspect.Signature | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if signature is None:
+            return self.args, self.kwargs
+        try:
+            bound = signature.bind(*self.args, **self.kwargs)
+        except TypeError:  # not a call of this function: equal to none that is
+            return self.args, self.kwargs
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+
+def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:
+    try:
+        return None if function is None else inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # some callables of C do not say what they take
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    """What a call is compared with."""
+    return Call(args, kwargs)

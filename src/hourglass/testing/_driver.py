@@ -1,0 +1,321 @@
+"""The driver: makes everything in an environment happen, one step at a time, in one thread, and lets time pass.
+
+It is what a worker's tree is in production, without its threads: polls bring activations and attempts, the
+evaluations of production answer the one, `Attempts` the others. User code runs outside the event loop, as in a
+worker.
+
+Invariants:
+
+- Nothing happens while nobody waits in the environment.
+- Whoever gets control back finds the present instant settled: no step is left that could be done now, but for
+  real activities that still run in their threads.
+- Time moves only when no step is left, no real activity runs, and somebody waits for it to move.
+- With the same choices the same steps are done in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from hourglass._bridge.handle import ActivityItem
+from hourglass._bridge.handle_record import is_eviction
+from hourglass._bridge.service import Connection, WaitForClose
+from hourglass._embedded import VirtualClock
+from hourglass._engine.commands import Succeeded
+from hourglass._engine.events import Activation, RunEvicted
+from hourglass._runtime.evaluation import Evaluations
+from hourglass.activity._seen import listening
+from hourglass.errors import InternalError, UsageError
+from hourglass.testing._bench import QuietLoop
+from hourglass.testing._cast import Cast
+from hourglass.testing._choosing import Chooser, Step, StepKind
+from hourglass.testing._queues import Queue, queues_of
+from hourglass.testing._stuck import explain
+from hourglass.testing._trouble import Troubles
+
+T = TypeVar("T")
+
+_PATIENCE = 10.0
+# So often may time move without anything coming of it, before that is taken for the end of the story.
+_IDLE_MOVES = 5000
+
+
+class Performer(Protocol):
+    """Who runs attempts of activities."""
+
+    @property
+    def running(self) -> int:
+        """How many run in threads of their own."""
+        ...
+
+    @property
+    def asleep(self) -> int:
+        """How many wait for virtual time."""
+        ...
+
+    def step(self, queue: Queue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
+        """What a polled item means."""
+        ...
+
+    def abandon(self) -> None:
+        """Forget all attempts."""
+        ...
+
+
+class Interrupted(BaseException):
+    """Whoever waited does not any more."""
+
+
+class Driver:
+    """Drives one environment. Everything but what says otherwise belongs to its own thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        is_idle: Callable[[], bool],
+        clock: VirtualClock,
+        loop: QuietLoop,
+        cast: Cast,
+        chooser: Chooser,
+        evaluations: Callable[[str, Troubles], Evaluations],
+        horizon_ns: int,
+    ) -> None:
+        self.connection = connection
+        self.clock = clock
+        self.loop = loop
+        self.cast = cast
+        self.troubles = Troubles()
+        self.chooser = chooser
+        self.performer: Performer | None = None
+        self.waited_for: list[WaitForClose] = []
+        self.outside: set[asyncio.Task[Any]] = (
+            set()
+        )  # calls of activities in other threads, which wait for us
+        self.moves = 0
+        self.closed = False
+        self.steps: list[Step] = []
+        self.horizon_ns = clock.now_ns() + horizon_ns
+        self._is_idle = is_idle
+        self._evaluations = evaluations
+        self._thread = threading.get_ident()
+        self._queues: dict[str, Queue] = {}
+        self._bell: asyncio.Future[None] | None = None
+        self._interrupted = False
+        self._idle_moves = 0
+
+    # --- from any thread ----------------------------------------------------------------------------------
+
+    @property
+    def at_home(self) -> bool:
+        """Whether this is the environment's thread."""
+        return threading.get_ident() == self._thread
+
+    def interrupt(self) -> None:
+        """Have the wait that is going on end with `Interrupted`."""
+        self._interrupted = True
+        self.loop.call_soon_threadsafe(self.ring)
+
+    def from_outside(self, step: Step) -> None:
+        """A step that another thread has brought about."""
+        self.loop.call_soon_threadsafe(self.add, step)
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Make things happen until a coroutine is done and the instant is settled."""
+        try:
+            self.check()
+        except BaseException:
+            coro.close()
+            raise
+        self._interrupted = False
+        # What is not answered at this instant waits for time: a run that closes, an update that takes a while.
+        return self._until_done(coro, lambda: True)
+
+    def ask(self, coro: Coroutine[Any, Any, T]) -> T:
+        """The same, but time stands still meanwhile."""
+        return self._until_done(coro, lambda: False)
+
+    def _until_done(self, coro: Coroutine[Any, Any, T], may_move: Callable[[], bool]) -> T:
+        task = self.loop.create_task(coro)
+        task.add_done_callback(lambda _: self.ring())
+        try:
+            self._drive(task.done, may_move)
+        except BaseException:
+            task.cancel()
+            self.loop.do(_ended(task))
+            raise
+        return task.result()
+
+    def skip_to(self, when_ns: int) -> None:
+        """Let time pass until then, and all happen that is due on the way."""
+        self.check()
+        self._interrupted = False
+        reached: list[bool] = []
+        cancel = self.clock.call_at(when_ns, lambda: reached.append(True))
+        try:
+            self._drive(lambda: bool(reached), lambda: True)
+        finally:
+            cancel()
+        self._raise_parked()
+
+    def check(self) -> None:
+        """Refuse what would go wrong later, and less clearly."""
+        if self.closed:
+            raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")
+        if not self.at_home:
+            raise UsageError(
+                "an Environment belongs to the thread that opened it, and this is another: use it there, or one for each thread"
+            )
+
+    # --- steps --------------------------------------------------------------------------------------------
+
+    def add(self, step: Step) -> None:
+        """Something can happen now."""
+        if not self.closed:
+            self.steps.append(step)
+            self.ring()
+
+    def ring(self) -> None:
+        """Wake whoever waits for other threads."""
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def serve(self, task_queue: str) -> None:
+        """Serve a queue from now on; on the loop."""
+        if task_queue not in self._queues:
+            queue = self._queues[task_queue] = Queue(
+                task_queue, self.connection, self.loop, lambda name: self._evaluations(name, self.troubles)
+            )
+            await queue.open()
+
+    def crash(self) -> None:
+        """Lose all that a worker holds, as if its process had died: runs come back from their histories, attempts when
+        they have timed out.
+        """
+        self.check()
+        self.steps.clear()
+        if self.performer is not None:
+            self.performer.abandon()
+        for queue in self._queues.values():
+            queue.crash()
+
+    def close(self) -> None:
+        """End; open runs are left as they are, and their fibers unwound."""
+        if self.closed:
+            return
+        self.closed = True
+        self.steps.clear()
+        if self.performer is not None:
+            self.performer.abandon()
+        for queue in self._queues.values():
+            queue.close()
+        for task in self.outside:
+            task.cancel()
+        self.loop.settle()
+        self.loop.do(self.connection.close())
+
+    def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
+        while True:
+            self._collect()
+            self._raise_urgent()
+            if self.steps:
+                self.steps.pop(self.chooser.choose(self.steps)).do()
+            elif not self.loop.is_quiet:
+                self.loop.settle()
+            elif done():
+                return
+            elif may_move():
+                self._raise_parked()
+                self._wait_or_move()
+            else:
+                self._await_others()
+
+    def _collect(self) -> None:
+        for queue in tuple(self._queues.values()):
+            for item in queue.polled():
+                self.steps.append(self._step(queue, item))
+
+    def _wait_or_move(self) -> None:
+        performer = self.performer
+        assert performer is not None
+        if performer.running > len(self.outside):
+            self.loop.do(self._ring_or(None))
+        elif not performer.asleep and not performer.running and not self._is_idle():
+            self._await_others()
+        elif self.clock.now_ns() > self.horizon_ns:
+            raise explain(self, "virtual time has come to the environment's horizon")
+        elif not self._move():
+            raise explain(self, "nothing is due, and nobody will do anything")
+
+    def _await_others(self) -> None:
+        """The engine or another thread has something to do: that takes no virtual time."""
+        if self.performer is not None and self.performer.running > len(self.outside):
+            self.loop.do(self._ring_or(None))
+        elif not self.loop.do(self._ring_or(_PATIENCE)):
+            raise InternalError(f"nothing happens in the environment for {_PATIENCE:g} s of real time")
+
+    def _move(self) -> bool:
+        """Let time pass until something is due; False if nothing ever will be."""
+        self.moves += 1
+        self._idle_moves += 1
+        if self._idle_moves > _IDLE_MOVES:
+            return False
+        return self.loop.do(self._advance())
+
+    async def _advance(self) -> bool:
+        return self.clock.advance_to_next()
+
+    def _raise_urgent(self) -> None:
+        if self._interrupted:
+            raise Interrupted
+        error = self.troubles.urgent()
+        if error is not None:
+            raise error
+
+    def _raise_parked(self) -> None:
+        parked = self.troubles.parked()
+        if parked is not None:
+            raise parked
+
+    # --- on the loop --------------------------------------------------------------------------------------
+
+    async def _ring_or(self, timeout: float | None) -> bool:
+        self._bell = self.loop.create_future()
+        waits: set[asyncio.Future[Any]] = {self._bell}
+        for queue in self._queues.values():
+            waits |= queue.waits()
+        done, _ = await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        self._bell = None
+        return bool(done)
+
+    def _step(self, queue: Queue, item: Activation | ActivityItem) -> Step:
+        if isinstance(item, Activation):
+            return Step("activation", item.run_id, lambda: self._evaluate(queue, item))
+        assert self.performer is not None
+        self._idle_moves = 0
+        return Step(*self.performer.step(queue, item))
+
+    def _evaluate(self, queue: Queue, activation: Activation) -> None:
+        for event in activation.events:
+            if isinstance(event, RunEvicted):
+                self.troubles.evicted(activation.run_id, event)
+        if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
+            # The code will not change while the test runs: executed once more, it would raise once more.
+            queue.refuse(activation, "the run is parked")
+            return
+        with listening(self.cast.meet_activity):
+            completion = queue.evaluate(activation)
+        if isinstance(completion, Succeeded) and not is_eviction(activation):
+            self._idle_moves = 0  # a run that is parked is tried again and again, which leads nowhere
+        for name in queues_of(completion):
+            self.loop.do(self.serve(name))
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # looked at: asyncio shall not complain

@@ -1,0 +1,172 @@
+"""What the blocking and the asynchronous environment share: fakes, calls, actions and the time. Nothing here waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from hourglass._engine.options import Duration
+from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.watcher import Action
+from hourglass.activity import Activity
+from hourglass.converter import Converter, default_converter
+from hourglass.errors import UsageError
+from hourglass.testing._calls import Call
+from hourglass.testing._choosing import Chooser, InOrder
+from hourglass.testing._fakes import UNSET, Raises, make_fake
+from hourglass.testing._later import Later
+from hourglass.testing._stage import Setting, Stage
+from hourglass.testing._virtual_time import as_datetime, as_ns, span
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HORIZON = 50 * 365 * 86400.0
+
+
+class EnvironmentFacts:
+    """An environment's set-up, and what can be said about it at any time."""
+
+    def __init__(
+        self,
+        *,
+        workflows: Sequence[object] = (),
+        activities: Sequence[object] = (),
+        modules: Sequence[str | ModuleType] = (),
+        real_activities: bool = True,
+        verify: Verify = "always",
+        watch: Action | Literal["off"] | None = None,
+        failure_exceptions: Sequence[type[BaseException]] = (),
+        converter: Converter = default_converter,
+        start: datetime | None = None,
+        horizon: Duration = HORIZON,
+        chooser: Chooser | None = None,
+    ) -> None:
+        self._setting = Setting(
+            workflows=workflows,
+            activities=activities,
+            modules=modules,
+            real_activities=real_activities,
+            converter=converter,
+            verify=verify,
+            watch=watch,
+            failure_exceptions=failure_exceptions,
+            start=start,
+            horizon=horizon,
+            chooser=chooser or InOrder(),
+        )
+        self._opened: Stage | None = None
+
+    @property
+    def _stage(self) -> Stage:
+        if self._opened is None:
+            name = type(self).__name__
+            raise UsageError(f"this {name} is not open: use it inside its `with` block")
+        return self._opened
+
+    def __repr__(self) -> str:
+        if self._opened is None:
+            return f"<{type(self).__name__}, not open>"
+        state = "closed" if self._opened.driver.closed else f"at {self.now():%Y-%m-%d %H:%M:%S}"
+        return f"<{type(self).__name__} {state}>"
+
+    def now(self) -> datetime:
+        """The virtual time."""
+        return as_datetime(self._stage.driver.clock.now_ns())
+
+    # --- fakes ----------------------------------------------------------------------------------------------
+
+    @overload
+    def fake(
+        self,
+        activity: Activity[P, R],
+        function: Callable[P, R] | Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    @overload
+    def fake(
+        self,
+        activity: Activity[..., R],
+        /,
+        *,
+        returns: R = ...,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    @overload
+    def fake(
+        self,
+        activity: str,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        returns: Any = ...,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    def fake(
+        self,
+        activity: Any,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        returns: Any = UNSET,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None:
+        """Have something else happen for an activity, given as the decorated function or by name.
+
+        A `function` is called in its place and takes what it takes; `returns` is a result; `raises` an exception, or
+        a list with one for each attempt (None: this attempt succeeds), after which the function or `returns` counts.
+        `takes` is how long an attempt lasts, in virtual time: timeouts and cancellation see it. Heartbeats come during
+        it as a worker sends them for activities that leave them to it, or `heartbeat_every` so often.
+        """
+        stage = self._stage
+        name, definition = stage.driver.cast.definition(activity)
+        stage.driver.cast.fakes[name] = make_fake(
+            name,
+            definition,
+            function,
+            self._setting.converter,
+            returns=returns,
+            raises=raises,
+            takes=takes,
+            heartbeat_every=heartbeat_every,
+        )
+
+    def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
+        """Every attempt of an activity so far, in order: compare them with `call(…)`."""
+        name, _ = self._stage.driver.cast.definition(activity)
+        return list(self._stage.attempts.calls.get(name, ()))
+
+    # --- later ----------------------------------------------------------------------------------------------
+
+    def after(
+        self,
+        duration: Duration | None = None,
+        /,
+        *,
+        weeks: float = 0,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> Later:
+        """A point in virtual time, so long from now: `env.after(days=3).signal(handle, approve)`."""
+        stage = self._stage
+        when = stage.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
+        return Later(stage.driver, stage.session, when)
+
+    def at(self, time: datetime) -> Later:
+        """A point in virtual time; one that has passed means now."""
+        stage = self._stage
+        return Later(stage.driver, stage.session, as_ns(time))

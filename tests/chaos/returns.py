@@ -1,0 +1,57 @@
+"""Parts that die and come back soon: the handle is adopted, so that no run waits for a task that was given to a dying poll to
+time out, which takes a server ten seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+from hourglass import Client, Worker
+
+from . import arena, strikes
+from .outcome import Outcome, Scale, Tally
+from .waiting import Stuck, results, until
+
+_RUNS = 30
+_PROMPTLY = 6.0  # a task's time limit on the server is 10 s, and is what this would cost without adoption
+_SUBSYSTEM = "Application/Subsystem"
+
+
+def promptly(seed: int, scale: Scale) -> Outcome:
+    """Everything above the handles killed, one after another, with runs in flight: they finish as if nothing had been."""
+    tally, chance = Tally(), random.Random(f"promptly {seed}")
+    with Client.connect(arena.server().target) as client:
+        try:
+            with arena.working(client, arena.name("promptly")) as worker:
+                static = frozenset(worker.tree.paths())
+                for path in scale.rounds * _paths(worker):
+                    _killed(client, worker, path, chance, scale, tally)
+                    until("the tree is whole", lambda: strikes.whole(worker, static), 30, worker)
+                counters = worker._app.tables.counters
+                if scale.strict:
+                    tally.check(
+                        counters.opened == 1, f"{counters.opened} handles were opened, one was needed"
+                    )
+        except Stuck as stuck:
+            tally.failed(str(stuck))
+    return tally.outcome()
+
+
+def _paths(worker: Worker) -> list[str]:
+    parts = ("BridgeHolder", "WorkerRegistry", "WorkerSupervisor", "WorkerLauncher")
+    queue = f"{strikes.WORKERS}/{worker.task_queue}"
+    return [queue, *[f"{_SUBSYSTEM}/{part}" for part in parts], f"{_SUBSYSTEM}/Runtime", _SUBSYSTEM]
+
+
+def _killed(
+    client: Client, worker: Worker, path: str, chance: random.Random, scale: Scale, tally: Tally
+) -> None:
+    handles = arena.start_chains(client, worker.task_queue, _RUNS)
+    time.sleep(chance.random() * 0.5)  # a random instant is the point
+    strikes.kill(worker, path)
+    began = time.monotonic()
+    found = results(handles, scale.limit, worker)
+    took = time.monotonic() - began
+    good = arena.right(found) == _RUNS and (took <= _PROMPTLY or not scale.strict)
+    tally.check(good, f"{path} killed: {found} after {took:.1f} s, of at most {_PROMPTLY:g}", took)

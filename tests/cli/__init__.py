@@ -1,0 +1,1 @@
+"""The `hourglass` command, as a program: what it says, how it ends, and what becomes of its processes."""

@@ -1,0 +1,660 @@
+"""Schedules: what is refused before anything is sent, what is sent, and what a real server makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+import temporalio.client
+import temporalio.common
+
+from hourglass import RetryPolicy, Worker, workflow
+from hourglass._bridge import service as sv
+from hourglass._bridge import service_schedules as sc
+from hourglass._bridge.schedule_checks import canonical
+from hourglass.client import (
+    AsyncScheduleHandle,
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleBackfill,
+    ScheduleCalendarSpec,
+    ScheduleDescription,
+    ScheduleHandle,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleRange,
+    ScheduleSpec,
+    ScheduleState,
+)
+from hourglass.converter import Payload
+from hourglass.errors import (
+    ArgumentError,
+    ScheduleAlreadyExistsError,
+    ScheduleNotFoundError,
+    ServiceError,
+    UsageError,
+)
+from hourglass.testing import DevServer
+
+Do = Callable[[Any], Any]
+DAILY = ScheduleSpec(cron_expressions=["0 9 * * MON-FRI"], time_zone_name="Europe/Berlin")
+
+
+@workflow.defn
+def report(kind: str, pages: int = 1) -> str:
+    return f"{kind} {pages}"
+
+
+@workflow.defn
+def waiting() -> None:
+    workflow.wait_condition(lambda: False)
+
+
+def daily(**changes: Any) -> Schedule:
+    """A schedule of no particular interest."""
+    return Schedule(
+        ScheduleActionStartWorkflow(report, "daily", id="report"), changes.pop("spec", DAILY), **changes
+    )
+
+
+class Shelf:
+    """A service that keeps schedules, and what it was asked. `rival` changes a schedule just before an update."""
+
+    target, namespace, identity = "fake:1", "default", "tester"
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.kept: dict[str, tuple[int, sc.Schedule]] = {}
+        self.rival: Callable[[], None] = lambda: None
+        self.page: sc.SchedulePage | None = None
+
+    def note(self, schedule_id: str, text: str) -> None:
+        """Somebody else's update."""
+        token, schedule = self.kept[schedule_id]
+        state = msgspec.structs.replace(schedule.state, note=text)
+        self.kept[schedule_id] = (token + 1, msgspec.structs.replace(schedule, state=state))
+
+    async def call(self, request: Any) -> Any:
+        self.asked.append(request)
+        match request:
+            case sc.CreateSchedule():
+                self.kept[request.schedule_id] = (1, request.schedule)
+            case sc.DescribeSchedule(schedule_id=name):
+                token, schedule = self.kept[name]
+                shown = msgspec.structs.replace(schedule, spec=canonical(schedule.spec))
+                return sc.ScheduleDescription(
+                    schedule_id=name, schedule=shown, conflict_token=str(token).encode()
+                )
+            case sc.UpdateSchedule(schedule_id=name):
+                self.rival()
+                token, _ = self.kept[name]
+                if request.conflict_token == str(token).encode():  # else it is dropped, as servers do
+                    self.kept[name] = (token + 1, request.schedule)
+            case sc.ListSchedules():
+                return self.page or self._page(int(request.next_page_token or b"0"))
+        return sv.Nothing()
+
+    def _page(self, at: int) -> sc.SchedulePage:
+        name = list(self.kept)[at]
+        more = str(at + 1).encode() if at + 1 < len(self.kept) else b""
+        return sc.SchedulePage((sc.ScheduleSummary(schedule_id=name, workflow_type="report"),), more)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def connection() -> Shelf:
+    """A service without any schedule."""
+    return Shelf()
+
+
+# --- refused before anything is sent ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schedule", "error", "why"),
+    [
+        (daily(spec=ScheduleSpec()), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' makes no sense"),
+        (daily(spec=ScheduleSpec(cron_expressions="0 9 * * *")), UsageError, "brackets"),
+        (
+            daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
+            UsageError,
+            "no time zone 'Mars/Olympus'",
+        ),
+        (
+            daily(spec=replace(DAILY, start_at=datetime(2026, 1, 1))),
+            UsageError,
+            "start_at is a datetime with",
+        ),
+        (daily(spec=replace(DAILY, jitter=-1)), UsageError, "jitter"),
+        (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least a second"),
+        (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=25)])), UsageError, "0 to 23"),
+        (
+            daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=())])),
+            UsageError,
+            "hour of a calendar",
+        ),
+        (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour="9")])), UsageError, "not a str"),
+        (daily(policy=SchedulePolicy(catchup_window="1h")), UsageError, "catchup_window"),
+        (daily(state=ScheduleState(remaining_actions=3)), UsageError, "limited_actions=True"),
+        (daily(state=ScheduleState(limited_actions=True)), UsageError, "remaining_actions"),
+        (Schedule(ScheduleActionStartWorkflow(report), DAILY), ArgumentError, "kind"),
+        (Schedule(ScheduleActionStartWorkflow(report, "a", 1, 2), DAILY), ArgumentError, "report"),
+        (Schedule(ScheduleActionStartWorkflow(report, "a", task_que="q"), DAILY), UsageError, "task_queue"),
+        (
+            Schedule(ScheduleActionStartWorkflow(report, "a", cron_schedule="x"), DAILY),
+            UsageError,
+            "no option",
+        ),
+        (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is no workflow"),
+        (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),
+        (Schedule(ScheduleActionStartWorkflow(report, "a"), "@daily"), UsageError, "ScheduleSpec"),
+        (DAILY, UsageError, "not a ScheduleSpec"),
+    ],
+)
+def test_what_makes_no_sense_is_not_sent(
+    schedule: Any, error: type[Exception], why: str, client: Any, do: Do, connection: Shelf
+) -> None:
+    """A schedule that makes no sense is refused with the reason, and the service hears nothing of it."""
+    with pytest.raises(error) as caught:
+        do(client.create_schedule("s", schedule))
+    assert why in str(caught.value)
+    assert connection.asked == []
+
+
+def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -> None:
+    """An empty id, an empty backfill and one that ends before it starts are refused."""
+    with pytest.raises(UsageError, match="id"):
+        do(client.create_schedule("", daily()))
+    with pytest.raises(UsageError, match="id"):
+        client.get_schedule_handle(" ")
+    with pytest.raises(UsageError, match="at least one"):
+        do(client.get_schedule_handle("s").backfill())
+    with pytest.raises(UsageError, match="before it starts"):
+        ScheduleBackfill(start_at=datetime(2026, 1, 2, tzinfo=UTC), end_at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert connection.asked == []
+
+
+# --- what is sent --------------------------------------------------------------------------------------------------------
+
+
+def test_create_sends_everything(client: Any, do: Do, connection: Shelf) -> None:
+    """Arguments are encoded, times and durations counted, and defaults those of Temporal."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    handle = do(
+        client.create_schedule(
+            "nightly",
+            Schedule(
+                ScheduleActionStartWorkflow(
+                    report, "daily", 3, task_queue="q", run_timeout=timedelta(minutes=1)
+                ),
+                ScheduleSpec(
+                    calendars=[
+                        ScheduleCalendarSpec(
+                            hour=[2, ScheduleRange(4, 8, 2)], day_of_week=ScheduleRange(1, 5)
+                        )
+                    ],
+                    intervals=[ScheduleIntervalSpec(timedelta(hours=1), 60)],
+                    start_at=begin,
+                    jitter=5,
+                ),
+                SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ONE, catchup_window=60),
+            ),
+            trigger_immediately=True,
+            backfill=[ScheduleBackfill(start_at=begin, end_at=begin + timedelta(hours=1))],
+            memo={"why": "night"},
+        )
+    )
+    assert handle.id == "nightly"
+    (sent,) = connection.asked
+    assert (sent.schedule_id, sent.trigger_immediately, sent.identity) == ("nightly", True, "tester")
+    assert sent.memo == {"why": Payload(b'"night"')}
+    assert sent.backfill == (sc.Backfill(start_ns=1767225600 * 10**9, end_ns=1767229200 * 10**9),)
+    action = sent.schedule.action
+    assert (action.workflow_id, action.workflow_type, action.task_queue) == ("nightly", "report", "q")
+    assert (action.arguments, action.run_timeout) == ((Payload(b'"daily"'), Payload(b"3")), 60.0)
+    spec = sent.schedule.spec
+    assert spec.calendars[0].hour == (sc.Range(2), sc.Range(4, 8, 2))
+    assert (spec.intervals, spec.jitter) == ((sc.IntervalSpec(3600.0, 60.0),), 5.0)
+    assert spec.start_at_ns == 1767225600 * 10**9
+    assert sent.schedule.policy == sc.SchedulePolicy(overlap=sc.OverlapPolicy.BUFFER_ONE, catchup_window=60.0)
+
+
+def test_patches(client: Any, do: Do, connection: Shelf) -> None:
+    """Pausing, unpausing, triggering and backfilling are sent as such; a note is never empty."""
+    handle = client.get_schedule_handle("s")
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    do(handle.pause("broken"))
+    do(handle.pause())
+    do(handle.unpause())
+    do(handle.trigger())
+    do(handle.trigger(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
+    do(handle.backfill(ScheduleBackfill(start_at=begin, end_at=begin, overlap=ScheduleOverlapPolicy.SKIP)))
+    do(handle.delete())
+    sent = connection.asked
+    assert [request.schedule_id for request in sent] == ["s"] * 7
+    assert [request.pause for request in sent[:2]] == ["broken", "Paused by Hourglass"]
+    assert sent[2].unpause == "Unpaused by Hourglass"
+    assert [request.trigger for request in sent[3:5]] == [
+        sc.OverlapPolicy.UNSPECIFIED,
+        sc.OverlapPolicy.ALLOW_ALL,
+    ]
+    assert sent[5].backfill[0].overlap is sc.OverlapPolicy.SKIP
+    assert type(sent[6]) is sc.DeleteSchedule
+
+
+def test_lists_are_read_page_by_page(client: Any, face: Any, do: Do) -> None:
+    """A list goes on over as many pages as there are."""
+    for name in ("a", "b", "c"):
+        do(client.create_schedule(name, daily()))
+    assert [(each.id, each.workflow_type) for each in face.collect(client.list_schedules())] == [
+        ("a", "report"),
+        ("b", "report"),
+        ("c", "report"),
+    ]
+
+
+# --- updating ------------------------------------------------------------------------------------------------------------
+
+
+def updates(connection: Shelf) -> int:
+    """How many updates were sent."""
+    return sum(isinstance(request, sc.UpdateSchedule) for request in connection.asked)
+
+
+def paused(seen: ScheduleDescription) -> Schedule:
+    """The schedule, paused."""
+    return replace(seen.schedule, state=replace(seen.schedule.state, paused=True))
+
+
+def test_an_update_is_sent_once(client: Any, do: Do, connection: Shelf) -> None:
+    """Where nobody interferes an update asks its function once, and keeps all that it does not change."""
+    handle = do(client.create_schedule("s", daily()))
+    before = connection.kept["s"][1]
+    do(handle.update(paused))
+    after = connection.kept["s"][1]
+    assert updates(connection) == 1
+    assert after.state.paused
+    assert after.action == before.action
+    assert after.spec == canonical(before.spec)
+
+
+def test_an_update_that_wants_nothing_sends_nothing(client: Any, do: Do, connection: Shelf) -> None:
+    """A function that returns None leaves the schedule alone."""
+    handle = do(client.create_schedule("s", daily()))
+    do(handle.update(lambda seen: None))
+    assert updates(connection) == 0
+
+
+def test_an_update_that_was_overtaken_is_tried_again(client: Any, do: Do, connection: Shelf) -> None:
+    """An update that the service dropped for another's sake begins anew, and both changes stay."""
+    handle = do(client.create_schedule("s", daily()))
+    rivals = iter(["first", "second"])
+    connection.rival = lambda: [connection.note("s", text) for text in [next(rivals, "")] if text] and None
+    seen: list[str] = []
+
+    def change(description: ScheduleDescription) -> Schedule:
+        seen.append(description.schedule.state.note)
+        return paused(description)
+
+    do(handle.update(change))
+    assert seen == ["", "first", "second"]
+    state = connection.kept["s"][1].state
+    assert (state.paused, state.note) == (True, "second")
+
+
+def test_an_update_gives_up_in_the_end(client: Any, do: Do, connection: Shelf) -> None:
+    """Where somebody else is faster every time the caller is told, and nothing was changed."""
+    handle = do(client.create_schedule("s", daily()))
+    connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
+    with pytest.raises(ServiceError, match="changed by others") as caught:
+        do(handle.update(paused))
+    assert caught.value.status == "ABORTED"
+    assert not connection.kept["s"][1].state.paused
+
+
+def test_an_update_is_checked_like_a_new_schedule(client: Any, do: Do, connection: Shelf) -> None:
+    """What an update's function returns is checked before it is sent."""
+    handle = do(client.create_schedule("s", daily()))
+    with pytest.raises(UsageError, match="makes no sense"):
+        do(handle.update(lambda seen: replace(seen.schedule, spec=ScheduleSpec(cron_expressions=["x"]))))
+    assert updates(connection) == 0
+
+
+# --- a codec, and the two faces --------------------------------------------------------------------------------------------
+
+
+class Turned:
+    """A codec that turns data round, and refuses what is not its own."""
+
+    def encode(self, payloads: Any) -> list[Payload]:
+        return [Payload(payload.data[::-1], "turned") for payload in payloads]
+
+    def decode(self, payloads: Any) -> list[Payload]:
+        if any(payload.encoding != "turned" for payload in payloads):
+            raise ValueError("not mine")
+        return [Payload(payload.data[::-1]) for payload in payloads]
+
+
+def test_a_codec_sees_a_schedules_payloads(face: Any, connection: Shelf) -> None:
+    """Arguments and memos are encoded when a schedule is made and updated, and decoded when it is looked at."""
+    client = face.client(connection, codec=Turned())
+    action = ScheduleActionStartWorkflow(report, "daily", memo={"a": 1}, search_attributes={"K": "v"})
+    handle = face.do(client.create_schedule("s", Schedule(action, DAILY), memo={"b": 2}))
+    created = connection.asked[0]
+    assert created.schedule.action.arguments == (Payload(b'"yliad"', "turned"),)
+    assert created.schedule.action.memo == {"a": Payload(b"1", "turned")}
+    assert created.memo == {"b": Payload(b"2", "turned")}
+    assert created.schedule.action.search_attributes["K"].encoding == "json/plain"
+    described = face.do(handle.describe()).schedule.action
+    assert list(described.args) == ["daily"]
+    assert described.options["memo"] == {"a": 1}
+    face.do(handle.update(paused))
+    assert connection.kept["s"][1].action.arguments == created.schedule.action.arguments
+    face.do(client.close())
+
+
+def test_lists_show_what_a_codec_refuses(face: Any, connection: Shelf) -> None:
+    """A schedule of somebody without the codec does not hide the others of a list."""
+    client = face.client(connection, codec=Turned())
+    connection.page = sc.SchedulePage(
+        (
+            sc.ScheduleSummary(schedule_id="ours", memo={"a": Payload(b"21", "turned")}),
+            sc.ScheduleSummary(schedule_id="theirs", memo={"a": Payload(b"12")}),
+        )
+    )
+    assert {each.id: each.memo for each in face.collect(client.list_schedules())} == {
+        "ours": {"a": 12},
+        "theirs": {"a": 12},
+    }
+    face.do(client.close())
+
+
+def test_both_handles_have_the_same_methods() -> None:
+    """The two handles of a schedule have the same names with the same parameters."""
+    names = [name for name in vars(ScheduleHandle) if not name.startswith("_")]
+    assert names == [name for name in vars(AsyncScheduleHandle) if not name.startswith("_")]
+    assert len(names) == 7
+    for name in names:
+        ours, theirs = getattr(ScheduleHandle, name), getattr(AsyncScheduleHandle, name)
+        assert inspect.signature(ours) == inspect.signature(theirs)
+        assert inspect.iscoroutinefunction(theirs)
+
+
+def test_reprs_tell_no_arguments() -> None:
+    """An action's repr names the workflow and counts the arguments."""
+    assert "secret" not in repr(daily(spec=DAILY).action)
+    shown = repr(Schedule(ScheduleActionStartWorkflow(report, "secret"), DAILY))
+    assert "secret" not in shown
+    assert "report" in shown
+
+
+# --- on a real server ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(face: Any, quick_server: DevServer) -> Iterator[Any]:
+    """A client of either face, connected to a real server."""
+    client = face.do(face.kind.connect(quick_server.target))
+    yield client
+    face.do(client.close())
+
+
+def fresh() -> str:
+    """An id that nobody has used."""
+    return f"s-{uuid.uuid4().hex[:12]}"
+
+
+def until(do: Do, ask: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
+    """Ask again until the answer is right; a server acts by itself, and lists a little later."""
+    deadline = time.monotonic() + 30
+    while not holds(found := do(ask())):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+@pytest.mark.server
+def test_a_rich_schedule_comes_back(real: Any, do: Do) -> None:
+    """Everything that a schedule is made of is found again in its description."""
+    name = fresh()
+    schedule = Schedule(
+        ScheduleActionStartWorkflow(
+            report,
+            "daily",
+            4,
+            id="rich",
+            task_queue="q",
+            execution_timeout=timedelta(hours=2),
+            run_timeout=60,
+            task_timeout=5.5,
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            memo={"m": [1]},
+            search_attributes={"CustomKeywordField": "k"},
+            static_summary="short",
+        ),
+        ScheduleSpec(
+            calendars=[
+                ScheduleCalendarSpec(hour=3, minute=(0, 30), year=ScheduleRange(2090, 2092), comment="late")
+            ],
+            intervals=[ScheduleIntervalSpec(timedelta(days=20_000), 90)],
+            cron_expressions=["0 9 * * MON-FRI 2090 # work"],
+            skip=[ScheduleCalendarSpec(day_of_month=24, month=12)],
+            start_at=datetime(2089, 1, 1, tzinfo=UTC),
+            end_at=datetime(2095, 1, 1, tzinfo=UTC),
+            jitter=2.5,
+            time_zone_name="Europe/Berlin",
+        ),
+        SchedulePolicy(
+            overlap=ScheduleOverlapPolicy.CANCEL_OTHER,
+            catchup_window=timedelta(minutes=3),
+            pause_on_failure=True,
+        ),
+        ScheduleState(note="asleep", paused=True, limited_actions=True, remaining_actions=7),
+    )
+    handle = do(
+        real.create_schedule(name, schedule, memo={"own": "x"}, search_attributes={"CustomIntField": 3})
+    )
+    seen = do(handle.describe())
+    assert (seen.id, seen.memo) == (name, {"own": "x"})
+    assert seen.search_attributes["CustomIntField"] == 3
+    assert seen.schedule.policy == schedule.policy
+    assert seen.schedule.state == schedule.state
+    action = seen.schedule.action
+    assert (action.workflow, tuple(action.args)) == ("report", ("daily", 4))
+    assert {**action.options, "search_attributes": 0} == {
+        "id": "rich",
+        "task_queue": "q",
+        "execution_timeout": timedelta(hours=2),
+        "run_timeout": timedelta(minutes=1),
+        "task_timeout": timedelta(seconds=5.5),
+        "retry_policy": RetryPolicy(maximum_attempts=3),
+        "memo": {"m": [1]},
+        "search_attributes": 0,
+    }
+    spec = seen.schedule.spec
+    assert (spec.time_zone_name, spec.jitter) == ("Europe/Berlin", timedelta(seconds=2.5))
+    assert (spec.start_at, spec.end_at) == (schedule.spec.start_at, schedule.spec.end_at)
+    assert [each.comment for each in spec.calendars] == ["late", "work"]
+    assert spec.intervals == (ScheduleIntervalSpec(timedelta(days=20_000), timedelta(seconds=90)),)
+    assert seen.info.next_action_times
+    assert all(when.year >= 2089 for when in seen.info.next_action_times)
+    calls: list[int] = []
+    do(
+        handle.update(
+            lambda found: (
+                calls.append(1) or replace(found.schedule, state=replace(found.schedule.state, note="n"))
+            )
+        )
+    )  # type: ignore[func-returns-value]
+    again = do(handle.describe())
+    assert len(calls) == 1  # what the server shows is what was sent: nothing looked like a conflict
+    assert again.schedule.state.note == "n"
+    assert again.schedule.spec == spec
+    assert again.schedule.action._known == action._known
+    do(handle.delete())
+
+
+@pytest.mark.server
+def test_ids_are_taken_and_missed(real: Any, do: Do) -> None:
+    """A second schedule of an id is refused, and one that is not there is missed, by errors of their own."""
+    name = fresh()
+    handle = do(real.create_schedule(name, daily()))
+    with pytest.raises(ScheduleAlreadyExistsError, match=name) as taken:
+        do(real.create_schedule(name, daily()))
+    assert taken.value.schedule_id == name
+    do(handle.delete())
+    for call in (handle.describe, handle.pause, handle.delete, handle.trigger):
+        with pytest.raises(ScheduleNotFoundError, match=name):
+            do(call())
+    with pytest.raises(ScheduleNotFoundError, match=name):
+        do(handle.update(paused))
+
+
+@pytest.mark.server
+def test_pausing_is_seen(real: Any, do: Do) -> None:
+    """A schedule that was paused says so and why, until it is unpaused."""
+    handle = do(real.create_schedule(fresh(), daily()))
+    do(handle.pause("holidays"))
+    state = do(handle.describe()).schedule.state
+    assert (state.paused, state.note) == (True, "holidays")
+    do(handle.unpause())
+    state = do(handle.describe()).schedule.state
+    assert (state.paused, state.note) == (False, "Unpaused by Hourglass")
+    do(handle.delete())
+
+
+@pytest.mark.server
+def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server: DevServer) -> None:
+    """What is triggered runs with its arguments, and a backfill starts one workflow for each time of its stretch."""
+    name = fresh()
+    queue = f"{name}-queue"
+    noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    schedule = Schedule(
+        ScheduleActionStartWorkflow(report, "daily", 2, task_queue=queue),
+        ScheduleSpec(cron_expressions=["0 12 * * *"]),
+    )
+    with Client.connect(quick_server.target) as plain, Worker(plain, queue, workflows=[report]):
+        handle = do(real.create_schedule(name, schedule, trigger_immediately=True))
+        seen = until(do, handle.describe, lambda seen: seen.info.num_actions == 1)
+        started = seen.info.recent_actions[0].action
+        assert started.workflow_id.startswith(f"{name}-20")
+        assert plain.get_workflow_handle(started.workflow_id, workflow=report).result(timeout=30) == "daily 2"
+        stretch = ScheduleBackfill(
+            start_at=noon, end_at=noon + timedelta(days=2), overlap=ScheduleOverlapPolicy.BUFFER_ALL
+        )
+        do(handle.backfill(stretch))
+        until(do, handle.describe, lambda seen: seen.info.num_actions == 4)
+        for day in (5, 6, 7):
+            run = plain.get_workflow_handle(f"{name}-2026-01-0{day}T12:00:00Z", workflow=report)
+            assert run.result(timeout=30) == "daily 2"
+    do(handle.delete())
+
+
+@pytest.mark.server
+def test_a_schedule_acts_by_itself(real: Any, do: Do) -> None:
+    """A schedule of every second starts workflows without being asked, as many as it may."""
+    schedule = Schedule(
+        ScheduleActionStartWorkflow(waiting, task_queue=fresh(), execution_timeout=60),
+        ScheduleSpec(intervals=[ScheduleIntervalSpec(1)]),
+        SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL),
+        ScheduleState(limited_actions=True, remaining_actions=2),
+    )
+    handle = do(real.create_schedule(fresh(), schedule))
+    seen = until(do, handle.describe, lambda seen: seen.info.num_actions >= 2)
+    assert seen.schedule.state.remaining_actions == 0
+    first, second = seen.info.recent_actions
+    assert second.scheduled_at - first.scheduled_at >= timedelta(seconds=1)
+    do(handle.delete())
+
+
+@pytest.mark.server
+def test_meeting_updates_both_count(real: Any, do: Do, quick_server: DevServer) -> None:
+    """An update that meets another one is repeated on top of it: a server alone would have dropped it silently."""
+    handle = do(real.create_schedule(fresh(), daily()))
+    calls: list[str] = []
+    with Client.connect(quick_server.target) as other:
+
+        def change(seen: ScheduleDescription) -> Schedule:
+            calls.append(seen.schedule.state.note)
+            if len(calls) == 1:
+                other.get_schedule_handle(handle.id).update(
+                    lambda found: replace(found.schedule, state=ScheduleState(note="theirs"))
+                )
+            return paused(seen)
+
+        do(handle.update(change))
+    assert calls == ["", "theirs"]
+    state = do(handle.describe()).schedule.state
+    assert (state.paused, state.note) == (True, "theirs")
+    do(handle.delete())
+
+
+@pytest.mark.server
+def test_schedules_are_listed(real: Any, face: Any, do: Do) -> None:
+    """A schedule is found in the list of all and by a filter, with what it does and when."""
+    name = fresh()
+    handle = do(real.create_schedule(name, daily(), search_attributes={"CustomKeywordField": name}))
+
+    def listed() -> Any:
+        return face.collect(real.list_schedules(f"CustomKeywordField = '{name}'"))
+
+    (found,) = until(do, listed, lambda found: found)
+    assert (found.id, found.workflow_type, found.paused) == (name, "report", False)
+    assert found.spec.time_zone_name == "Europe/Berlin"
+    assert found.next_action_times
+    assert name in {each.id for each in face.collect(real.list_schedules(page_size=1))}
+    do(handle.delete())
+
+
+@pytest.mark.server
+def test_schedules_of_others_lose_nothing(real: Any, do: Do, quick_server: DevServer) -> None:
+    """A schedule that Temporal's own SDK made keeps what we have no words for when we update it; and it reads ours."""
+    name = fresh()
+
+    async def make() -> None:
+        client = await temporalio.client.Client.connect(quick_server.target)
+        action = temporalio.client.ScheduleActionStartWorkflow(
+            "report",
+            "theirs",
+            id="theirs",
+            task_queue="q",
+            priority=temporalio.common.Priority(priority_key=2, fairness_key="fair", fairness_weight=1.5),
+        )
+        await client.create_schedule(
+            name, temporalio.client.Schedule(action=action, spec=temporalio.client.ScheduleSpec())
+        )
+
+    async def read() -> temporalio.client.ScheduleDescription:
+        client = await temporalio.client.Client.connect(quick_server.target)
+        return await client.get_schedule_handle(name).describe()
+
+    asyncio.run(make())
+    handle = real.get_schedule_handle(name)
+    do(handle.update(paused))
+    theirs = asyncio.run(read())
+    action = theirs.schedule.action
+    assert isinstance(action, temporalio.client.ScheduleActionStartWorkflow)
+    assert action.priority == temporalio.common.Priority(
+        priority_key=2, fairness_key="fair", fairness_weight=1.5
+    )
+    assert theirs.schedule.state.paused
+    new = ScheduleActionStartWorkflow(report, "ours", id="ours", task_queue="q")
+    do(handle.update(lambda seen: replace(seen.schedule, action=new, spec=DAILY)))
+    action = asyncio.run(read()).schedule.action
+    assert isinstance(action, temporalio.client.ScheduleActionStartWorkflow)
+    assert (action.workflow, action.id) == ("report", "ours")
+    do(handle.delete())

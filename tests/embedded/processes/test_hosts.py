@@ -1,0 +1,323 @@
+"""Hosts of one file, as processes have them: who owns, who stands by, who is refused; two hosts on one loop are two processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass._bridge import service as s
+from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded import asking, patience
+from hourglass._embedded import host as host_module
+from hourglass._embedded.file_connection import FileConnection, connect_file
+from hourglass._embedded.file_handle import FileHandle
+from hourglass._embedded.host import Host
+from hourglass._embedded.serving import Owner, Server
+from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
+
+
+def run(body: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(20):
+            await body()
+
+    asyncio.run(limited())
+
+
+@asynccontextmanager
+async def hosts(path: Path, number: int) -> AsyncIterator[list[Host]]:
+    made = [Host(str(path), "default") for _ in range(number)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            await each.close()
+
+
+def config(queue: str = "q") -> HandleConfig:
+    return HandleConfig(task_queue=queue, identity="me")
+
+
+def start(workflow_id: str, queue: str = "q") -> s.StartWorkflow:
+    return s.StartWorkflow(
+        workflow_id=workflow_id, workflow_type="t", task_queue=queue, request_id=f"request of {workflow_id}"
+    )
+
+
+async def poll(handle: FileHandle) -> str:
+    return (await handle.poll_activation()).run_id
+
+
+def test_the_first_owns_the_second_stands_by(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One host owns, the other waits visibly, and takes over with all there is when the first lets go."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, client):
+            handle = await one.open_handle(config())
+            second = await two.open_handle(config())
+            assert (one.standing, client.standing) == ("owner", "client")
+            assert two.standing.startswith("standing by for process ")
+            assert "this worker takes over when that one ends" in caplog.text
+            waiting = asyncio.create_task(poll(second))
+            started = await client.call(start("w"))
+            watching = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
+            assert not waiting.done()
+            handle.initiate_shutdown()
+            await handle.finalize_shutdown()
+            assert await waiting == started.run_id
+            assert (one.standing, two.standing) == ("client", "owner")
+            assert "took over" in caplog.text
+            await one.call(s.TerminateWorkflow(workflow_id="w", reason="enough"))
+            assert await watching == s.RunTerminated("enough")
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_other_queues_are_refused_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose queue the owner does not serve is refused, with who owns the file and what to do."""
+    monkeypatch.setattr(host_module, "QUEUE_GRACE", 0.01)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config("q"))
+            with pytest.raises(ServiceError) as caught:
+                await two.open_handle(config("other"))
+            assert caught.value.status == "PERMISSION_DENIED"
+            for part in (
+                "one process serves a file",
+                "is served by process",
+                "since 2",
+                "for the queues 'q', not for 'other'",
+                "worker.start_worker('other')",
+                "another file, or a Temporal server",
+            ):
+                assert part in str(caught.value)
+            assert two.standing == "client"
+            second = await two.open_handle(config("q"))
+            assert two.standing.startswith("standing by")
+            await second.finalize_shutdown()
+
+    run(body)
+
+
+def test_an_owner_that_is_still_starting_is_given_time(tmp_path: Path) -> None:
+    """The owner's second queue may come a moment after the one that stands by for it."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config("q"))
+            opening = asyncio.create_task(two.open_handle(config("later")))
+            await asyncio.sleep(0)
+            await one.open_handle(config("later"))
+            await opening
+            assert two.standing.startswith("standing by")
+
+    run(body)
+
+
+def test_a_standby_that_is_shut_down_ends(tmp_path: Path) -> None:
+    """A handle that stands by ends when it is told to, and wants the file no longer."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config())
+            second = await two.open_handle(config())
+            polls = [
+                asyncio.create_task(second.poll_activation()),
+                asyncio.create_task(second.poll_activity()),
+            ]
+            await asyncio.sleep(0)
+            second.initiate_shutdown()
+            for each in polls:
+                with pytest.raises(Shutdown):
+                    await each
+            await second.finalize_shutdown()
+            assert two.standing == "client"
+            await handle.finalize_shutdown()
+            assert two.standing == "client"
+
+    run(body)
+
+
+def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """When the store fails the handles break, so that the tree opens others, and those who wait go on waiting."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, client):
+            handle = await one.open_handle(config())
+            started = await one.call(start("w"))
+            waits = [
+                asyncio.create_task(each.call(s.WaitForClose(workflow_id="w"))) for each in (one, client)
+            ]
+            assert await poll(handle) == started.run_id
+            polling = asyncio.create_task(poll(handle))
+            await asyncio.sleep(0.01)
+            assert one._asking.room is not None
+            one._asking.room._engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
+            with pytest.raises(HandleBroken):
+                await polling
+            await handle.finalize_shutdown()
+            anew = await one.open_handle(config())
+            assert await poll(anew) == started.run_id, "the task is offered again"
+            await client.call(s.TerminateWorkflow(workflow_id="w"))
+            for each in waits:
+                assert isinstance(await each, s.RunTerminated)
+            assert "the disk is gone" in caplog.text
+
+    with caplog.at_level(logging.ERROR, "hourglass"):
+        run(body)
+
+
+def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
+    """Starting, signalling, looking, listing and ending need no worker; many at once share one opening of the file."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            many = [each.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
+            answers = await asyncio.gather(*many)
+            assert len({answer.run_id for answer in answers}) == 20, "the same request is one run"
+            assert (await one.call(s.CountWorkflows())).count == 20
+            await two.call(s.SignalWorkflow(workflow_id="w1", signal_name="n", request_id="x"))
+            assert (await one.call(s.DescribeWorkflow(workflow_id="w1"))).summary.workflow_id == "w1"
+            await one.call(s.CancelWorkflow(workflow_id="w2", request_id="y"))
+            await two.call(s.TerminateWorkflow(workflow_id="w3", reason="enough"))
+            assert await one.call(s.WaitForClose(workflow_id="w3")) == s.RunTerminated("enough")
+            page = await one.call(s.GetHistory(workflow_id="w1"))
+            assert len(page.events) == 3
+            assert (one.standing, two.standing) == ("client", "client")
+
+    run(body)
+
+
+def test_waiting_without_an_owner_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wait that only a worker can end is announced once, and ends when one comes."""
+    monkeypatch.setattr(patience, "SILENCE", 0.0)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (client, worker):
+            started = await client.call(start("w"))
+            waiting = asyncio.create_task(client.call(s.WaitForClose(workflow_id="w")))
+            while "no worker is running" not in caplog.text:  # noqa: ASYNC110 - the log tells nobody
+                await asyncio.sleep(0.005)
+            assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
+            assert ".run()" in caplog.text
+            handle = await worker.open_handle(config())
+            assert await poll(handle) == started.run_id
+            await worker.call(s.TerminateWorkflow(workflow_id="w"))
+            assert isinstance(await waiting, s.RunTerminated)
+            assert caplog.text.count("no worker is running") == 1
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
+    """A termination whose answer was lost and that is sent again finds the run terminated, and is content."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            await one.call(start("w"))
+            await one.call(s.TerminateWorkflow(workflow_id="w"))
+            assert await one._asking._was_terminated(s.TerminateWorkflow(workflow_id="w"))
+            assert not await one._asking._was_terminated(
+                s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
+            )
+
+    run(body)
+
+
+def test_a_connection_that_outlives_its_owner_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
+    monkeypatch.setattr(asking, "LOOK", 0.01)
+
+    async def silent(request: s.Request[Any]) -> Any:
+        await asyncio.Event().wait()
+
+    async def nobody(queue: str) -> None:
+        return None
+
+    async def body() -> None:
+        server = Server(Owner(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
+        await server.start()  # without the lock, as if another process had inherited the connections
+        async with hosts(tmp_path / "a.db", 1) as (client,):
+            counting = asyncio.create_task(client.call(s.CountWorkflows()))
+            while not server.peers:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            server.stop_listening()
+            assert (await counting).count == 0
+        server.hang_up()
+
+    run(body)
+
+
+def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
+    """A client in the owner's process asks the engine without a socket; the last one out lets go of the file."""
+
+    async def body() -> None:
+        one = await connect_file(str(tmp_path / "a.db"), identity="one")
+        two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
+        assert isinstance(one, FileConnection)
+        await one.open_handle(HandleConfig(task_queue="q"))
+        assert (two.standing, two.identity) == ("owner", "two")
+        (tmp_path / "a.db-sock").unlink()  # so that there is no other way
+        await two.call(start("w"))
+        with pytest.raises(NamespaceNotFoundError, match="a file has one namespace"):
+            await connect_file(str(tmp_path / "a.db"), namespace="other")
+        await two.close()
+        assert one.standing == "owner"
+        await one.close()
+        await one.close()
+        with pytest.raises(ServiceError, match="the connection is closed"):
+            await one.call(s.CountWorkflows())
+        async with hosts(tmp_path / "a.db", 1) as (after,):
+            assert (await after.call(s.CountWorkflows())).count == 1
+
+    run(body)
+
+
+def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
+    """A call that nobody answers ends with its time limit, or with its connection."""
+
+    async def body() -> None:
+        link = await connect_file(str(tmp_path / "a.db"))
+        await link.call(start("w"))
+        with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
+            await link.call(s.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
+        waiting = asyncio.create_task(link.call(s.WaitForClose(workflow_id="w")))
+        await asyncio.sleep(0.01)
+        await link.close()
+        with pytest.raises(ServiceError, match="the connection is closed"):
+            await waiting
+
+    run(body)
+
+
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """A file that is no database refuses clients and workers alike, stays as it was, and its lock is free again."""
+
+    async def body() -> None:
+        (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            with pytest.raises(StorageError, match="is not a database"):
+                await one.call(s.CountWorkflows())
+            with pytest.raises(StorageError, match="is not a database"):
+                await one.open_handle(config())
+            assert one._lock.is_free()
+            assert (tmp_path / "a.db").read_bytes() == b"not a database at all" * 100
+        with pytest.raises(StorageError, match="is a directory"):
+            await connect_file(str(tmp_path))
+        with pytest.raises(StorageError, match="there is no directory"):
+            await connect_file(str(tmp_path / "none" / "a.db"))
+
+    run(body)

@@ -1,0 +1,142 @@
+"""The lock beside a file: one holder, gone with it, and clear errors where there can be none."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass._embedded import meeting
+from hourglass._embedded.ownership import FileLock
+from hourglass.errors import StorageError
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    """A lock that is taken is taken for everybody else, until it is dropped."""
+    path = str(tmp_path / "a.db")
+    one, two = FileLock(path), FileLock(path)
+    assert one.is_free()
+    assert one.try_take()
+    assert one.try_take(), "whoever has it has it"
+    assert not two.try_take()
+    assert not two.is_free()
+    one.drop()
+    one.drop()
+    assert two.is_free()
+    assert two.try_take()
+    two.drop()
+
+
+def test_the_holder_leaves_a_note(tmp_path: Path) -> None:
+    """The lock's file says who holds it; the file stays when the lock is dropped, and only its user may read it."""
+    lock = FileLock(str(tmp_path / "a.db"))
+    lock.try_take()
+    note = FileLock(lock.path).note()
+    assert (note.pid, note.since_ns) == (os.getpid(), lock.since_ns)
+    lock.drop()
+    assert os.stat(lock.lock_path).st_mode & 0o777 == 0o600
+
+
+def test_a_note_that_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
+    """The note is for people: garbage in it is no obstacle."""
+    path = str(tmp_path / "a.db")
+    Path(f"{path}-lock").write_bytes(b"\xff{not json")
+    lock = FileLock(path)
+    assert lock.note().pid == 0
+    assert lock.try_take()
+    lock.drop()
+
+
+def test_a_file_of_another_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that a process of another machine holds (on a network's disk) is an error that says so."""
+    path = str(tmp_path / "a.db")
+    with monkeypatch.context() as there:
+        there.setattr("socket.gethostname", lambda: "elsewhere")
+        holder = FileLock(path)
+        holder.try_take()
+    with pytest.raises(StorageError, match=r"process .* of another machine, elsewhere"):
+        FileLock(path).try_take()
+    holder.drop()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Where the file system has no locks the error says what to do."""
+
+    def flock(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StorageError, match=r"has no locks.*put the file on a local disk"):
+        FileLock(str(tmp_path / "a.db")).try_take()
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A lock that cannot be made is an error that names it."""
+    with pytest.raises(StorageError, match=r"none/a.db-lock cannot be opened"):
+        FileLock(str(tmp_path / "none" / "a.db")).try_take()
+
+
+@pytest.mark.parametrize("length", [10, 90, 150, 200])
+@pytest.mark.parametrize("depth", [0, 3])
+def test_sockets_of_long_paths(tmp_path: Path, length: int, depth: int) -> None:
+    """However long the path, its socket is made, reached, for its user only, and taken away again."""
+    directory = tmp_path.joinpath(*["d" * 60] * depth)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = str(directory / ("n" * length))
+    assert meeting.reach(path) is None
+    listening = meeting.listen(path)
+    place = Path(meeting.socket_path(path))
+    assert place.parent == directory
+    assert place.stat().st_mode & 0o777 == 0o600
+    reached = meeting.reach(path)
+    assert reached is not None
+    meeting.close(reached)
+    meeting.close(listening)
+    assert meeting.reach(path) is None, "a dead owner's socket is nobody"
+    meeting.close(meeting.listen(path))
+    meeting.remove(path)
+    assert not place.exists()
+
+
+def test_paths_have_sockets_of_their_own(tmp_path: Path) -> None:
+    """Two long names that begin alike do not share a socket."""
+    names = ["n" * 200 + end for end in "ab"]
+    assert len({meeting.socket_path(str(tmp_path / name)) for name in names}) == 2
+
+
+def test_elsewhere_a_long_path_has_a_hashed_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a way through descriptors the socket stands in a directory of the user's own."""
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    path = str(tmp_path.joinpath(*["d" * 60] * 3) / "a.db")
+    place = meeting.socket_path(path)
+    assert place.startswith(f"/tmp/hourglass-{os.geteuid()}/.")
+    assert len(place) <= 100
+
+
+def test_where_no_socket_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that cannot hold a socket is an error that says what to do."""
+
+    def bind(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("socket.socket.bind", bind)
+    with pytest.raises(StorageError, match=r"a.db-sock cannot be made .*put the file on a local disk"):
+        meeting.listen(str(tmp_path / "a.db"))
+
+
+def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
+    """A peer of another user is told from our own."""
+    path = str(tmp_path / "a.db")
+    listening = meeting.listen(path)
+    reached = meeting.reach(path)
+    assert reached is not None
+    assert meeting.is_trusted(reached, meeting.trusted_peers())
+    assert not meeting.is_trusted(reached, frozenset({os.geteuid() + 1}))
+    meeting.close(reached)
+    meeting.close(listening)

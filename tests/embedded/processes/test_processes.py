@@ -1,0 +1,207 @@
+"""Processes on one file, killed for real: clients, takeover, standby, refusal, work without an owner."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client
+from hourglass.errors import WorkflowAlreadyStartedError
+
+from . import work
+from .children import Child, eventually
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    with Client.connect(f"local:{path}") as connected:
+        yield connected
+
+
+def ready(path: Path, *queues: str) -> Child:
+    child = Child("worker", path, *queues)
+    assert child.line() == "ready"
+    return child
+
+
+def name() -> str:
+    return uuid.uuid4().hex
+
+
+def check_integrity(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_a_client_of_another_processs_worker(path: Path, client: Client) -> None:
+    """A process without a worker starts, signals, queries, lists and waits as if the engine were its own."""
+    with ready(path) as worker:
+        assert worker.ask("standing") == "owner"
+        assert client.execute_workflow(work.twice, 5, id=name()) == 7
+        handle = client.start_workflow(work.Tally.run, id="tally")
+        for text in ("a", "b"):
+            handle.signal(work.Tally.note, text)
+        assert handle.query(work.Tally.count) == 2
+        with pytest.raises(WorkflowAlreadyStartedError) as caught:
+            client.start_workflow(work.Tally.run, id="tally")
+        assert (caught.value.workflow_id, caught.value.run_id) == ("tally", handle.run_id)
+        handle.signal(work.Tally.stop)
+        assert handle.result(timeout=30) == ["a", "b"]
+        assert len(list(client.list_workflows())) == 2
+        assert worker.ask("stop") == "stopped"
+        assert len(list(client.list_workflows())) == 2, "it can be asked without an owner"
+
+
+def test_a_standby_takes_over_when_its_owner_is_killed(path: Path, client: Client) -> None:
+    """After SIGKILL the second worker goes on with every run, and whoever waited gets the result."""
+    with ready(path) as first, ready(path) as second:
+        assert second.ask("standing") == f"standing by for process {first.pid}"
+        assert any("this worker takes over when that one ends" in line for line in second.log)
+        handle = client.start_workflow(work.Tally.run, id="tally")
+        handle.signal(work.Tally.note, "before")
+        assert handle.query(work.Tally.count) == 1
+        first.kill()
+        handle.signal(work.Tally.note, "after")
+        assert handle.query(work.Tally.count) == 2
+        assert second.ask("standing") == "owner"
+        handle.signal(work.Tally.stop)
+        assert handle.result(timeout=30) == ["before", "after"]
+
+
+def test_an_owner_that_is_shut_down_hands_over(path: Path, client: Client) -> None:
+    """A worker that ends in order is followed by the one that stood by, and back again."""
+    with ready(path) as first, ready(path) as second:
+        assert first.ask("stop") == "stopped"
+        assert client.execute_workflow(work.twice, 1, id=name()) == 3
+        assert second.ask("standing") == "owner"
+        with ready(path) as third:
+            assert third.ask("standing") == f"standing by for process {second.pid}"
+            assert second.ask("stop") == "stopped"
+            assert client.execute_workflow(work.twice, 2, id=name()) == 4
+            assert third.ask("standing") == "owner"
+
+
+def test_a_worker_for_other_queues_is_refused(path: Path) -> None:
+    """A second process with another queue is refused at its start, and told who owns the file and what to do."""
+    with ready(path, "a", "b") as first, Child("worker", path, "c") as second:
+        refusal = second.line()
+        assert refusal.startswith("refused: ServiceError: one process serves a file")
+        assert f"process {first.pid}" in refusal
+        assert "for the queues 'a', 'b', not for 'c'" in refusal
+        assert second.ended() == 0
+    with ready(path, "a", "b"), ready(path, "a", "b") as both:
+        assert both.ask("standing").startswith("standing by")
+
+
+def test_a_deploy(path: Path, client: Client) -> None:
+    """While no worker lives workflows are started, signalled and ended; the next worker does what is due."""
+    with ready(path) as first:
+        handle = client.start_workflow(work.Tally.run, id="tally")
+        first.kill()
+    started = [client.start_workflow(work.twice, number, id=f"w{number}") for number in range(10)]
+    handle.signal(work.Tally.note, "during")
+    handle.signal(work.Tally.stop)
+    doomed = client.start_workflow(work.Tally.run, id="doomed")
+    doomed.terminate("enough")
+    assert client.count_workflows() == 12
+    with ready(path):
+        assert [each.result(timeout=30) for each in started] == [number + 2 for number in range(10)]
+        assert handle.result(timeout=30) == ["during"]
+    check_integrity(path)
+
+
+def test_starting_before_there_ever_was_a_worker(path: Path, client: Client) -> None:
+    """The first start makes the file; the result comes with the first worker."""
+    handle = client.start_workflow(work.twice, 1, id="first")
+    assert path.exists()
+    with ready(path):
+        assert handle.result(timeout=30) == 3
+
+
+def test_exactly_one_wins_a_race(path: Path) -> None:
+    """Two processes that want the same file at the same time, fifty times: one owns it, the other stands by."""
+    with Child("race", path) as one, Child("race", path) as two:
+        assert [one.line(), two.line()] == ["ready", "ready"]
+        for number in range(50):
+            for each in (one, two):
+                each.tell(str(number))
+            assert sorted([one.line(), two.line()]) == ["owner", "standing"], number
+            for each in (one, two):
+                each.tell("close")
+            assert [one.line(), two.line()] == ["closed", "closed"]
+
+
+def test_the_owner_is_killed_again_and_again(path: Path) -> None:
+    """Four forked web processes and two workers, of which the owner is killed repeatedly: nothing is lost or run twice."""
+    each = 12
+    workers = [ready(path), ready(path)]
+    with Child("web", path, 4, each) as web:
+        assert web.line() == "parent 3"
+        for _ in range(4):
+            owner = next(worker for worker in workers if worker.ask("standing") == "owner")
+            owner.kill()
+            owner.__exit__(None, None, None)
+            workers.remove(owner)
+            eventually(lambda: workers[0].ask("standing") == "owner", "nobody took over")
+            workers.append(ready(path))
+        assert web.line() == "codes [0, 0, 0, 0]"
+        assert web.ended() == 0
+    with Client.connect(f"local:{path}") as client:
+        assert client.count_workflows() == 4 * each + 1
+        assert client.count_workflows("ExecutionStatus = 'Completed'") == 4 * each + 1
+    for worker in workers:
+        worker.__exit__(None, None, None)
+    check_integrity(path)
+
+
+def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
+    """A process that an owner forks is served by it, does not keep it alive, and is served by the next."""
+    with ready(path) as first, ready(path) as second:
+        _, child, result = first.ask("fork").split()
+        assert result == "42"
+        first.process.kill()  # its child lives on, with all that it inherited
+        first.process.wait()
+        assert client.execute_workflow(work.twice, 1, id=name()) == 3, (
+            f"the lock is held by the child {child}"
+        )
+        assert second.ask("standing") == "owner"
+        assert first.ask("again") == "again 62"
+        refusal = first.ask("own")
+        assert refusal.startswith("refused: StorageError"), refusal
+        assert "forked" in refusal
+
+
+def test_a_standby_leaves_no_thread(path: Path) -> None:
+    """A worker that stood by and ends leaves nothing behind that waits."""
+    with ready(path), ready(path) as second:
+        assert second.ask("stop") == "stopped"
+        assert second.ask("threads") == "MainThread hourglass-control"
+        assert second.ask("leave") == "leaving"
+        assert second.ended() == 0
+
+
+@pytest.mark.parametrize("role", ["leave", "leave_waiting"])
+def test_the_interpreter_ends_with_everything_open(path: Path, role: str) -> None:
+    """A process that ends with a worker, open runs and a wait ends by itself, and quietly."""
+    with Child(role, path) as child:
+        assert child.line() == "done"
+        assert child.ended() == 0
+        assert not [line for line in child.log if "Traceback" in line], child.log
+
+
+def test_a_standby_ends_with_everything_open(path: Path) -> None:
+    """So does one that stands by, and the owner does not mind."""
+    with ready(path) as first, ready(path) as second:
+        assert second.ask("leave") == "leaving"
+        assert second.ended() == 0
+        assert first.ask("standing") == "owner"

@@ -1,0 +1,111 @@
+"""A store whose disk the test holds in its hands: nothing is durable before the test says so, and it may die or crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hourglass._bridge.service import WorkflowSummary
+from hourglass._embedded.memory_store import MemoryStore
+from hourglass._embedded.store import Change, Stored
+from hourglass.errors import StorageError
+
+
+class ScriptedStore:
+    """Implements `Store`. `disk` is what a crash leaves."""
+
+    def __init__(self, disk: MemoryStore | None = None) -> None:
+        self.disk = MemoryStore() if disk is None else disk
+        self.queue: list[Change] = []
+        self.appended: list[Change] = []
+        self.committed = 0
+        self.commits = 0
+        self.refusal = ""
+        self.failure: StorageError | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    # --- the test's part ------------------------------------------------------------------------------------
+
+    def commit(self, count: int | None = None) -> int:
+        """Make so many changes durable, or all; says how many there were."""
+        done = self.queue[: len(self.queue) if count is None else count]
+        del self.queue[: len(done)]
+        for change in done:
+            self.disk.append(change)
+        self.committed += len(done)
+        self.commits += bool(done)
+        for number, waiter in self._waiters:
+            if number <= self.committed and not waiter.done():
+                waiter.set_result(None)
+        return len(done)
+
+    def die(self, message: str = "the disk is gone") -> None:
+        """From now on nothing can become durable."""
+        self.failure = StorageError(message)
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(StorageError(message))
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for something to become durable."""
+        return sum(not waiter.done() for _, waiter in self._waiters)
+
+    # --- the engine's part ----------------------------------------------------------------------------------
+
+    @property
+    def latest_ns(self) -> int:
+        return self.disk.latest_ns
+
+    def refuses_starts(self) -> str:
+        return self.refusal
+
+    def append(self, change: Change) -> int:
+        self.queue.append(change)
+        self.appended.append(change)
+        return len(self.appended)
+
+    def is_durable(self, number: int) -> bool:
+        return number <= self.committed
+
+    async def durable(self, number: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if not self.is_durable(number):
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((number, waiter))
+            await waiter
+
+    def load(self, run_id: str) -> Stored | None:
+        return self._readable().load(run_id)
+
+    def current(self, workflow_id: str) -> str:
+        return self._readable().current(workflow_id)
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        return self._readable().has_request(run_id, request_id)
+
+    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
+        return self._readable().due(until_ns, limit, after_ns)
+
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        return self._readable().next_due_ns(after_ns)
+
+    def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:
+        return self._readable().query(text, begin, limit)
+
+    def count(self, text: str) -> int:
+        return self._readable().count(text)
+
+    def forget_closed(self, before_ns: int, limit: int) -> int:
+        return self._readable().forget_closed(before_ns, limit)
+
+    def close(self) -> None:
+        if self.failure is None:
+            self.commit()
+        self.disk.close()
+
+    def _readable(self) -> MemoryStore:
+        if self.failure is not None:
+            raise self.failure
+        return self.disk

@@ -1,0 +1,196 @@
+"""Programs that meet a real failure of the disk, each in a process of its own: run by `test_disk_faults`.
+
+Each asserts what must hold and prints `held` in the end; anything else is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import platform
+import resource
+import sqlite3
+import struct
+import sys
+
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+
+from .stories import Story
+
+
+class Heard(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str]] = []
+        logging.getLogger("hourglass").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((record.levelname, record.getMessage()))
+
+
+def check_file(path: str, story: Story, least: int) -> None:
+    """The file is sound, opens, and has at least so many events of the run, from the first on."""
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    store = SqliteStore.open(path)
+    stored = store.load(story.run_id)
+    assert stored is not None
+    assert len(stored.events) >= least
+    assert stored.events == tuple(story.events[: len(stored.events)])
+    store.close()
+
+
+def put_ballast(path: str) -> None:
+    """A file that takes room until it is deleted."""
+    with open(path, "wb") as file:
+        file.write(b"x" * (1 << 20))
+
+
+async def refusal(store: SqliteStore, number: int) -> str:
+    """Why a change was not acknowledged; "" if it was."""
+    try:
+        await store.durable(number)
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+async def full(path: str) -> None:
+    """A disk that is full and then is not: everything waits, nothing is lost, no restart."""
+    heard = Heard()
+    ballast = f"{path}.ballast"
+    put_ballast(ballast)
+    story = Story("a")
+    store = SqliteStore.open(path, reserve_bytes=1 << 19, retry_seconds=0.01)
+    numbers = [store.append(story.start())]
+    await store.durable(numbers[0])
+    assert store.refuses_starts() == ""
+    waiter = None
+    while not store._thread.held:
+        numbers.append(store.append(story.signal(20_000)))
+        waiter = asyncio.ensure_future(store.durable(numbers[-1]))
+        await asyncio.wait([waiter], timeout=0.2)
+        assert len(numbers) < 1_000, "the disk is never full"
+    acknowledged = [number for number in numbers if store.is_durable(number)]
+    assert waiter is not None
+    assert not waiter.done()
+    assert len(acknowledged) > 10
+    assert "no room left" in store.refuses_starts()
+    stored = store.load("a")
+    assert stored is not None
+    assert len(stored.events) >= len(acknowledged) + 1
+    while len(numbers) - len(acknowledged) < 5:
+        numbers.append(store.append(story.signal()))
+    os.unlink(ballast)
+    await store.durable(numbers[-1])
+    assert [level for level, _ in heard.lines] == ["ERROR", "WARNING"], heard.lines
+    assert store.failure is None
+    store.close()
+    check_file(path, story, len(story.events))
+
+
+async def full_and_closed(path: str) -> None:
+    """A disk that stays full: closing does not wait for ever, and who was not told is told no."""
+    story = Story("a")
+    store = SqliteStore.open(path, retry_seconds=0.01)
+    number = store.append(story.start())
+    await store.durable(number)
+    while not store._thread.held:
+        number = store.append(story.signal(20_000))
+        waiter = asyncio.ensure_future(store.durable(number))
+        await asyncio.wait([waiter], timeout=0.2)
+    acknowledged = sum(store.is_durable(each) for each in range(1, number + 1))
+    store.close()
+    assert "no room left" in await refusal(store, number)
+    (told,) = await asyncio.gather(waiter, return_exceptions=True)
+    assert isinstance(told, StorageError)
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    ids = connection.execute("SELECT first_id FROM events ORDER BY 1").fetchall()
+    assert len(ids) >= acknowledged
+    connection.close()
+
+
+async def until_dead(store: SqliteStore, story: Story) -> int:
+    """Append until the store ends; gives how many were acknowledged before."""
+    for acknowledged in range(500):
+        why = await refusal(store, store.append(story.signal(2_000)))
+        if why:
+            assert "cannot be trusted after an error of its disk" in why, why
+            return acknowledged
+    raise AssertionError("the disk never failed")
+
+
+async def write_error(path: str) -> None:
+    """A write that fails (the file may not grow beyond a limit) ends the store; opened anew it has all."""
+    story = Story("a")
+    store = SqliteStore.open(path, retry_seconds=0.01)
+    await store.durable(store.append(story.start()))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(f"{path}-wal").st_size + 300_000, limits[1]))
+    acknowledged = await until_dead(store, story)
+    assert acknowledged > 5
+    expect_dead(store, story)
+    store.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    check_file(path, story, acknowledged + 2)
+
+
+async def sync_error(path: str) -> None:
+    """A sync that fails ends the store: nobody knows what the disk has."""
+    story = Story("a")
+    store = SqliteStore.open(path, retry_seconds=0.01)
+    await store.durable(store.append(story.start()))
+    await store.durable(store.append(story.signal()))
+    fail_syncs()
+    assert await until_dead(store, story) == 0
+    expect_dead(store, story)
+    store.close()
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("SELECT count(*) FROM events").fetchone()[0] >= 2
+    connection.close()
+
+
+def expect_dead(store: SqliteStore, story: Story) -> None:
+    """Nothing works on a store that has ended, and nothing raises that must not."""
+    assert store.failure is not None
+    store.append(story.signal())
+    try:
+        store.load("a")
+    except StorageError:
+        return
+    raise AssertionError("a dead store was read")
+
+
+_NUMBERS = {"x86_64": (317, 74, 75), "aarch64": (277, 82, 83)}
+"""The kernel's numbers of seccomp, fsync and fdatasync."""
+
+
+def fail_syncs() -> None:
+    """From now on the kernel answers every sync of this process with an I/O error (seccomp, all threads)."""
+    seccomp, fsync, fdatasync = _NUMBERS[platform.machine()]
+    refuse, allow = 0x0005_0000 | 5, 0x7FFF_0000
+    steps = [
+        (0x20, 0, 0, 0),  # the number of the call
+        (0x15, 2, 0, fsync),
+        (0x15, 1, 0, fdatasync),
+        (0x06, 0, 0, allow),
+        (0x06, 0, 0, refuse),
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.syscall(seccomp, 1, 1, program):
+        sys.exit(77)
+
+
+if __name__ == "__main__":
+    asyncio.run(globals()[sys.argv[1]](sys.argv[2]))
+    print("held")

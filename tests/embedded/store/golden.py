@@ -1,0 +1,99 @@
+"""Makes the golden file of a format: what a released version wrote, to be opened by every later one.
+
+    python -m tests.embedded.store.golden tests/embedded/store/golden/format-1.sqlite
+
+Run once for each format, when it is released; the file is then never made again. `EXPECTED` says what is in it, in
+plain values and not by today's classes, whose defaults could change unnoticed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.converter import Payload
+
+from .stories import Story
+
+GOLDEN = "golden"
+
+
+def told() -> dict[str, Story]:
+    """The stories in the file: one that waits for much, and one that is over."""
+    return {"waiting": Story("waiting", "order-1"), "closed": Story("closed", "order-2")}
+
+
+def write(path: str) -> None:
+    """Write the stories of format 1."""
+    stories = told()
+    waiting, closed = stories["waiting"], stories["closed"]
+    steps: list[Any] = [
+        waiting.start(memo={"note": Payload(b'"hello"')}),
+        waiting.schedule(2),
+        waiting.begin_attempt(3),
+        waiting.start_timer(due_ns=86_400_000_000_000),
+        waiting.hold(),
+        closed.start(),
+        closed.schedule(),
+        closed.complete_activity(3),
+        closed.close(),
+    ]
+    store = SqliteStore.open(path)
+    for step in steps:
+        store.append(step)
+    store.close()
+
+
+EXPECTED: dict[str, dict[str, Any]] = {
+    "waiting": {
+        "workflow_id": "order-1",
+        "task_queue": "default",
+        "task_timeout": 10.0,
+        "attempt": 1,
+        "status": 1,
+        "length": 5,
+        "kinds": [
+            "WorkflowExecutionStarted",
+            "WorkflowTaskScheduled",
+            "ActivityTaskScheduled",
+            "ActivityTaskScheduled",
+            "TimerStarted",
+        ],
+        "times": [2_000, 2_000, 3_000, 3_000, 5_000],
+        "attempts": {3: 2, 4: 1},
+        "arguments": b"12345",
+        "heartbeat": b"7",
+        "last_failure": ("no", "Refused", "why"),
+        "timers": {5: 86_400_000_000_000},
+        "held": ["later"],
+        "memo": {"note": b'"hello"'},
+        "task": (1, 2, 1),
+    },
+    "closed": {
+        "workflow_id": "order-2",
+        "task_queue": "default",
+        "task_timeout": 10.0,
+        "attempt": 1,
+        "status": 2,
+        "length": 6,
+        "kinds": [
+            "WorkflowExecutionStarted",
+            "WorkflowTaskScheduled",
+            "ActivityTaskScheduled",
+            "ActivityTaskStarted",
+            "ActivityTaskCompleted",
+            "WorkflowExecutionCompleted",
+        ],
+        "times": [2_000, 2_000, 3_000, 4_000, 4_000, 5_000],
+        "attempts": {},
+        "timers": {},
+        "held": [],
+        "memo": {},
+        "task": None,
+    },
+}
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])

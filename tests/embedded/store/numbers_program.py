@@ -1,0 +1,43 @@
+"""A process to be killed: appends numbered changes to a few runs and prints each number once it is durable.
+
+    python -m tests.embedded.store.numbers_program FILE FIRST_NUMBER
+
+The number of a change is the name of its signal, so that the file tells which ones it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+
+from hourglass._embedded import history as h
+from hourglass._embedded.sqlite_store import SqliteStore
+
+from .stories import Story
+
+RUNS = 7
+AT_A_TIME = 5
+
+
+async def write(path: str, first: int) -> None:
+    """For ever: a few changes at a time, and a line for each that is durable."""
+    store = SqliteStore.open(path, checkpoint_pages=200)
+    stories = [Story(f"{first}-{place}") for place in range(RUNS)]
+    for story in stories:
+        number = store.append(story.start())
+    await store.durable(number)
+    for begin in itertools.count(first, AT_A_TIME):
+        numbers = []
+        for each in range(begin, begin + AT_A_TIME):
+            story = stories[each % RUNS]
+            signal = h.WorkflowExecutionSignaled(signal_name=str(each))
+            numbers.append((each, store.append(story.step([signal]))))
+        for each, number in numbers:
+            await store.durable(number)
+            os.write(1, b"%d\n" % each)
+
+
+if __name__ == "__main__":
+    asyncio.run(write(sys.argv[1], int(sys.argv[2])))

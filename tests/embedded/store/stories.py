@@ -1,0 +1,166 @@
+"""Runs for the store's tests, told step by step without an engine: each step is a change as an engine makes it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded import history as h
+from hourglass._embedded.run import Activity, Run, Task, Timer
+from hourglass._embedded.store import Change
+from hourglass.converter import ApplicationFailure, Failure, Payload
+
+
+class Story:
+    """One run, changed by the methods below; each returns the change to append."""
+
+    def __init__(self, run_id: str, workflow_id: str = "", now_ns: int = 1_000) -> None:
+        self.events: list[h.HistoryEvent] = []
+        self.now_ns = now_ns
+        started = h.WorkflowExecutionStarted(
+            workflow_id=workflow_id or f"workflow-{run_id}",
+            workflow_type="checkout",
+            task_queue="default",
+            original_run_id=run_id,
+            first_run_id=run_id,
+            arguments=(Payload(b'{"order": 17}'),),
+        )
+        self.run = Run(run_id=run_id, started=started, start_ns=now_ns)
+        self._requests = 0
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    def start(self, **changes: Any) -> Change:
+        first = [self.run.started, h.WorkflowTaskScheduled(task_queue="default", task_timeout=10.0)]
+        task = Task(number=1, scheduled_event_id=2, available_ns=self.now_ns)
+        return self.step(first, task=task, task_count=1, **changes)
+
+    def signal(self, size: int = 10) -> Change:
+        return self.step([h.WorkflowExecutionSignaled(signal_name="go", arguments=(Payload(b"x" * size),))])
+
+    def schedule(self, count: int = 1) -> Change:
+        first = self.run.length + 1
+        specs = [
+            h.ActivityTaskScheduled(
+                activity_id=str(first + place),
+                activity_type="charge",
+                task_queue="default",
+                task_completed_event_id=1,
+                arguments=(Payload(b"12345"),),
+            )
+            for place in range(count)
+        ]
+        new = {
+            first + place: Activity(
+                scheduled_event_id=first + place,
+                spec=spec,
+                scheduled_ns=self.now_ns,
+                available_ns=self.now_ns,
+            )
+            for place, spec in enumerate(specs)
+        }
+        return self.step(specs, frozenset(new), activities=self.run.activities | new)
+
+    def begin_attempt(self, scheduled: int) -> Change:
+        activity = msgspec.structs.replace(
+            self.run.activities[scheduled],
+            started_ns=self.now_ns,
+            attempt=self.run.activities[scheduled].attempt + 1,
+            heartbeat_details=(Payload(b"7"),),
+            last_failure=Failure("no", ApplicationFailure("Refused"), Failure("why")),
+        )
+        return self.step([], frozenset({scheduled}), activities=self.run.activities | {scheduled: activity})
+
+    def complete_activity(self, scheduled: int) -> Change:
+        left = {key: value for key, value in self.run.activities.items() if key != scheduled}
+        start = self.run.length + 1
+        events = [
+            h.ActivityTaskStarted(scheduled_event_id=scheduled),
+            h.ActivityTaskCompleted(
+                scheduled_event_id=scheduled, started_event_id=start, result=Payload(b'"done"')
+            ),
+        ]
+        return self.step(events, frozenset({scheduled}), activities=left)
+
+    def start_timer(self, due_ns: int = 10**18) -> Change:
+        number = self.run.length + 1
+        timer = Timer(timer_id=f"t{number}", started_event_id=number, due_ns=due_ns)
+        event = h.TimerStarted(timer_id=timer.timer_id, duration_ns=5, task_completed_event_id=1)
+        return self.step([event], frozenset({number}), timers=self.run.timers | {number: timer})
+
+    def fire_timer(self, number: int) -> Change:
+        timer = self.run.timers[number]
+        left = {key: value for key, value in self.run.timers.items() if key != number}
+        event = h.TimerFired(timer_id=timer.timer_id, started_event_id=number)
+        return self.step([event], frozenset({number}), timers=left)
+
+    def hold(self) -> Change:
+        held = h.WorkflowExecutionSignaled(signal_name="later", arguments=(Payload(b"1"),))
+        return self.step([], held=(*self.run.held, held))
+
+    def close(self) -> Change:
+        final = h.WorkflowExecutionCompleted(result=Payload(b"true"), task_completed_event_id=1)
+        gone = frozenset((*self.run.activities, *self.run.timers))
+        return self.step(
+            [final],
+            gone,
+            wake_ns=0,
+            final=final,
+            status=WorkflowStatus.COMPLETED,
+            close_ns=self.now_ns,
+            task=None,
+            held=(),
+            activities={},
+            timers={},
+        )
+
+    def step(
+        self,
+        attributes: list[Any],
+        touched: frozenset[int] = frozenset(),
+        *,
+        wake_ns: int = 5_000,
+        request: bool = True,
+        **fields: Any,
+    ) -> Change:
+        self.now_ns += 1_000
+        first = self.run.length + 1
+        events = tuple(
+            h.HistoryEvent(first + place, self.now_ns, each) for place, each in enumerate(attributes)
+        )
+        self.events += events
+        self.run = msgspec.structs.replace(self.run, length=self.run.length + len(events), **fields)
+        self._requests += 1
+        requests = (f"{self.run_id}-request-{self._requests}",) if request else ()
+        return Change(run=self.run, events=events, touched=touched, wake_ns=wake_ns, request_ids=requests)
+
+
+def random_step(story: Story, chance: random.Random) -> Change:
+    """Any next step that the run allows."""
+    steps = [story.signal, story.schedule, story.start_timer, story.hold]
+    for scheduled in story.run.activities:
+        steps.append(lambda scheduled=scheduled: story.begin_attempt(scheduled))
+        steps.append(lambda scheduled=scheduled: story.complete_activity(scheduled))
+    for number in story.run.timers:
+        steps.append(lambda number=number: story.fire_timer(number))
+    if chance.random() < 0.1:
+        return story.close()
+    return chance.choice(steps)()
+
+
+def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story, Change]]:
+    """Steps of several runs, mixed, each run from its start on."""
+    chance = random.Random(seed)
+    told = [Story(f"run-{seed}-{place}", f"workflow-{place % 3}") for place in range(stories)]
+    for _ in range(steps):
+        story = chance.choice(told)
+        if not story.run.length:
+            yield story, story.start()
+        elif story.run.is_open:
+            yield story, random_step(story, chance)

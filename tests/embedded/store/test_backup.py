@@ -1,0 +1,174 @@
+"""Copies of a file that is in use: one moment of it, whole, sound, and never in place of something else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import hourglass
+from hourglass._embedded import file_copy
+from hourglass._embedded import history as h
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+
+from .stories import Story
+from .test_kill import numbers_in
+
+Open = Callable[..., SqliteStore]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def filled(path: Path, signals: int = 5) -> Story:
+    story = Story("a")
+    store = SqliteStore.open(path)
+    store.append(story.start())
+    for place in range(signals):
+        store.append(story.step([h.WorkflowExecutionSignaled(signal_name=str(place))]))
+    store.close()
+    return story
+
+
+def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
+    """The copy has all that the file has, is one file, and the file is left as it was."""
+    story = filled(path)
+    before = path.read_bytes()
+    hourglass.backup(path, tmp_path / "copy.db")
+    assert path.read_bytes() == before
+    assert "copy.db-wal" not in os.listdir(tmp_path)
+    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+    store = SqliteStore.open(tmp_path / "copy.db")
+    stored = store.load("a")
+    store.close()
+    assert stored is not None
+    assert stored.events == tuple(story.events)
+    SqliteStore.open(path).close()
+
+
+def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While changes are committed the copy is one moment: everything acknowledged before, nothing with a gap."""
+    monkeypatch.setattr(
+        file_copy, "PAGES", 4
+    )  # so that many commits fall between the first page and the last
+
+    async def work() -> None:
+        store = open_store(checkpoint_pages=100)
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        written = 0
+        with ThreadPoolExecutor(1) as pool:
+            loop = asyncio.get_running_loop()
+            for copy in range(3):
+                for _ in range(100):
+                    number = store.append(story.step([h.WorkflowExecutionSignaled(signal_name=str(written))]))
+                    written += 1
+                await store.durable(number)
+                acknowledged = written
+                dest = tmp_path / f"copy-{copy}.db"
+                done = loop.run_in_executor(pool, hourglass.backup, store.path, dest)
+                while not done.done():
+                    name = h.WorkflowExecutionSignaled(signal_name=str(written))
+                    await store.durable(store.append(story.step([name])))
+                    written += 1
+                await done
+                found = numbers_in(dest)
+                assert found == list(range(len(found)))
+                assert acknowledged <= len(found) <= written
+                assert written > acknowledged
+
+    asyncio.run(work())
+
+
+def test_copy_of_another_processs_file(path: Path, tmp_path: Path) -> None:
+    """The owner may be another process, which goes on writing and can be killed meanwhile."""
+    command = [sys.executable, "-m", "tests.embedded.store.numbers_program", path, "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        before = [int(process.stdout.readline()) for _ in range(20)]
+        hourglass.backup(path, tmp_path / "copy.db")
+        after = [int(process.stdout.readline()) for _ in range(20)]
+        process.kill()
+        process.stdout.read()
+    hourglass.backup(path, tmp_path / "later.db")
+    assert set(numbers_in(tmp_path / "copy.db")) >= set(before)
+    assert set(numbers_in(tmp_path / "later.db")) >= set(after)
+    assert set(numbers_in(path)) >= set(after)
+
+
+def test_nothing_is_overwritten_unasked(path: Path, tmp_path: Path) -> None:
+    """A file that is there stays, unless one asks for its place."""
+    filled(path)
+    dest = tmp_path / "copy.db"
+    dest.write_bytes(b"precious")
+    with pytest.raises(StorageError, match="overwrite=True"):
+        hourglass.backup(path, dest)
+    assert dest.read_bytes() == b"precious"
+    hourglass.backup(path, dest, overwrite=True)
+    assert numbers_in(dest) == [0, 1, 2, 3, 4]
+
+
+def test_a_file_that_appears_meanwhile_stays(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look and the last step nobody's file is replaced either."""
+    filled(path)
+    dest = tmp_path / "copy.db"
+    copied = file_copy._copy
+
+    def copy(connection: sqlite3.Connection, draft: str) -> None:
+        copied(connection, draft)
+        dest.write_bytes(b"precious")
+
+    monkeypatch.setattr(file_copy, "_copy", copy)
+    with pytest.raises(StorageError, match="is there already"):
+        hourglass.backup(path, dest)
+    assert dest.read_bytes() == b"precious"
+    assert sorted(os.listdir(tmp_path))[0] == "copy.db"
+    assert not [name for name in os.listdir(tmp_path) if "partial" in name]
+
+
+def test_a_file_in_use_is_not_replaced(path: Path, tmp_path: Path, open_store: Open) -> None:
+    """Not even when asked: the log of what was there would be taken for the copy's."""
+    filled(path)
+    other = open_store(tmp_path / "other.db")
+    with pytest.raises(StorageError, match="has a log of SQLite beside it"):
+        hourglass.backup(path, other.path, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("dest", "text"),
+    [("no/copy.db", "there is no folder"), ("", "is a folder"), ("runs.db", "is the file itself")],
+)
+def test_places_where_no_copy_can_be(path: Path, tmp_path: Path, dest: str, text: str) -> None:
+    """Each refusal says why."""
+    filled(path)
+    with pytest.raises(StorageError, match=text):
+        hourglass.backup(path, tmp_path / dest, overwrite=True)
+
+
+def test_files_that_cannot_be_copied(tmp_path: Path) -> None:
+    """A file that is missing, none of ours, or damaged makes no copy, and is not made or changed."""
+    with pytest.raises(StorageError, match="does not exist"):
+        hourglass.backup(tmp_path / "missing.db", tmp_path / "copy.db")
+    (tmp_path / "text.db").write_bytes(b"words " * 1000)
+    with pytest.raises(StorageError, match="is not a database"):
+        hourglass.backup(tmp_path / "text.db", tmp_path / "copy.db")
+    assert os.listdir(tmp_path) == ["text.db"]
+
+
+def test_a_damaged_file_makes_no_copy(path: Path, tmp_path: Path) -> None:
+    """A copy that would not pass the check is not kept."""
+    filled(path, 300)
+    data = bytearray(path.read_bytes())
+    data[-4096:] = b"\xee" * 4096
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match=r"damaged|corrupt"):
+        hourglass.backup(path, tmp_path / "copy.db")
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("copy.db")]

@@ -1,0 +1,219 @@
+"""Disks that are full, fail, or lose what they had: nothing acknowledged is lost, and every error is clear."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hourglass._embedded import disk_faults
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+
+from .stories import Story
+
+Open = Callable[..., SqliteStore]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run_program(name: str, path: Path, before: Sequence[str | Path] = ()) -> None:
+    """One of `fault_program`, in a process of its own."""
+    command = [*before, sys.executable, "-m", "tests.embedded.store.fault_program", name, path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    if done.returncode == 77:
+        pytest.skip("the kernel does not permit it here")
+    assert done.stdout.strip() == "held", done.stdout + done.stderr
+
+
+def small_disk(folder: Path, size: str) -> list[str | Path]:
+    """What runs a command with a small file system at a folder, which goes when the command ends."""
+    if sys.platform != "linux" or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    folder.mkdir()
+    script = f'mount -t tmpfs -o size={size} none "$1" && shift && exec "$@"'
+    return ["unshare", "-m", "sh", "-c", script, "sh", folder]
+
+
+async def until_held(store: SqliteStore) -> None:
+    """Until the store thread has met an obstacle that may pass."""
+    while not store._thread.held:  # noqa: ASYNC110 - it is another thread's, and nobody tells
+        await asyncio.sleep(0)
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """On a disk that fills up commits wait, nothing acknowledged is lost, and they go on when room returns."""
+    run_program("full", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "3m"))
+
+
+def test_full_disk_at_the_end(tmp_path: Path) -> None:
+    """A store on a full disk can be closed; what was not written is refused, what was is there."""
+    run_program("full_and_closed", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "2m"))
+
+
+def test_write_error(path: Path) -> None:
+    """An I/O error while a commit is written ends the store, and the file opens anew with all that was acknowledged."""
+    run_program("write_error", path)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="seccomp is Linux's"
+)
+def test_sync_error(path: Path) -> None:
+    """An I/O error of fsync ends the store: it is not tried again, for the second sync would lie."""
+    run_program("sync_error", path)
+
+
+def test_no_more_pages(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
+    """The same without a mount: SQLite's own limit is reached and lifted."""
+
+    async def work() -> None:
+        store = open_store(retry_seconds=0.01)
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        limit = store._opened.writer
+        (pages,) = limit.execute("PRAGMA page_count").fetchone()
+        limit.execute(f"PRAGMA max_page_count = {pages + 1}").fetchall()
+        number = store.append(story.signal(100_000))
+        waiter = asyncio.ensure_future(store.durable(number))
+        await until_held(store)
+        assert not waiter.done()
+        assert "no room left" in store.refuses_starts()
+        store.append(story.signal())
+        limit.execute("PRAGMA max_page_count = 1000000").fetchall()
+        await waiter
+        await store.durable(number + 1)
+        assert store.refuses_starts() == ""
+        stored = store.load("a")
+        assert stored is not None
+        assert stored.events == tuple(story.events)
+
+    asyncio.run(work())
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+def test_somebody_elses_lock_is_waited_for(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that holds the write lock for a while delays commits and breaks nothing."""
+    monkeypatch.setattr("hourglass._embedded.database.BUSY_SECONDS", 0.01)
+
+    async def work() -> None:
+        store = open_store(retry_seconds=0.01)
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        waiter = asyncio.ensure_future(store.durable(store.append(story.signal())))
+        await until_held(store)
+        assert "another program" in store.refuses_starts()
+        other.execute("ROLLBACK")
+        other.close()
+        await waiter
+
+    asyncio.run(work())
+
+
+def test_little_room_refuses_starts(open_store: Open) -> None:
+    """Below the reserve new workflows are refused, in words that name the file and the room."""
+    store = open_store(reserve_bytes=1 << 60)
+    assert "new workflows are refused" in store.refuses_starts()
+    assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).refuses_starts() == ""
+
+
+def store_path(store: SqliteStore) -> Path:
+    return Path(store.path)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_file_taken_away(open_store: Open, path: Path, replace: bool) -> None:
+    """A file that is deleted or replaced under the store ends it: commits to nowhere are not acknowledged."""
+
+    async def work() -> None:
+        store = open_store()
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        os.rename(path, path.with_name("moved.db"))
+        if replace:
+            shutil.copy(path.with_name("moved.db"), path)
+        store._thread._sink._surroundings._next_look = 0.0  # type: ignore[attr-defined]
+        with pytest.raises(StorageError, match="was deleted, moved or replaced"):
+            await store.durable(store.append(story.signal()))
+
+    asyncio.run(work())
+
+
+def scribble(path: Path, marked: bytes, unmarked: bytes, place: int) -> None:
+    """Destroy one of the pages that hold the one text and not the other; nobody has the file open."""
+    data = bytearray(path.read_bytes())
+    begins = [
+        begin
+        for begin in range(4096, len(data), 4096)
+        if marked in (page := data[begin : begin + 4096]) and unmarked not in page
+    ]
+    data[begins[place] : begins[place] + 4096] = b"\xee" * 4096
+    path.write_bytes(data)
+
+
+def test_a_corrupt_page_harms_who_needs_it(open_store: Open, path: Path) -> None:
+    """A damaged page is an error for the runs on it, a clear one; the others are read as ever."""
+    store = open_store()
+    for place in range(300):
+        store.append(Story(f"run-{place}").start())
+    store.close()
+    scribble(path, b"WorkflowExecutionStarted", b"-request-", 3)
+    store = open_store()
+    errors = [error for place in range(300) if (error := loading_fails(store, f"run-{place}"))]
+    assert 1 <= len(errors) < 100
+    assert all("is corrupt" in error for error in errors)
+
+
+def loading_fails(store: SqliteStore, run_id: str) -> str:
+    try:
+        assert store.load(run_id) is not None
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, path: Path) -> None:
+    """What cannot be written is not acknowledged."""
+
+    async def work() -> None:
+        store = open_store()
+        for place in range(300):
+            store.append(Story(f"run-{place}").start())
+        store.close()
+        scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", 0)
+        store = open_store()
+        with pytest.raises(StorageError, match="is corrupt"):
+            await store.durable(store.append(Story("new").start()))
+        assert store.failure is not None
+
+    asyncio.run(work())
+
+
+def test_bytes_that_mean_nothing(open_store: Open, path: Path) -> None:
+    """A row that SQLite can read and we cannot is an error that names the run."""
+    store = open_store()
+    store.append(Story("a").start())
+    store.close()
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE runs SET state = x'c1c1'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StorageError, match="the run a"):
+        open_store().load("a")
+
+
+def test_error_texts_tell_nothing_of_what_is_stored() -> None:
+    """A failure is named by SQLite's name for it, never by its text, which could quote a value."""
+    error = sqlite3.OperationalError("near 'SECRET': no")
+    assert "SECRET" not in str(disk_faults.storage_error("/x.db", error))

@@ -1,0 +1,121 @@
+"""Files that earlier versions wrote open for ever, with all that is in them; and how old formats become new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass._embedded import database, inherited, schema
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass._embedded.store import Stored
+from hourglass.errors import StorageError
+
+from .golden import EXPECTED
+from .stories import Story
+
+Open = Callable[..., SqliteStore]
+FILES = sorted((Path(__file__).parent / "golden").glob("format-*.sqlite"))
+
+
+def described(stored: Stored) -> dict[str, Any]:
+    """What a run is, in plain values."""
+    run = stored.run
+    described: dict[str, Any] = {
+        "workflow_id": run.started.workflow_id,
+        "task_queue": run.started.task_queue,
+        "task_timeout": run.started.task_timeout,
+        "attempt": run.started.attempt,
+        "status": run.status.value,
+        "length": run.length,
+        "kinds": [type(event.attributes).__name__ for event in stored.events],
+        "times": [event.time_ns for event in stored.events],
+        "attempts": {key: activity.attempt for key, activity in run.activities.items()},
+        "timers": {key: timer.due_ns for key, timer in run.timers.items()},
+        "held": [each.signal_name for each in run.held],  # type: ignore[attr-defined]
+        "memo": {key: payload.data for key, payload in run.memo.items()},
+        "task": run.task and (run.task.number, run.task.scheduled_event_id, run.task.attempt),
+    }
+    if run.activities:
+        begun = run.activities[3]
+        failure = begun.last_failure
+        assert failure is not None
+        assert failure.cause is not None
+        described["arguments"] = begun.spec.arguments[0].data
+        described["heartbeat"] = begun.heartbeat_details[0].data
+        described["last_failure"] = (failure.message, failure.info.type, failure.cause.message)  # type: ignore[union-attr]
+    return described
+
+
+def test_there_is_a_golden_file_of_each_format() -> None:
+    """Every format up to the present one has its file."""
+    assert [file.name for file in FILES] == [
+        f"format-{number}.sqlite" for number in range(1, schema.FORMAT + 1)
+    ]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
+    """The file opens, has what it had, is listed, and can be written to."""
+    shutil.copy(file, path)
+
+    async def work() -> None:
+        store = open_store()
+        for run_id, expected in EXPECTED.items():
+            stored = store.load(run_id)
+            assert stored is not None
+            assert described(stored) == expected
+            assert store.current(expected["workflow_id"]) == run_id
+            assert store.has_request(run_id, f"{run_id}-request-1")
+        assert store.count("ExecutionStatus = 'Running'") == 1
+        assert store.latest_ns == 5_000
+        assert list(store.due(5_000, 10)) == ["waiting"]
+        await store.durable(store.append(Story("new").start()))
+
+    asyncio.run(work())
+
+
+def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older file is brought to the present format, after a copy of it was kept beside it."""
+    shutil.copy(FILES[0], path)
+    migrations = [
+        (2, lambda connection: connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT")),
+        (3, lambda connection: connection.execute("UPDATE runs SET colour = 'green'")),
+    ]
+    monkeypatch.setattr(schema, "FORMAT", 3)
+    opened = database.open_database(str(path), "default", "", migrations)
+    assert opened.writer.execute("SELECT DISTINCT colour FROM runs").fetchall() == [("green",)]
+    assert opened.writer.execute("PRAGMA user_version").fetchall() == [(3,)]
+    inherited.close(opened.reader)
+    inherited.close(opened.writer)
+    monkeypatch.setattr(schema, "FORMAT", 1)
+    kept = SqliteStore.open(path.with_name("runs.db.format-1.backup"))
+    assert kept.load("waiting") is not None
+    kept.close()
+
+
+def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a migration is none."""
+    shutil.copy(FILES[0], path)
+
+    def fail(connection: sqlite3.Connection) -> None:
+        connection.execute("DROP TABLE runs")
+        connection.execute("SELECT * FROM no_such_table")
+
+    monkeypatch.setattr(schema, "FORMAT", 2)
+    with pytest.raises(StorageError):
+        database.open_database(str(path), "default", "", [(2, fail)])
+    monkeypatch.setattr(schema, "FORMAT", 1)
+    store = SqliteStore.open(path)
+    assert store.load("waiting") is not None
+    store.close()
+
+
+def test_migrations_lead_to_the_format() -> None:
+    """The list is in order, without a gap, and ends at the present format."""
+    assert [leads_to for leads_to, _ in schema.MIGRATIONS] == list(range(2, schema.FORMAT + 1))

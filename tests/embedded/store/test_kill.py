@@ -1,0 +1,116 @@
+"""Killed at any instant: what was said to be durable is there, and nothing is there out of order.
+
+`HOURGLASS_STORE_KILLS=500` makes the long run of it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from hourglass._embedded import history as h
+from hourglass._embedded.sqlite_store import SqliteStore
+
+ROOT = Path(__file__).resolve().parents[3]
+KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))
+FEW = 40
+
+
+def write_and_kill(path: Path, first: int, lines: int, extra_bytes: int) -> list[int]:
+    """Start the program, read so many of its lines and a bit, kill it; gives all numbers that it printed."""
+    command = [sys.executable, "-m", "tests.embedded.store.numbers_program", path, str(first)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout is not None
+        said = b"".join(process.stdout.readline() for _ in range(lines))
+        said += process.stdout.read1(extra_bytes) if extra_bytes else b""  # type: ignore[attr-defined]
+        process.kill()
+        said += process.stdout.read()
+        process.wait()
+    whole, _, _ = said.rpartition(b"\n")
+    return [int(line) for line in whole.split()]
+
+
+def numbers_in(path: Path) -> list[int]:
+    """The numbers that the file has, from the histories of all its runs, which must be whole."""
+    check = sqlite3.connect(path)
+    assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    run_ids = [run_id for (run_id,) in check.execute("SELECT run_id FROM runs").fetchall()]
+    check.close()
+    store = SqliteStore.open(path)
+    found: list[int] = []
+    for run_id in run_ids:
+        stored = store.load(run_id)
+        assert stored is not None
+        names = [
+            e.attributes.signal_name
+            for e in stored.events
+            if isinstance(e.attributes, h.WorkflowExecutionSignaled)
+        ]
+        requests = [
+            store.has_request(run_id, f"{run_id}-request-{place + 1}") for place in range(len(names) + 1)
+        ]
+        assert all(requests)
+        found += map(int, names)
+    store.close()
+    return sorted(found)
+
+
+def test_kill_at_any_instant(path: Path) -> None:
+    """After each kill every number that was printed is in the file, and the numbers have no gap."""
+    chance = random.Random(4)
+    first = 0
+    for _ in range(KILLS):
+        printed = write_and_kill(path, first, chance.randrange(FEW), chance.choice((0, 1, 100)))
+        found = numbers_in(path)
+        assert found == list(range(len(found)))
+        assert not printed or printed[-1] < len(found)
+        assert printed == list(range(first, first + len(printed)))
+        first = len(found)
+    assert first > KILLS
+
+
+def test_torn_log(tmp_path: Path) -> None:
+    """However the end of the log is cut off or scribbled over, the file opens, with everything before that."""
+    chance = random.Random(5)
+    written = tmp_path / "written.db"
+    write_and_kill(written, 0, 50, 0)
+    main = written.read_bytes()
+    log = written.with_name("written.db-wal").read_bytes()
+    whole = len(numbers_in(copy(tmp_path / "whole.db", main, log)))
+    assert whole >= 50
+    counts = []
+    for place in range(20):
+        cut = chance.randrange(len(log))
+        end = b"" if place % 2 else bytes(chance.randbytes(len(log) - cut))
+        found = numbers_in(copy(tmp_path / f"torn-{place}.db", main, log[:cut] + end))
+        assert found == list(range(len(found)))
+        assert len(found) <= whole
+        counts.append((cut, len(found)))
+    in_order = [count for _, count in sorted(counts)]
+    assert in_order == sorted(in_order), "more of the log is more of the numbers"
+    assert len(set(in_order)) > 3
+
+
+def test_kill_while_it_is_made(tmp_path: Path) -> None:
+    """Killed while it makes the file, the process leaves none or a whole one."""
+    for place, wanted in enumerate((1, 1, 2, 2, 3)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+        command = [sys.executable, "-m", "tests.embedded.store.numbers_program", folder / "runs.db", "0"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT) as process:
+            while len(os.listdir(folder)) < wanted and process.poll() is None:
+                pass
+            process.kill()
+        found = numbers_in(folder / "runs.db") if (folder / "runs.db").exists() else []
+        assert found == list(range(len(found)))
+        SqliteStore.open(folder / "runs.db").close()
+
+
+def copy(path: Path, main: bytes, log: bytes) -> Path:
+    path.write_bytes(main)
+    path.with_name(f"{path.name}-wal").write_bytes(log)
+    return path

@@ -1,0 +1,313 @@
+"""Files that can and cannot be opened: each refusal says what and what to do, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hourglass._embedded import database, schema
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+
+from .stories import Story
+
+Open = Callable[..., SqliteStore]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder; nothing has them open."""
+    return {
+        str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None
+        for each in sorted(folder.rglob("*"))
+    }
+
+
+def refused(path: Path, text: str, **options: str) -> StorageError:
+    """Opening raises, and changes nothing in the folder."""
+    before = contents(path.parent) if path.parent.is_dir() else {}
+    with pytest.raises(StorageError, match=text) as caught:
+        SqliteStore.open(path, **options)
+    if before:
+        assert contents(path.parent) == before
+    assert str(path) in str(caught.value)
+    return caught.value
+
+
+def filled(path: Path, runs: int = 1) -> Path:
+    """A file with some runs, closed."""
+    store = SqliteStore.open(path)
+    for place in range(runs):
+        store.append(Story(f"run-{place}").start())
+    store.close()
+    return path
+
+
+def change(path: Path, *statements: str) -> None:
+    """Do something to a file behind our back."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    for statement in statements:
+        connection.execute(statement)
+    connection.close()
+
+
+def test_a_file_is_made(open_store: Open, path: Path) -> None:
+    """A file that is not there is made, with our mark and format, and nothing else is left in the folder."""
+    open_store().close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION_ID,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (schema.FORMAT,)
+    connection.close()
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("name", ["with space.db", "what?.db", "50%.db", "#1.db", "é.db", "a&mode=ro.db"])
+def test_any_name_will_do(open_store: Open, tmp_path: Path, name: str) -> None:
+    """Characters that mean something in a URI are just characters in a name."""
+    open_store(tmp_path / name).close()
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_settings(open_store: Open) -> None:
+    """The writing connection logs ahead and syncs at every commit; the reading one cannot write or checkpoint."""
+    store = open_store()
+    writer, reader = store._opened.writer, store._opened.reader
+    assert writer.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+    assert writer.execute("PRAGMA synchronous").fetchall() == [(2,)]
+    for statement in ("DELETE FROM runs", "CREATE TABLE x (y)"):
+        with pytest.raises(sqlite3.OperationalError):
+            reader.execute(statement)
+
+
+def test_statistics_of_a_small_file_are_dropped(open_store: Open, path: Path) -> None:
+    """What somebody measured when there was little in the file does not make every commit read all of it later."""
+    store = SqliteStore.open(path)
+    story = Story("a")
+    store.append(story.start())
+    store.append(story.schedule(5))
+    store.close()
+    change(path, "ANALYZE")
+    statement = "DELETE FROM pending WHERE " + " OR ".join(["(run = ? AND event_id BETWEEN ? AND ?)"] * 96)
+    plan = open_store()._opened.writer.execute(f"EXPLAIN QUERY PLAN {statement}", [1] * 288).fetchall()
+    assert not [row for row in plan if row[3].startswith("SCAN pending")]
+
+
+def test_newer_format(path: Path) -> None:
+    """A file of a later version is refused, and says which format it has."""
+    change(filled(path), f"PRAGMA user_version = {schema.FORMAT + 1}")
+    refused(path, f"has format {schema.FORMAT + 1}.*not changed")
+
+
+def test_other_programs_database(path: Path) -> None:
+    """A database of somebody else is refused."""
+    change(path, "CREATE TABLE users (name)")
+    refused(path, "database of another program")
+
+
+@pytest.mark.parametrize("size", [1, 20, 100, 5_000])
+def test_no_database(path: Path, size: int) -> None:
+    """A file with anything else in it is refused."""
+    path.write_bytes(b"Dear diary! " * 500 if size == 5_000 else b"D" * size)
+    refused(path, "is not a database")
+
+
+def test_empty_file(path: Path) -> None:
+    """A file of ours is never empty, so one that is was damaged or is somebody else's."""
+    path.touch()
+    refused(path, "is empty")
+
+
+def test_a_log_without_its_file(path: Path) -> None:
+    """A log beside a file that is gone would be read into the new file: refused."""
+    path.with_name(f"{path.name}-wal").write_bytes(b"x" * 100)
+    refused(path, "put the file back")
+
+
+def test_folder(tmp_path: Path) -> None:
+    """A folder is no file."""
+    (tmp_path / "runs.db").mkdir()
+    refused(tmp_path / "runs.db", "is a folder")
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    """A folder is not made unasked."""
+    refused(tmp_path / "no" / "runs.db", "there is no folder")
+
+
+def test_dangling_link(tmp_path: Path) -> None:
+    """A link that leads nowhere is not followed to make a file there."""
+    (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
+    refused(tmp_path / "runs.db", "leads nowhere")
+
+
+def test_pipe(tmp_path: Path) -> None:
+    """Only regular files hold runs."""
+    os.mkfifo(tmp_path / "runs.db")
+    with pytest.raises(StorageError, match="not a regular file"):
+        SqliteStore.open(tmp_path / "runs.db")
+
+
+def test_other_namespace(path: Path) -> None:
+    """A file belongs to the namespace that it was made for."""
+    filled(path)
+    with pytest.raises(StorageError, match="belongs to 'default'"):
+        SqliteStore.open(path, namespace="billing")
+
+
+@pytest.mark.parametrize("table", ["meta", "runs", "events", "pending", "requests"])
+def test_missing_table(path: Path, table: str) -> None:
+    """A file that lost a table is refused when it is opened, not when somebody needs it."""
+    change(filled(path), f"DROP TABLE {table}")
+    with pytest.raises(StorageError, match=f"its table {table}"):
+        SqliteStore.open(path)
+
+
+@pytest.mark.parametrize("place", [0, 16, 100])
+def test_scribbled_header(path: Path, place: int) -> None:
+    """A file whose first page was overwritten is refused."""
+    data = bytearray(filled(path).read_bytes())
+    data[place : place + 400] = b"\xa5" * 400
+    path.write_bytes(data)
+    refused(path, "is not a database|is corrupt")
+
+
+def test_cut_off(path: Path) -> None:
+    """A file whose end is missing is refused or says so where it is read; it is never taken for a whole one."""
+    data = filled(path, 200).read_bytes()
+    path.write_bytes(data[: len(data) // 2 // 4096 * 4096])
+    with pytest.raises(StorageError, match=r"is corrupt|is not a database"):
+        read_all(path, 200)
+
+
+def read_all(path: Path, runs: int) -> None:
+    store = SqliteStore.open(path)
+    try:
+        for place in range(runs):
+            store.load(f"run-{place}")
+    finally:
+        store.close()
+
+
+def test_locked_by_another_program(open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in which somebody else holds a write transaction cannot be opened, and can be afterwards."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    filled(path)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match="is locked by another program"):
+        SqliteStore.open(path)
+    other.execute("ROLLBACK")
+    other.close()
+    assert open_store().load("run-0") is not None
+
+
+def test_old_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SQLite that lacks what we need is named with its version."""
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 9))
+    with pytest.raises(StorageError, match="too old"):
+        SqliteStore.open(path)
+
+
+def test_killed_while_it_was_made(open_store: Open, path: Path) -> None:
+    """What a process left that died while it made the file is no file, and in nobody's way."""
+    Path(f"{path}.new-{os.getpid()}").write_bytes(b"half a database")
+    assert open_store().epoch == 1
+
+
+NOBODY = """
+import os, sys
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+os.setgid(65534)
+os.setuid(65534)
+try:
+    SqliteStore.open(sys.argv[1])
+except StorageError as error:
+    print(error)
+"""
+
+
+def as_nobody(path: Path) -> str:
+    """What opening a file says to a user who owns nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    for folder in (path.parent, *path.parent.parents):
+        if folder.stat().st_uid == os.geteuid() and folder not in (Path("/"), Path("/tmp")):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    done = subprocess.run(
+        [sys.executable, "-c", NOBODY, str(path)],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_no_permission_to_read(path: Path) -> None:
+    """A file that the user may not read is named, with what to check."""
+    filled(path).chmod(0o600)
+    assert "cannot be opened: check that this user may read and write both it and its folder" in as_nobody(
+        path
+    )
+
+
+def test_no_permission_to_write(path: Path) -> None:
+    """A file that the user may only read cannot be owned."""
+    filled(path).chmod(0o644)
+    assert "cannot be written: the file, its folder or its file system is read-only" in as_nobody(path)
+
+
+def test_no_permission_to_make(path: Path) -> None:
+    """In a folder that the user may not write no file is made."""
+    said = as_nobody(path)
+    assert str(path) in said
+    assert "cannot be opened: check that this user may read and write both it and its folder" in said
+    assert os.listdir(path.parent) == []
+
+
+READ_ONLY = """
+set -e
+mount -t tmpfs none "$1"
+cp "$2" "$1/runs.db"
+mount -o remount,ro "$1"
+exec "$3" -c "$4" "$1/runs.db"
+"""
+OPEN = """
+import sys
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+for name in (sys.argv[1], sys.argv[1] + '.other'):
+    try:
+        SqliteStore.open(name)
+    except StorageError as error:
+        print(error)
+"""
+
+
+def test_read_only_file_system(path: Path, tmp_path: Path) -> None:
+    """On a file system that is mounted read-only a file can be neither owned nor made."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("mounting is not permitted here")
+    filled(path)
+    (tmp_path / "mounted").mkdir()
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", READ_ONLY, "sh", tmp_path / "mounted", path, sys.executable, OPEN],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=ROOT,
+    )
+    said = done.stdout.splitlines()
+    assert [line.split(" cannot be opened")[0] for line in said] == [
+        f"the file {tmp_path / 'mounted' / name}" for name in ("runs.db", "runs.db.other")
+    ]
+    assert all("its file system is not read-only" in line for line in said)

@@ -1,0 +1,193 @@
+"""What is written comes back equal, however it was batched and however the process ended."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hourglass._embedded import history as h
+from hourglass._embedded import stored_form
+from hourglass._embedded.coalesce import coalesce
+from hourglass._embedded.run import Activity, Run, Timer
+from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass.converter import Payload
+
+from .stories import Story, random_changes
+
+
+def as_after_a_crash(path: Path) -> None:
+    """The files as they are while the store is open. Not copied by this process, which would lose its locks."""
+    for end in ("", "-wal"):
+        subprocess.run(["cp", f"{path}{end}", f"{path.with_name('crashed.db')}{end}"], check=True)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 10**6), waits=st.floats(0.0, 1.0), end=st.sampled_from(["open", "closed", "crashed"])
+)
+def test_random_runs_come_back(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, waits: float, end: str
+) -> None:
+    """Runs of random steps are loaded as they were, whether their changes shared commits or not."""
+    path = tmp_path_factory.mktemp("random") / "runs.db"
+    told: dict[str, Story] = {}
+
+    async def write() -> None:
+        store = SqliteStore.open(path)
+        number = 0
+        for place, (story, change) in enumerate(random_changes(6, 80, seed)):
+            told[story.run_id] = story
+            number = store.append(change)
+            if (place * 37 % 100) / 100 < waits:
+                await store.durable(number)
+        await store.durable(number)
+        if end == "crashed":
+            as_after_a_crash(path)
+        if end != "open":
+            store.close()
+            store = SqliteStore.open(path if end == "closed" else path.with_name("crashed.db"))
+        for story in told.values():
+            stored = store.load(story.run_id)
+            assert stored is not None
+            assert stored.run == story.run
+            assert stored.events == tuple(story.events)
+            assert all(
+                store.has_request(story.run_id, f"{story.run_id}-request-{n}")
+                for n in (1, 2)[: len(story.events)]
+            )
+        store.close()
+
+    asyncio.run(write())
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_coalescing_loses_nothing(seed: int) -> None:
+    """Many changes as one per run: the last state, every event and request in order, all that was touched."""
+    told = list(random_changes(4, 60, seed))
+    changes = [change for _, change in told]
+    merged = {each.run.run_id: each for each in coalesce(changes)}
+    assert list(merged) == list(dict.fromkeys(change.run.run_id for change in changes))
+    for story, _ in told:
+        mine = [change for change in changes if change.run.run_id == story.run_id]
+        found = merged[story.run_id]
+        assert found.run == story.run
+        assert found.events == tuple(story.events)
+        assert found.request_ids == tuple(each for change in mine for each in change.request_ids)
+        kept = dict(found.to_keep())
+        assert kept == story.run.activities | story.run.timers
+        assert not list(found.to_drop()), "nothing was written before, so there is nothing to delete"
+
+
+def test_changes_that_come_along_are_written() -> None:
+    """The changes inside a change are its equals, at any depth."""
+    first, second, third = Story("a"), Story("b"), Story("c")
+    inner = msgspec.structs.replace(second.start(), also=(third.start(),))
+    outer = msgspec.structs.replace(first.start(), also=(inner,))
+    assert [each.run.run_id for each in coalesce([outer])] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", h.KINDS, ids=lambda kind: kind.__name__)
+def test_every_kind_of_event_comes_back(kind: type[h.Attributes]) -> None:
+    """An event of each kind, with every field set to something, is decoded as it was encoded."""
+    fields = msgspec.structs.fields(kind)
+    attributes = kind(**{field.name: _example(field.type) for field in fields})
+    event = h.HistoryEvent(7, 123, attributes)
+    assert stored_form.decode_events(stored_form.encode_events([event])) == [event]
+
+
+def _example(kind: object) -> object:
+    """A value of a type that is not the default."""
+    inner = str(kind)
+    if kind is str:
+        return "text é"
+    if kind is bool:
+        return True
+    if kind is int:
+        return 2**40
+    if kind is float:
+        return 1.5
+    if "dict" in inner:
+        return {"key": Payload(b"\x00\xff", "binary/plain", {"more": b"x"})}
+    if "tuple[int" in inner:
+        return (1, 2)
+    if "Payload" in inner and "tuple" in inner:
+        return (Payload(b"1"), Payload(b"", "binary/null"))
+    return msgspec.convert(_PLAIN.get(getattr(kind, "__name__", ""), {"data": "eA=="}), type=kind)
+
+
+_PLAIN: dict[str, object] = {
+    "Initiator": 2,
+    "RetryState": 3,
+    "RetryRule": {"initial_interval": 2.5},
+    "Failure": {"message": "m"},
+}
+
+
+def test_nothing_is_stored_twice() -> None:
+    """The start, the end and the arguments of activities are in the events alone."""
+    story = Story("a")
+    story.start()
+    story.schedule()
+    story.step([], started=msgspec.structs.replace(story.run.started, arguments=(Payload(b"SECRET"),)))
+    state = stored_form.encode_state(story.run)
+    pending = stored_form.encode_pending(story.run.activities[3])
+    assert b"SECRET" not in state
+    assert b"12345" not in state + pending
+    assert len(state) < 200
+
+
+def test_fields_that_are_stored_are_these() -> None:
+    """The names in the file are fixed: one may be added here with a default, none may go."""
+    assert set(stored_form._RUN_FIELDS) | stored_form.IN_EVENTS | stored_form.PENDING == set(
+        Run.__struct_fields__
+    )
+    assert set(stored_form._ACTIVITY_FIELDS) | {"spec"} == set(Activity.__struct_fields__)
+    assert set(stored_form._TIMER_FIELDS) == set(Timer.__struct_fields__)
+    assert set(stored_form._RUN_FIELDS) >= {
+        "run_id", "start_ns", "status", "close_ns", "length", "task", "task_count", "held", "memo",
+        "search_attributes", "cancel_requested",
+    }  # fmt: skip
+
+
+def test_unknown_fields_are_passed_over() -> None:
+    """What a later version of the same format has added does not stop this one."""
+    story = Story("a")
+    story.start()
+    state = msgspec.msgpack.decode(stored_form.encode_state(story.run)) | {"added_later": [1, 2]}
+    assert stored_form.decode_run(msgspec.msgpack.encode(state), story.events, {}) == story.run
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_gap_in_a_history_is_noticed(lost: int) -> None:
+    """A history without all of its events is an error, not a shorter history."""
+    story = Story("a")
+    story.start()
+    events = [event for place, event in enumerate(story.events) if place != lost]
+    with pytest.raises(ValueError, match="events where there should be"):
+        stored_form.decode_run(stored_form.encode_state(story.run), events, {})
+
+
+async def _write_and_load(path: Path, story: Story) -> object:
+    store = SqliteStore.open(path)
+    await store.durable(store.append(story.start()))
+    stored = store.load(story.run_id)
+    current = store.current(story.run.started.workflow_id)
+    listed = store.count("")
+    store.close()
+    assert listed == 1
+    assert current
+    return stored
+
+
+def test_half_a_character_stops_nobody(tmp_path: Path) -> None:
+    """A name that UTF-8 cannot hold is written with a replacement, and the store goes on."""
+    story = Story("a", workflow_id="file-\udcff")
+    stored = asyncio.run(_write_and_load(tmp_path / "a.db", story))
+    assert stored.run.started.workflow_id == "file-?"  # type: ignore[attr-defined]

@@ -1,0 +1,151 @@
+"""Group commits: order, sharing, holding and the end, on a sink that fails when told to."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from hourglass._embedded import store_thread
+from hourglass._embedded.store_thread import StoreThread, Turn
+
+from .stories import Story
+
+
+def failing(code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    return error
+
+
+class Sink:
+    """Notes what is committed; waits at each commit until it may."""
+
+    def __init__(self, failures: Sequence[Exception | None] = ()) -> None:
+        self.may_commit = threading.Semaphore(0)
+        self.committing = threading.Semaphore(0)
+        self.failures = list(failures)
+        self.batches: list[list[int]] = []
+        self.attempts = 0
+
+    def build(self, turns: Sequence[Turn]) -> list[int]:
+        return [turn.number for turn in turns]
+
+    def commit(self, batch: list[int]) -> None:
+        self.attempts += 1
+        self.committing.release()
+        self.may_commit.acquire()
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        self.batches.append(batch)
+
+    def rest(self, batch: list[int]) -> None:
+        pass
+
+
+class World:
+    """A thread over a sink, and what it reported."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.committed: list[int] = []
+        self.ended: list[Exception | None] = []
+        self.thread = StoreThread(
+            sink, "the file", on_commit=self.committed.append, on_end=self.ended.append, retry_seconds=0.001
+        )
+        self.thread.start()
+
+    def give(self, *numbers: int) -> None:
+        for number in numbers:
+            self.thread.give(Turn((), number))
+
+    def close(self) -> None:
+        self.sink.may_commit.release(1000)
+        self.thread.close()
+
+
+def test_what_queued_meanwhile_shares_a_commit() -> None:
+    """A lone turn is committed at once; those that come while it is being committed go together."""
+    world = World(Sink())
+    world.give(1)
+    world.sink.committing.acquire()
+    world.give(2, 3, 4)
+    world.close()
+    assert world.sink.batches == [[1], [2, 3, 4]]
+    assert world.committed == [1, 4]
+    assert world.ended == [None]
+
+
+def test_nothing_is_reported_before_its_commit() -> None:
+    """While the commit runs, nothing is said to be durable."""
+    world = World(Sink())
+    world.give(1)
+    world.sink.committing.acquire()
+    assert world.committed == []
+    world.close()
+    assert world.committed == [1]
+
+
+def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long queue is committed in portions, in order."""
+    monkeypatch.setattr(store_thread, "MOST_CHANGES", 3)
+    story = Story("a")
+    change = story.start()
+    world = World(Sink())
+    world.give(1)
+    world.sink.committing.acquire()
+    for number in range(2, 9):
+        world.thread.give(Turn((change,), number))
+    world.close()
+    assert world.sink.batches == [[1], [2, 3, 4], [5, 6, 7], [8]]
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 4874, 261])
+def test_what_may_pass_is_tried_again(code: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The same batch is tried until it succeeds, with one loud line and one when it is over."""
+    world = World(Sink([failing(code)] * 3))
+    world.give(1)
+    world.sink.may_commit.release(4)
+    for _ in range(4):
+        world.sink.committing.acquire()
+    world.close()
+    assert world.sink.batches == [[1]]
+    assert world.sink.attempts == 4
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert world.thread.held == ""
+    assert world.ended == [None]
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_IOERR, 1034, 778, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_READONLY, 0]
+)
+def test_what_will_not_pass_is_the_end(code: int) -> None:
+    """After an error of the disk nothing more is tried or reported, whatever is still queued."""
+    error = failing(code)
+    world = World(Sink([None, error]))
+    world.give(1)
+    world.sink.committing.acquire()
+    world.give(2)
+    world.sink.may_commit.release()
+    world.sink.committing.acquire()
+    world.give(3)
+    world.close()
+    assert world.sink.batches == [[1]]
+    assert world.committed == [1]
+    assert world.ended == [error]
+
+
+def test_closing_does_not_wait_for_room() -> None:
+    """Who closes while commits are held gets one more try, and then the end."""
+    error = failing(sqlite3.SQLITE_FULL)
+    world = World(Sink([error] * 1000))
+    world.give(1)
+    world.sink.may_commit.release(2)
+    world.sink.committing.acquire()
+    world.sink.committing.acquire()
+    world.close()
+    assert world.ended == [error]
+    assert world.committed == []

@@ -1,0 +1,362 @@
+"""What every store must keep: checks over a place where a store can be opened, and opened again.
+
+`CHECKS` are async functions that take a `Place`. `Place.open` gives a store over what is there; after the store was
+closed, the next one finds what was durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeAlias
+
+from hourglass._bridge.service import SignalWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._embedded import history as h
+from hourglass._embedded import task_transitions, transitions
+from hourglass._embedded.limits import Limits
+from hourglass._embedded.run import Run, Step
+from hourglass._embedded.store import AT_ONCE, Change, Store
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.converter import ApplicationFailure, Failure, Payload
+from hourglass.errors import ServiceError
+
+NOW = 1_700_000_000 * 10**9
+SECOND = 10**9
+
+
+class Place(Protocol):
+    """Where a store is."""
+
+    def open(self) -> Store:
+        """A store over what is there. The one before is closed."""
+        ...
+
+
+Check: TypeAlias = Callable[[Place], Awaitable[None]]
+
+
+class Life:
+    """A run and its history, as an engine would lead it."""
+
+    def __init__(self, name: str, workflow_id: str = "", **started: Any) -> None:
+        self.first = h.WorkflowExecutionStarted(
+            workflow_id=workflow_id or name,
+            workflow_type="W",
+            task_queue="q",
+            original_run_id=name,
+            first_run_id=name,
+            **started,
+        )
+        self.events: tuple[h.HistoryEvent, ...] = ()
+        self.now = NOW
+        self.step = transitions.open_run(name, self.first, NOW)
+
+    @property
+    def run(self) -> Run:
+        return self.step.run
+
+    def change(self, wake_ns: int = 0, **more: Any) -> Change:
+        """The last step as a change."""
+        self.events += self.step.events
+        step = self.step
+        return Change(run=step.run, events=step.events, touched=step.touched, wake_ns=wake_ns, **more)
+
+    def go(self, transition: Callable[[Run, int], Step], wake_ns: int = 0, **more: Any) -> Change:
+        self.now += SECOND
+        self.step = transition(self.run, self.now)
+        return self.change(wake_ns, **more)
+
+    def take_task(self, **more: Any) -> Change:
+        return self.go(lambda run, now: task_transitions.start_task(run, "me", Limits(), now), **more)
+
+    def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> Change:
+        sent = tuple(
+            task_transitions.Sent(*each) if isinstance(each, tuple) else task_transitions.Sent(each)
+            for each in commands
+        )
+        reply = task_transitions.Answer(commands=sent, flags=(1001,), identity="me")
+        return self.go(
+            lambda run, now: task_transitions.complete_task(run, reply, "next", Limits(), now), **more
+        )
+
+    def signal(self, name: str = "s", **more: Any) -> Change:
+        request = SignalWorkflow(
+            workflow_id="",
+            signal_name=name,
+            request_id="r",
+            arguments=(Payload(b"\x00\xff", "binary/plain"),),
+        )
+        return self.go(lambda run, now: transitions.signal(run, request, now), **more)
+
+    def terminate(self, **more: Any) -> Change:
+        request = TerminateWorkflow(workflow_id="", reason="enough")
+        return self.go(lambda run, now: transitions.terminate(run, request, now), **more)
+
+    def start_attempt(self, event_id: int, **more: Any) -> Change:
+        return self.go(
+            lambda run, now: transitions.start_attempt(run, run.activities[event_id], "me", now), **more
+        )
+
+
+def activity(seq: int, **more: Any) -> c.ScheduleActivity:
+    return c.ScheduleActivity(
+        seq=seq,
+        activity_id=f"a{seq}",
+        activity_type="charge",
+        arguments=(Payload(b"1", "json/plain", {"k": b"v"}),),
+        start_to_close_timeout=5.0,
+        retry_policy=e.RetryRule(maximum_attempts=3, non_retryable_error_types=("Bad",)),
+        **more,
+    )
+
+
+async def put(store: Store, *changes: Change) -> int:
+    number = 0
+    for change in changes:
+        number = store.append(change)
+    await store.durable(number)
+    return number
+
+
+def assert_kept(store: Store, life: Life) -> None:
+    stored = store.load(life.run.run_id)
+    assert stored is not None
+    assert stored.run == life.run
+    assert tuple(stored.events) == life.events
+
+
+async def numbers_follow_each_other(place: Place) -> None:
+    """Each change has the next number, and is durable with all before it."""
+    store = place.open()
+    life = Life("a")
+    first = store.append(life.change())
+    second = store.append(life.signal())
+    assert second == first + 1
+    await store.durable(second)
+    assert store.is_durable(first)
+    assert store.is_durable(second)
+    assert not store.is_durable(second + 1)
+    await store.durable(first)
+    store.close()
+
+
+async def a_run_comes_back_as_it_was(place: Place) -> None:
+    """State, history, activities, timers, what is held, payloads to the byte; also after reopening."""
+    life = Life(
+        "a",
+        memo={"m": Payload(b"memo", "json/plain")},
+        search_attributes={"K": Payload(b'"x"', "json/plain", {"type": b"Keyword"})},
+        retry_policy=e.RetryRule(),
+        arguments=(Payload(b"", "binary/null"),),
+    )
+    store = place.open()
+    await put(
+        store,
+        life.change(),
+        life.take_task(),
+        life.answer(activity(1), activity(2), c.StartTimer(1, 10 * SECOND), c.StartTimer(2, 20 * SECOND)),
+        life.start_attempt(5),
+        life.signal(),
+        life.take_task(),
+        life.signal("held"),
+    )
+    assert life.run.held
+    assert_kept(store, life)
+    store.close()
+    store = place.open()
+    assert_kept(store, life)
+    failure = Failure("no", ApplicationFailure(type="T"), cause=Failure("why"))
+    await put(
+        store,
+        life.go(lambda run, now: transitions.fail_activity(run, run.activities[5], failure, "me", now)),
+        life.answer((c.CancelTimer(1), 7), activity(3)),
+    )
+    assert_kept(store, life)
+    store.close()
+
+
+async def what_is_dropped_is_gone(place: Place) -> None:
+    """Activities and timers that ended are not there again, one by one or all at the end."""
+    life = Life("a")
+    store = place.open()
+    await put(
+        store,
+        life.change(),
+        life.take_task(),
+        life.answer(activity(1), activity(2), c.StartTimer(1, SECOND), c.StartTimer(2, 90 * SECOND)),
+    )
+    life.now += 10 * SECOND
+    await put(
+        store,
+        life.go(lambda run, now: transitions.elapse(run, [7, 8], "next", now)),
+        life.start_attempt(5),
+        life.go(lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", now)),
+    )
+    assert set(life.run.activities) == {6}
+    assert set(life.run.timers) == {8}
+    assert_kept(store, life)
+    await put(store, life.terminate())
+    assert_kept(store, life)
+    assert life.run.final is not None
+    store.close()
+
+
+async def the_latest_run_is_current(place: Place) -> None:
+    """By the order of starts, whatever happens to older ones later; unknown ids have none."""
+    store = place.open()
+    first, second, other = Life("a1", "a"), Life("a2", "a"), Life("b")
+    await put(store, first.change(), other.change(), first.terminate(), second.change())
+    assert (store.current("a"), store.current("b"), store.current("c")) == ("a2", "b", "")
+    assert store.load("c") is None
+    store.close()
+    store = place.open()
+    assert store.current("a") == "a2"
+    store.close()
+
+
+async def requests_are_remembered(place: Place) -> None:
+    """Per run, for ever, also those of an earlier change."""
+    store = place.open()
+    life, other = Life("a"), Life("b")
+    await put(store, life.change(request_ids=("r1", "r2")), other.change(), life.signal(request_ids=("r3",)))
+    store.close()
+    store = place.open()
+    assert [store.has_request("a", each) for each in ("r1", "r2", "r3", "r4")] == [True, True, True, False]
+    assert not store.has_request("b", "r1")
+    store.close()
+
+
+async def changes_of_several_runs_are_one(place: Place) -> None:
+    """A run and its follower have one number and are durable together."""
+    store = place.open()
+    life, follower = Life("a1", "a"), Life("a2", "a")
+    await put(store, life.change(), life.take_task())
+    before = store.append(life.signal())
+    ended = life.terminate(also=(follower.change(AT_ONCE, request_ids=("r",)),))
+    number = store.append(ended)
+    assert number == before + 1
+    await store.durable(number)
+    assert_kept(store, life)
+    assert_kept(store, follower)
+    assert store.current("a") == "a2"
+    assert store.has_request("a2", "r")
+    assert list(store.due(NOW, 9)) == ["a2"]
+    store.close()
+
+
+async def wake_times_are_found_in_order(place: Place) -> None:
+    """Earliest first, within bounds and limit; a wake time that changed counts as it is now."""
+    store = place.open()
+    lives = {name: Life(name) for name in "abcd"}
+    await put(
+        store,
+        lives["a"].change(NOW + 3),
+        lives["b"].change(AT_ONCE),
+        lives["c"].change(NOW + 1),
+        lives["d"].change(0),
+    )
+    assert store.next_due_ns() == AT_ONCE
+    assert store.next_due_ns(AT_ONCE) == NOW + 1
+    assert store.next_due_ns(NOW + 1) == NOW + 3
+    assert store.next_due_ns(NOW + 3) == 0
+    assert list(store.due(NOW + 3, 9)) == ["b", "c", "a"]
+    assert list(store.due(NOW + 3, 2)) == ["b", "c"]
+    assert list(store.due(NOW + 2, 9, AT_ONCE)) == ["c"]
+    await put(store, lives["b"].signal(wake_ns=0), lives["c"].signal(wake_ns=NOW + 9))
+    assert list(store.due(NOW + 9, 9)) == ["a", "c"]
+    store.close()
+    store = place.open()
+    assert store.next_due_ns() == NOW + 3
+    store.close()
+
+
+async def lists_and_counts_follow_the_runs(place: Place) -> None:
+    """A filter chooses by what is true now; pages do not overlap; what is no filter is an error."""
+    store = place.open()
+    lives = [Life(f"r{number}") for number in range(5)]
+    for life in lives:
+        await put(store, life.change())
+    await put(store, lives[0].terminate())
+    assert store.count("") == 5
+    assert store.count("ExecutionStatus = 'Running'") == 4
+    found = list(store.query("ExecutionStatus = 'Terminated'", 0, 9))
+    assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
+    pages = [[each.run_id for each in store.query("", begin, 2)] for begin in (0, 2, 4, 6)]
+    assert [len(page) for page in pages] == [2, 2, 1, 0]
+    assert sorted(each for page in pages for each in page) == [f"r{number}" for number in range(5)]
+    try:
+        store.count("this is no filter")
+    except ServiceError:
+        pass
+    else:
+        raise AssertionError("a filter that makes no sense was understood")
+    store.close()
+
+
+async def closed_runs_can_be_forgotten(place: Place) -> None:
+    """Those that closed before, at most so many, with all that belongs to them; others stay."""
+    store = place.open()
+    old = [Life(f"old{number}") for number in range(3)]
+    young, awake = Life("young"), Life("open")
+    young.now += 100 * SECOND
+    for life in (*old, young, awake):
+        await put(store, life.change(request_ids=("r",)))
+    for life in (*old, young):
+        await put(store, life.terminate())
+    before = NOW + 50 * SECOND
+    assert store.forget_closed(before, 2) == 2
+    assert store.forget_closed(before, 2) == 1
+    assert store.forget_closed(before, 2) == 0
+    await put(store, awake.signal())
+    assert [store.load(life.run.run_id) for life in old] == [None] * 3
+    assert [store.current(life.run.run_id) for life in old] == [""] * 3
+    assert not store.has_request("old0", "r")
+    assert store.count("") == 2
+    assert_kept(store, young)
+    assert_kept(store, awake)
+    store.close()
+
+
+async def closing_writes_what_is_queued(place: Place) -> None:
+    """And is harmless the second time."""
+    store = place.open()
+    lives = [Life(f"r{number}") for number in range(20)]
+    for life in lives:
+        store.append(life.change())
+        store.append(life.signal())
+    store.close()
+    store.close()
+    store = place.open()
+    for life in lives:
+        assert_kept(store, life)
+    store.close()
+
+
+async def waiters_may_go_away(place: Place) -> None:
+    """Whoever is cancelled while it waits takes nothing with it."""
+    store = place.open()
+    life = Life("a")
+    number = store.append(life.change())
+    waiting = asyncio.ensure_future(store.durable(number))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await store.durable(number)
+    assert_kept(store, life)
+    store.close()
+
+
+CHECKS: tuple[Check, ...] = (
+    numbers_follow_each_other,
+    a_run_comes_back_as_it_was,
+    what_is_dropped_is_gone,
+    the_latest_run_is_current,
+    requests_are_remembered,
+    changes_of_several_runs_are_one,
+    wake_times_are_found_in_order,
+    lists_and_counts_follow_the_runs,
+    closed_runs_can_be_forgotten,
+    closing_writes_what_is_queued,
+    waiters_may_go_away,
+)

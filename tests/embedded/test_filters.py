@@ -1,0 +1,212 @@
+"""List filters: the text of one as data, and what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hourglass._embedded import filters as f
+from hourglass._embedded.attribute_values import AttributeType, parse_time, words
+from hourglass._embedded.durations import parse_duration
+from hourglass._embedded.filter_sql import statement
+from hourglass._embedded.filters import parse, without_not
+from hourglass.errors import ServiceError
+
+from .filter_texts import CONDITIONS, NAMES, TEXTS, literal, written
+
+SCRAPS = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [*"(),=<'\"`\\;#-+.1", "AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "STARTS_WITH"]
+        ),
+        st.sampled_from(
+            ["GROUP", "ORDER", "BY", "!=", "<=", "--", "/*", "*/", "1.5", "true", "e9", "0x", "'x'"]
+        ),
+        st.sampled_from(["WorkflowId", "Region", "Amount", "ExecutionStatus", "'Running'", "5", "'eu'"]),
+        st.text(max_size=3),
+    ),
+    max_size=25,
+).map(" ".join)
+
+
+def test_precedence() -> None:
+    """AND binds more tightly than OR, and NOT more than both."""
+    a, b, c = (f.Missing(name) for name in "abc")
+    assert parse("a IS NULL OR b IS NULL AND NOT c IS NULL").condition == f.Or((a, f.And((b, f.Not(c)))))
+    assert parse("(a IS NULL OR b IS NULL) AND c IS NULL").condition == f.And((f.Or((a, b)), c))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("'it''s'", "it's"),
+        (r"'it\'s'", "it's"),
+        ('"it\'s"', "it's"),
+        ('"say ""x"""', 'say "x"'),
+        (r"'a\\b\nc\qd'", "a\\b\ncqd"),
+        ("''", ""),
+        ("- 3", -3),
+        ("+1.5", 1.5),
+        (".5e1", 5.0),
+        ("1.", 1.0),
+        ("99999999999999999999", 1e20),
+        ("TRUE", True),
+    ],
+)
+def test_values(text: str, value: f.Literal) -> None:
+    """Texts in either quotes, with doubled quotes and escapes; numbers with a sign; true and false."""
+    condition = parse(f"x={text}").condition
+    assert isinstance(condition, f.Comparison)
+    assert repr(condition.value) == repr(value)
+
+
+@settings(deadline=None)
+@given(CONDITIONS)
+def test_a_condition_is_read_as_it_was_written(condition: f.Condition) -> None:
+    """A condition that is written out and read again is the same condition."""
+    assert repr_without_places(parse(written(condition)).condition) == repr_without_places(condition)
+
+
+@settings(deadline=None)
+@given(SCRAPS)
+def test_any_text_is_a_query_or_refused(text: str) -> None:
+    """Whatever the text, it is understood or refused as an invalid argument; nothing else is raised."""
+    assert status(text) in ("OK", "INVALID_ARGUMENT")
+
+
+@settings(deadline=None)
+@given(NAMES, TEXTS)
+def test_what_a_filter_says_is_never_part_of_the_sql(name: str, value: str) -> None:
+    """The SQL of a filter is the same whatever name and value it is about: both are bound."""
+    types = {name: AttributeType.KEYWORD, "plain": AttributeType.KEYWORD}
+    if name == "WorkflowId":
+        return
+    about = statement(parse(f"`{name}` = {literal(value)}"), types)
+    assert about.text == statement(parse("plain = 'x'"), types).text
+    assert about.values == (name, value)
+
+
+@settings(deadline=None)
+@given(CONDITIONS)
+def test_not_ends_in_the_leaves(condition: f.Condition) -> None:
+    """Moving NOT into the leaves leaves none, and doing it twice to a negation gives the condition back."""
+    moved = without_not(condition)
+    assert "Not(" not in repr(moved)
+    assert without_not(f.Not(f.Not(condition))) == moved
+    assert without_not(without_not(f.Not(condition)), negate=True) == moved
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Region = ", "character 10 at the end: expected a value"),
+        ("Region = eu", "character 10 near 'eu': expected a value: .* forget to quote"),
+        ("Region = 'eu' Region", "character 15 near 'Region': expected AND, OR or the end"),
+        ("Region ~ 'x'", "character 8 near \"~ 'x'\""),
+        (
+            "Region = 'x' AND Nope = 1",
+            "invalid search attribute: Nope at character 18; there are WorkflowId, .*: Region",
+        ),
+        ("Region = 5", "Region of type Keyword at character 1: it takes a quoted text"),
+        ("ExecutionStatus = 'Done'", "one of Unspecified, Running, Completed, .*TimedOut"),
+        ("StartTime > 'today'", "it takes '2024-12-31T23:59:59Z'"),
+        (
+            "StartTime STARTS_WITH '2024'",
+            "STARTS_WITH is not supported .* StartTime of type Datetime, at character 1",
+        ),
+        ("x = " + "1" * 400, "the number at character 5 is too large"),
+        ("Region = '\ud800'", "the text at character 10 is not Unicode"),
+        ("Region STARTS_WITH '" + "%" * 30000 + "'", "Region at character 1 is too long"),
+        ("Region = 'x' LIMIT 3", "LIMIT at character 14 is not supported"),
+        ("GROUP BY Region", "GROUP BY is supported for ExecutionStatus only, not for Region"),
+    ],
+)
+def test_refusals_say_where_and_what_is_allowed(text: str, says: str) -> None:
+    """A filter that is not understood is refused with its place and with what would do."""
+    with pytest.raises(ServiceError, match=says) as caught:
+        statement(parse(text), {"Region": AttributeType.KEYWORD})
+    assert caught.value.status == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5000 + "x = 1" + ")" * 5000,
+        "NOT " * 5000 + "x = 1",
+        " AND ".join(["x = 1"] * 5000),
+        f"x IN ({', '.join(['1'] * 40000)})",
+    ],
+)
+def test_huge_filters_are_refused(text: str) -> None:
+    """A filter that is too deep or too wide is refused before it costs a stack."""
+    with pytest.raises(ServiceError, match=r"nested more than|more than \d+ (conditions|values)"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("1h30m", 5400 * 10**9),
+        ("1d2h", 93600 * 10**9),
+        ("1.5s", 1_500_000_000),
+        ("-1s", -(10**9)),
+        (".5ms", 500_000),
+        ("1µs2ns", 1002),
+        ("00:01:01", 61 * 10**9),
+        ("100:00:00.5", 360_000 * 10**9 + 500_000_000),
+        ("12", 12),
+    ],
+)
+def test_durations(text: str, nanoseconds: int) -> None:
+    """Durations in Go's form with days, as a clock, or as nanoseconds."""
+    assert parse_duration(text) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "1", "1w", "1H", "1h 2m", "00:61:00", "1:2", "9" * 30, "300000d", "s"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    """What the server takes for no duration is none; a bare number counts nanoseconds."""
+    assert parse_duration(text) == (1 if text == "1" else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "microseconds"),
+    [
+        ("1970-01-01T00:00:01Z", 1_000_000),
+        ("1970-01-01T01:00:00+01:00", 0),
+        ("1970-01-01T00:00:00.1234567Z", 123_456),
+        ("1969-12-31T23:59:59.5Z", -500_000),
+        ("1970-01-01", None),
+        ("1970-01-01T00:00:00", None),
+        ("1970-01-01T00:00:00+0100", None),
+        ("1970-02-30T00:00:00Z", None),
+        ("1970-01-01T00:00:00Z ", None),
+    ],
+)
+def test_times(text: str, microseconds: int | None) -> None:
+    """Times are RFC 3339, with a zone, and nothing else."""
+    assert parse_time(text) == microseconds
+
+
+def test_words() -> None:
+    """A text is searched by its words, without case, accents and punctuation."""
+    assert words("The Quick_brown, l'été 3.14") == " the quick brown l ete 3 14 "
+    assert words("?!") == "  "
+
+
+def status(text: str) -> str:
+    """Whether a filter is understood, or as what it is refused."""
+    try:
+        statement(parse(text), {"Region": AttributeType.KEYWORD, "Amount": AttributeType.INT})
+    except ServiceError as error:
+        return error.status
+    return "OK"
+
+
+def repr_without_places(condition: object) -> str:
+    """A condition as text that tells 1 from True and 1.0, but not where it stood."""
+    return re.sub(r", position=\d+", "", repr(condition))

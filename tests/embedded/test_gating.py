@@ -1,0 +1,346 @@
+"""Nothing leaves the engine before what it rests on is durable, and everything does after; a dead store ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from hourglass._bridge import service as s
+from hourglass._bridge.handle import (
+    ActivityCancel,
+    ActivityDeferred,
+    ActivityOk,
+    ActivityTask,
+    HandleBroken,
+    HandleConfig,
+)
+from hourglass._embedded.connection import EngineConnection
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.errors import ServiceTimeoutError, StorageError
+
+from .memory_world import World, run_async, settle, text
+from .scripted_store import ScriptedStore
+
+
+async def started(task: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    made = asyncio.create_task(task)
+    await settle()
+    return made
+
+
+async def new_world(**more: Any) -> tuple[World, ScriptedStore]:
+    store = ScriptedStore()
+    return await World.new(store=store, **more), store
+
+
+def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
+    return c.ScheduleActivity(
+        seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=60.0, **more
+    )
+
+
+def test_an_acknowledgement_waits_for_the_commit() -> None:
+    """Start, signal, description, list and history are answered after the commit, in any case not before."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        assert not start.done()
+        store.commit()
+        run_id = (await start).run_id
+        calls = [
+            await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
+            await started(world.call(s.DescribeWorkflow(workflow_id="w"))),
+            await started(world.call(s.ListWorkflows())),
+            await started(world.call(s.CountWorkflows())),
+            await started(world.call(s.GetHistory(workflow_id="w", run_id=run_id))),
+        ]
+        assert [call.done() for call in calls] == [False] * 5
+        store.commit()
+        _, description, page, number, history = await asyncio.gather(*calls)
+        assert description.summary.history_length == len(history.events) == 3
+        assert [each.run_id for each in page.workflows] == [run_id]
+        assert number == s.Count(1)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_step_takes_two_commits() -> None:
+    """Task done, activity scheduled, attempt started: one commit. Attempt done, task scheduled, started: another."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        task = await started(world.activation())
+        assert not task.done()
+        attempt = await started(world.handle.poll_activity())
+        store.commit()
+        run_id = (await start).run_id
+        assert (await task).run_id == run_id
+        before = store.commits
+        for seq in range(1, 6):
+            await world.complete(run_id, activity(seq))
+            await settle()
+            assert not attempt.done()
+            assert store.commit() == 2
+            item = await attempt
+            attempt = await started(world.handle.poll_activity())
+            task = await started(world.activation())
+            await world.handle.complete_activity(ActivityOk(item.token, text("r")))
+            await settle()
+            assert not task.done()
+            assert store.commit() == 2
+            assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
+        assert store.commits - before == 10
+        attempt.cancel()
+        await world.close()
+
+    run_async(body)
+
+
+def test_many_runs_share_a_commit() -> None:
+    """While a poll waits for the first of many tasks it takes the others, too; they come out in order, at once."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        task = await started(world.activation())
+        starts = [await started(world.start(f"w{number}")) for number in range(20)]
+        assert store.commit() == 40
+        ids = [(await start).run_id for start in starts]
+        assert [(await task).run_id, *[(await world.activation()).run_id for _ in range(19)]] == ids
+        assert not store.queue
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_poll_that_is_cancelled_loses_nothing() -> None:
+    """The item that a cancelled poll waited for is what the next poll gives, once and before the others."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        starts = [await started(world.start(name)) for name in ("a", "b")]
+        for _ in range(3):
+            poll = await started(world.activation())
+            poll.cancel()
+            await settle()
+        store.commit()
+        ids = [(await start).run_id for start in starts]
+        polled = [(await world.activation()).run_id for _ in ids]
+        assert polled == ids
+        for run_id in ids:
+            await world.complete(run_id, activity())
+        for _ in range(3):
+            poll = await started(world.handle.poll_activity())
+            assert not poll.done()
+            poll.cancel()
+            await settle()
+        store.commit()
+        items = [await world.activity() for _ in ids]
+        assert [item.run_id for item in items] == ids
+        assert world.engine.attempts.take(world.handle) is None
+        await world.close()
+
+    run_async(body)
+
+
+def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out() -> None:
+    """The run is terminated while its attempt waits for the commit: the worker does not hear of it."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        store.commit()
+        run_id = (await start).run_id
+        task = await started(world.activation())
+        store.commit()
+        await task
+        await world.complete(run_id, activity(), c.StartTimer(1, 10**9))
+        poll = await started(world.handle.poll_activity())
+        ended = await started(world.call(s.TerminateWorkflow(workflow_id="w")))
+        store.commit()
+        await ended
+        await settle()
+        assert not poll.done()
+        assert world.handle.has_out is True  # its eviction waits for a poll
+        poll.cancel()
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_cancellation_comes_after_its_attempt() -> None:
+    """An attempt that is to be cancelled while it waits for the commit is given out, then its cancellation."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        task = await started(world.activation())
+        store.commit()
+        run_id = (await start).run_id
+        await task
+        waits = c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+        await world.complete(run_id, activity(cancellation_type=waits))
+        poll = await started(world.handle.poll_activity())
+        signalled = await started(
+            world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+        )
+        task = await started(world.activation())
+        store.commit(3)
+        assert not task.done()
+        store.commit()
+        await signalled
+        await task
+        await world.complete(run_id, c.RequestCancelActivity(1))
+        item = await poll
+        assert isinstance(item, ActivityTask)
+        poll = await started(world.handle.poll_activity())
+        assert not poll.done()
+        store.commit()
+        assert await poll == ActivityCancel(item.token, "CANCELLED")
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() -> None:
+    """An attempt that was taken and waits for the commit goes to another handle, as the same attempt."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        task = await started(world.activation())
+        store.commit()
+        run_id = (await start).run_id
+        await task
+        await world.complete(run_id, activity())
+        poll = await started(world.handle.poll_activity())
+        assert store.appended[-1].run.activities[5].started_ns
+        world.handle.initiate_shutdown()
+        other = await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        second = await started(other.poll_activity())
+        store.commit()
+        item = await second
+        assert (item.attempt, item.run_id) == (1, run_id)
+        poll.cancel()
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
+    """The limit of a call ends the wait for the commit; the same request again is answered with the same run."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        with pytest.raises(ServiceTimeoutError):
+            await world.start(request_id="r", rpc_timeout=0.0)
+        again = await started(world.start(request_id="r"))
+        store.commit()
+        assert world.engine.store.count("") == 1
+        assert (await again).run_id == store.disk.current("w")
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_dead_store_ends_the_engine() -> None:
+    """Whoever waits hears of it: polls break, calls are refused, queries end; nothing more is appended."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        store.commit()
+        await start
+        close = await started(world.call(s.WaitForClose(workflow_id="w")))
+        query = await started(world.call(s.QueryWorkflow(workflow_id="w", query_name="q")))
+        polls = [await started(world.activation()), await started(world.handle.poll_activity())]
+        signal = await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+        store.die("no such disk")
+        await settle()
+        for poll in polls:
+            with pytest.raises(HandleBroken, match="no such disk"):
+                await poll
+        for call in (close, query, signal):
+            with pytest.raises(StorageError, match="no such disk"):
+                await call
+        assert isinstance(world.engine.failed, StorageError)
+        with pytest.raises(StorageError):
+            await world.start("other")
+        with pytest.raises(HandleBroken):
+            await world.handle.poll_activation()
+        with pytest.raises(HandleBroken):
+            await world.handle.complete_activity(ActivityDeferred(b'["r",5,1]'))
+        appended = len(store.appended)
+        world.clock.advance(86_400)
+        await world.close()
+        assert len(store.appended) == appended
+
+    run_async(body)
+
+
+def test_a_store_that_dies_unwatched_is_noticed() -> None:
+    """Nobody waits for a commit, and yet the engine finds out, by its own tick."""
+
+    async def body() -> None:
+        world, store = await new_world(opened=True)
+        start = await started(world.start())
+        store.commit()
+        run_id = (await start).run_id
+        task = await started(world.activation())
+        store.commit()
+        await task
+        await world.complete(run_id)
+        store.die()
+        world.engine._upkeep.tick()
+        await settle()
+        assert world.engine.failed is not None
+        await world.close()
+
+    run_async(body)
+
+
+def test_connections_share_an_engine() -> None:
+    """A connection's close ends its own handles and nothing else; closed handles are not kept."""
+
+    async def body() -> None:
+        world = await World.new()
+        other = EngineConnection(world.engine, target="local:a.db")
+        assert (other.target, other.namespace) == ("local:a.db", "default")
+        for _ in range(3):
+            handle = await other.open_handle(HandleConfig(task_queue="q2"))
+            await handle.finalize_shutdown()
+        assert not other._handles
+        await other.open_handle(HandleConfig(task_queue="q2"))
+        await other.close()
+        await world.start()
+        assert isinstance((await world.activation()).events[0], e.RunStarted)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
+    """Starts are refused with the reason, a repeated one is answered, signals go on."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        first = await started(world.start(request_id="r"))
+        store.commit()
+        store.refusal = "8 MB are left"
+        with pytest.raises(StorageError, match="8 MB are left"):
+            await world.start("other")
+        with pytest.raises(StorageError, match="8 MB are left"):
+            await world.start(id_conflict_policy=s.IdConflictPolicy.TERMINATE_EXISTING)
+        assert (await world.start(request_id="r")).run_id == (await first).run_id
+        signal = await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+        store.commit()
+        assert await signal == s.Nothing()
+        await world.close()
+
+    run_async(body)

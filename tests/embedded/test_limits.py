@@ -1,0 +1,175 @@
+"""Temporal's limits hold: what grows beyond them is refused, or ended, in Temporal's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from hourglass._bridge import service as s
+from hourglass._embedded import history as h
+from hourglass._embedded.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, Limits
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.converter import Payload
+from hourglass.errors import ServiceError
+
+from .memory_world import World, app_failure, run_async, text
+
+
+def signal(number: int = 0, size: int = 1) -> s.SignalWorkflow:
+    return s.SignalWorkflow(
+        workflow_id="w", signal_name="s", request_id=str(number), arguments=(Payload(b"x" * size),)
+    )
+
+
+def schedule(count: int) -> list[c.Command]:
+    return [
+        c.ScheduleActivity(seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=9.0)
+        for seq in range(1, count + 1)
+    ]
+
+
+def test_the_defaults_are_temporals() -> None:
+    """2 MB, 51,200 events, 50 MB, 2,000 pending, advice at 4,096 events or 4 MB."""
+    limits = Limits()
+    assert (limits.blob_bytes, limits.history_events, limits.pending) == (2 << 20, 51_200, 2_000)
+    assert (limits.history_bytes, limits.suggest_events, limits.suggest_bytes) == (50 << 20, 4096, 4 << 20)
+
+
+def test_a_run_with_too_many_events_is_ended() -> None:
+    """The event that passes the limit is still written; the next one ends the run, and its sender hears why."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(history_events=20))
+        await world.start()
+        for number in range(19):
+            await world.call(signal(number))
+        with pytest.raises(ServiceError, match=TOO_MANY_EVENTS) as refused:
+            await world.call(signal(99))
+        assert refused.value.status == "INVALID_ARGUMENT"
+        assert world.kinds()[-2:] == ["WorkflowExecutionSignaled", "WorkflowExecutionTerminated"]
+        assert len(world.kinds()) == 22
+        assert await world.outcome() == s.RunTerminated(TOO_MANY_EVENTS)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_run_with_too_large_a_history_is_ended_when_it_goes_on() -> None:
+    """Its worker does not get the next task: the run is ended and evicted."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(history_bytes=5000))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        await world.call(signal(1, 6000))
+        record = world.engine.record(run_id)
+        assert record is not None
+        assert record.run.history_size > 6000
+        (evicted,) = (await world.activation()).events  # nobody gets its task any more
+        assert isinstance(evicted, e.RunEvicted)
+        assert await world.outcome() == s.RunTerminated(TOO_LARGE_HISTORY)
+        await world.close()
+
+    run_async(body)
+
+
+def test_too_many_pending_activities_fail_the_task() -> None:
+    """As on a server: its own cause, nothing of the answer counts, and the task is wanted again."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(pending=3))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, *schedule(4))
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        await world.complete(run_id)
+        assert world.kinds()[-1] == "WorkflowTaskFailed"
+        record = world.engine.record(run_id)
+        assert record is not None
+        failed = record.events[-1].attributes
+        assert isinstance(failed, h.WorkflowTaskFailed)
+        assert failed.cause == h.PENDING_ACTIVITIES_LIMIT_EXCEEDED
+        assert failed.failure is not None
+        assert "pending activities, 3, has reached the per-workflow limit of 3" in failed.failure.message
+        assert record.run.activities == {}
+        await world.activation()
+        await world.complete(run_id, *schedule(3))
+        assert len(record.run.activities) == 3
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_value_that_is_too_large_is_refused() -> None:
+    """In a start, a signal, a query or the end of an activity; exactly the limit passes."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(blob_bytes=100))
+        large = Payload(b"x" * 101)
+        for request in (
+            s.StartWorkflow(
+                workflow_id="w", workflow_type="W", task_queue="q", request_id="", memo={"k": large}
+            ),
+            signal(size=101),
+            s.QueryWorkflow(workflow_id="w", query_name="q", arguments=(large,)),
+            s.CompleteActivity(token=b"x", result=large),
+            s.CompleteActivity(token=b"x", failure=app_failure("y" * 101)),
+        ):
+            with pytest.raises(ServiceError, match=TOO_LARGE_BLOB):
+                await world.call(request)
+        await world.start(arguments=(Payload(b"x" * 60), Payload(b"x" * 40)))
+        await world.call(signal(size=100))
+        await world.close()
+
+    run_async(body)
+
+
+@pytest.mark.parametrize("limits", [Limits(suggest_events=6), Limits(suggest_bytes=2000)])
+def test_a_long_run_is_advised_to_continue_as_new(limits: Limits) -> None:
+    """From so many events, or so many bytes, on; the size is told in the task's start."""
+
+    async def body() -> None:
+        world = await World.new(limits=limits)
+        run_id = (await world.start()).run_id
+        assert not (await world.activation()).continue_as_new_suggested
+        await world.complete(run_id)
+        await world.call(signal(1, 2000))
+        activation = await world.activation()
+        assert activation.continue_as_new_suggested
+        assert activation.history_size > 2000
+        record = world.engine.record(run_id)
+        assert record is not None
+        begun = record.events[-1].attributes
+        assert isinstance(begun, h.WorkflowTaskStarted)
+        assert begun.history_size == activation.history_size
+        await world.close()
+
+    run_async(body)
+
+
+def test_what_is_held_does_not_grow_without_end() -> None:
+    """Too many signals while a task is out: the task is taken back, as a server does, and all are delivered."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(held_events=10))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        for number in range(11):
+            await world.call(signal(number))
+        record = world.engine.record(run_id)
+        assert record is not None
+        assert record.run.held == ()
+        failed = record.events[3].attributes
+        assert isinstance(failed, h.WorkflowTaskFailed)
+        assert failed.cause == h.FORCE_CLOSE_COMMAND
+        await world.complete(run_id, c.CompleteRun(text("early")))
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        await world.complete(run_id)
+        again = await world.activation()
+        assert [type(event) for event in again.events[1:]] == [e.SignalReceived] * 11
+        await world.close()
+
+    run_async(body)

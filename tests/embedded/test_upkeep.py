@@ -1,0 +1,309 @@
+"""Runs that nobody deals with leave memory, come back when their time has come or somebody asks, and are forgotten at last."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from hourglass._bridge import service as s
+from hourglass._bridge.handle import ActivityDeferred, HandleConfig
+from hourglass._embedded import RealClock
+from hourglass._embedded.connection import EngineConnection
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.memory_store import MemoryStore
+from hourglass._embedded.store import AT_ONCE, Stored
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.errors import StorageError, WorkflowNotFoundError
+
+from .memory_world import World, run_async, settle, text
+from .scripted_store import ScriptedStore
+
+DAY = 86_400
+
+
+async def sleeping(world: World, workflow_id: str = "w", seconds: int = DAY, **more: Any) -> str:
+    run_id = (await world.start(workflow_id, **more)).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, seconds * 10**9))
+    return run_id
+
+
+async def evicted(world: World, run_id: str) -> None:
+    world.handle.request_eviction(run_id)
+    await world.activation()
+    await world.complete(run_id)
+
+
+def tick(world: World) -> None:
+    world.engine._upkeep.tick()
+
+
+def in_memory(world: World) -> set[str]:
+    return {record.run.run_id for record in world.engine.runs.records()}
+
+
+def test_a_sleeping_run_costs_no_memory_and_wakes_in_time() -> None:
+    """Evicted and durable it is dropped; at its wake time, exactly, it is back and goes on."""
+
+    async def body() -> None:
+        world = await World.new(opened=True)
+        run_id = await sleeping(world)
+        tick(world)
+        assert in_memory(world) == {run_id}  # a handle knows it
+        await evicted(world, run_id)
+        tick(world)
+        assert in_memory(world) == set()
+        world.clock.advance(DAY - 1)
+        assert in_memory(world) == set()
+        world.clock.advance(1)
+        assert in_memory(world) == {run_id}
+        activation = await world.activation()
+        assert activation.is_replaying
+        await world.complete(run_id, c.StartTimer(1, DAY * 10**9))
+        assert (await world.activation()).events == (e.TimerFired(1),)
+        await world.complete(run_id, c.CompleteRun(text("r")))
+        await world.activation()
+        await world.complete(run_id)
+        tick(world)
+        assert in_memory(world) == set()
+        assert await world.outcome() == s.RunCompleted((text("r"),))
+        await world.close()
+
+    run_async(body)
+
+
+def test_many_sleepers_wake_in_order_and_in_slices() -> None:
+    """A thousand runs that are not in memory wake, each at its time; none of them holds the loop for long."""
+
+    async def body() -> None:
+        world = await World.new(opened=True, max_cached_workflows=0, max_concurrent_workflow_tasks=2000)
+        ids = []
+        for number in range(600):
+            ids.append(await sleeping(world, f"w{number}", 100 if number < 500 else 200))
+            await world.activation()
+            await world.complete(ids[-1])
+        tick(world)
+        assert in_memory(world) == set()
+        world.clock.advance(100)
+        assert in_memory(world) == set(ids[:500])
+        world.clock.advance(100)
+        assert in_memory(world) == set(ids)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_run_that_somebody_deals_with_stays() -> None:
+    """A waiter, an attempt in hand, an offer that nobody has taken, a change that is not durable: each keeps a run."""
+
+    async def body() -> None:
+        store = ScriptedStore()
+        world = await World.new(store=store, opened=True, max_cached_workflows=0)
+
+        async def with_commits(work: Any) -> Any:
+            task = asyncio.create_task(work)
+            while not task.done():
+                await settle()
+                store.commit()
+            return await task
+
+        run_id = (await with_commits(world.start())).run_id
+        await with_commits(world.activation())
+        act = c.ScheduleActivity(seq=1, activity_id="1", activity_type="a", start_to_close_timeout=9.0)
+        await world.complete(run_id, act)
+        await with_commits(world.activation())
+        await world.complete(run_id)
+        store.commit()
+        tick(world)
+        assert in_memory(world) == {run_id}  # offered
+        item = await with_commits(world.activity())
+        tick(world)
+        assert in_memory(world) == {run_id}  # in hand
+        await world.handle.complete_activity(ActivityDeferred(item.token))
+        tick(world)
+        assert in_memory(world) == {run_id}  # not durable
+        waiting = asyncio.create_task(world.call(s.WaitForClose(workflow_id="w")))
+        await settle()
+        store.commit()
+        tick(world)
+        assert in_memory(world) == {run_id}  # somebody waits
+        waiting.cancel()
+        await settle()
+        tick(world)
+        assert in_memory(world) == set()
+        signal = world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+        await with_commits(signal)
+        assert in_memory(world) == {run_id}
+        await world.close()
+
+    run_async(body)
+
+
+def test_the_latest_run_of_a_workflow_is_found_whatever_is_in_memory() -> None:
+    """An older run that is looked at does not pass for the current one."""
+
+    async def body() -> None:
+        world = await World.new(opened=True, max_cached_workflows=0)
+        first = await sleeping(world)
+        await world.activation()
+        await world.complete(first)
+        await world.call(s.TerminateWorkflow(workflow_id="w"))
+        second = await sleeping(world)
+        await world.activation()
+        await world.complete(second)
+        tick(world)
+        assert in_memory(world) == set()
+        assert isinstance(await world.outcome(run_id=first), s.RunTerminated)
+        assert in_memory(world) == {first}
+        assert (await world.call(s.DescribeWorkflow(workflow_id="w"))).summary.run_id == second
+        await world.close()
+
+    run_async(body)
+
+
+def test_looking_at_a_run_writes_nothing() -> None:
+    """A run that is brought in for a description and dropped again leaves the store as it was."""
+
+    async def body() -> None:
+        store = ScriptedStore()
+        first = await World.new(opened=True, max_cached_workflows=0, store=store.disk)
+        run_id = await sleeping(first)
+        await first.activation()
+        await first.complete(run_id)
+        world = await World.new(store=store, clock=first.clock, opened=True)
+        assert in_memory(world) == set()
+        for _ in range(3):
+            await world.call(s.DescribeWorkflow(workflow_id="w"))
+            tick(world)
+            assert in_memory(world) == set()
+        assert store.appended == []
+        await world.close()
+
+    run_async(body)
+
+
+def test_closed_runs_are_forgotten_after_the_retention() -> None:
+    """Not a second before; their ids are free then, and open runs are never forgotten."""
+
+    async def body() -> None:
+        world = await World.new(opened=True, retention=30.0 * DAY)
+        open_id = await sleeping(world, "open", 90 * DAY)
+        await world.start("closed")
+        await world.call(s.TerminateWorkflow(workflow_id="closed"))
+        world.clock.advance(30 * DAY)
+        tick(world)
+        assert isinstance(await world.outcome("closed"), s.RunTerminated)
+        tick(world)
+        world.clock.advance(1)
+        tick(world)
+        with pytest.raises(WorkflowNotFoundError):
+            await world.outcome("closed")
+        assert [each.run_id for each in (await world.call(s.ListWorkflows())).workflows] == [open_id]
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_wake_time_is_always_exact_in_the_store() -> None:
+    """A deadline that moved, a back-off that is over: what the store says is what the run needs."""
+
+    async def body() -> None:
+        store = MemoryStore()
+        world = await World.new(store=store, max_cached_workflows=0)
+        run_id = (await world.start()).run_id
+        assert store.due(AT_ONCE, 9) == [run_id]
+        await world.activation()
+        act = c.ScheduleActivity(
+            seq=1,
+            activity_id="1",
+            activity_type="a",
+            start_to_close_timeout=100.0,
+            heartbeat_timeout=10.0,
+            retry_policy=e.RetryRule(initial_interval=50.0, maximum_attempts=3),
+        )
+        await world.complete(run_id, act)
+        assert store.due(AT_ONCE, 9) == [run_id]  # offered
+        item = await world.activity()
+        await world.handle.complete_activity(ActivityDeferred(item.token))
+        start = world.clock.now_ns()
+        assert store.next_due_ns() == start + 10 * 10**9
+        world.clock.advance(8)
+        await world.call(s.HeartbeatActivity(token=item.token))
+        world.clock.advance(4)
+        assert store.next_due_ns() == start + 18 * 10**9
+        world.clock.advance(6)  # lost; tried again in 50 seconds
+        assert store.next_due_ns() == start + 68 * 10**9
+        world.clock.advance(50)
+        assert store.due(AT_ONCE, 9) == [run_id]
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_run_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+    """It is logged, stays as it is, and the rest is recovered."""
+
+    async def body() -> None:
+        class Spoilt(MemoryStore):
+            def load(self, run_id: str) -> Stored | None:
+                stored = super().load(run_id)
+                if stored is not None and stored.run.started.workflow_id == "bad":
+                    raise StorageError("its bytes make no sense")
+                return stored
+
+        store = Spoilt()
+        first = await World.new(store=store)
+        await first.start("bad")
+        await first.start("good")
+        first.engine.runs.stop()
+        world = await World.new(store=store, clock=first.clock, opened=True)
+        assert [record.run.started.workflow_id for record in world.engine.runs.records()] == ["good"]
+        with pytest.raises(StorageError, match="make no sense"):
+            await world.call(s.DescribeWorkflow(workflow_id="bad"))
+        assert world.engine.failed is None
+        assert (await world.call(s.DescribeWorkflow(workflow_id="good"))).summary.workflow_id == "good"
+        await world.close()
+
+    run_async(body)
+
+
+def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
+    """The ticker is there from opening to closing, and stops."""
+
+    async def body() -> None:
+        engine = Engine(store=MemoryStore(), clock=RealClock())
+        assert engine._upkeep._ticker is None
+        await engine.open_existing()
+        ticker = engine._upkeep._ticker
+        assert ticker is not None
+        engine.close()
+        engine.close()
+        assert ticker.cancelled()
+
+    run_async(body)
+
+
+def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
+    """A timer of a run in memory fires when the wall clock jumps past it, though hardly any time has passed."""
+
+    async def body() -> None:
+        jump = [0]
+        clock = RealClock(lambda: time.time_ns() + jump[0])
+        engine = Engine(store=MemoryStore(), clock=clock)
+        await engine.open_existing()
+        connection = EngineConnection(engine, owns_engine=True)
+        handle = await connection.open_handle(HandleConfig(task_queue="q"))
+        start = s.StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id="")
+        run_id = (await connection.call(start)).run_id
+        await handle.poll_activation()
+        await handle.complete_activation(c.Succeeded(run_id, (c.StartTimer(1, 1800 * 10**9),)))
+        jump[0] = 3600 * 10**9
+        engine._upkeep.tick()
+        assert (await handle.poll_activation()).events == (e.TimerFired(1),)
+        await connection.close()
+
+    run_async(body)

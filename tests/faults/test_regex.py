@@ -1,0 +1,99 @@
+"""A regular expression that never ends holds the interpreter: the parent of `hourglass worker` replaces the process.
+
+A short while of it, with a real server; three minutes are among the chaos.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.command import SHOP, Command, until
+from hourglass import Client, WorkflowHandle
+from hourglass.testing import DevServer
+
+pytestmark = pytest.mark.server
+
+QUEUE = f"regex-{os.getpid()}"
+FOREVER = "a" * 200 + "b"
+
+
+@pytest.fixture
+def server_client(quick_server: DevServer) -> Iterator[Client]:
+    with Client.connect(quick_server.target) as client:
+        yield client
+
+
+def _command(server: DevServer, folder: Path, queue: str) -> Command:
+    (folder / "shop.py").write_text(SHOP)
+    arguments = ("worker", "shop.py", "--target", server.target, "--task-queue", queue)
+    return Command(*arguments, "--deadlock-timeout=0.5", cwd=folder)
+
+
+@pytest.fixture
+def worker(quick_server: DevServer, tmp_path: Path) -> Iterator[Command]:
+    with _command(quick_server, tmp_path, QUEUE) as command:
+        command.wait_running()
+        yield command
+
+
+def test_a_task_that_waits_already(quick_server: DevServer, server_client: Client, tmp_path: Path) -> None:
+    """It may hold the interpreter before the worker has said that it works: that is noticed as soon."""
+    queue = f"{QUEUE}-early"
+    handle = server_client.start_workflow("catastrophe", FOREVER, id=queue, task_queue=queue)
+    with _command(quick_server, tmp_path, queue) as command:
+        command.wait_for("stands still: workflow catastrophe", limit=30)
+        handle.terminate("seen enough")
+
+
+def test_an_activity_is_not_a_workflows_fault(
+    quick_server: DevServer, server_client: Client, tmp_path: Path
+) -> None:
+    """The process is replaced as well; the log shows the activity's line and blames no run."""
+    queue = f"{QUEUE}-activity"
+    with _command(quick_server, tmp_path, queue) as command:
+        command.wait_running()
+        handle = server_client.start_workflow("matches", FOREVER, id=queue, task_queue=queue)
+        command.wait_for("stands still, and no workflow's code is at it")
+        command.wait_running(2)
+        assert ", in match_in_activity" in command.text
+        handle.terminate("seen enough")
+
+
+def test_the_process_is_replaced_and_others_go_on(
+    worker: Command, server_client: Client, tmp_path: Path
+) -> None:
+    """The author's line is in the log and in the history, the process is another one, and other workflows go on."""
+    handle = server_client.start_workflow("catastrophe", FOREVER, id=f"{QUEUE}-1", task_queue=QUEUE)
+    worker.wait_for("stands still: workflow catastrophe")
+    # Of a task that has timed out servers record no later failure, unless something new has happened meanwhile.
+    handle.signal("nudge", "now")
+    worker.wait_running(2)
+    assert len(worker.pids()) == 2
+    lines = (tmp_path / "shop.py").read_text().splitlines()
+    line = 2 + lines.index("def catastrophe(text: str) -> bool:")
+    place = f'shop.py", line {line}, in catastrophe'
+    assert place in worker.text
+    assert "aaaa" not in worker.text  # no values in logs
+    found = server_client.start_workflow("checkout", "1", id=f"{QUEUE}-2", task_queue=QUEUE)
+    assert found.result(timeout=60) == "charged 1"
+
+    until("the task has failed", lambda: _events(handle, "WORKFLOW_TASK_FAILED"))
+    failure = _events(handle, "WORKFLOW_TASK_FAILED")[0]["workflowTaskFailedEventAttributes"]["failure"]
+    assert place in failure["stackTrace"]
+    assert f"shop.py:{line} in catastrophe" in failure["message"]
+    # A failed task is sent again at once; after this second time its run is not executed any more.
+    worker.wait_for("holds the interpreter, 2 times now")
+    worker.wait_running(3)
+    handle.terminate("seen enough")
+    worker.signal(signal.SIGTERM)
+    assert worker.wait_end() == 0, worker.text
+
+
+def _events(handle: WorkflowHandle[Any], kind: str) -> list[dict[str, Any]]:
+    return [event for event in handle.history().events if event["eventType"] == f"EVENT_TYPE_{kind}"]

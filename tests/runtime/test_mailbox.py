@@ -1,0 +1,86 @@
+"""The mailbox: what other threads say to a loop arrives, in order, with one wake-up for a burst."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from hourglass._runtime.mailbox import Mailbox
+
+
+def test_a_burst_wakes_the_loop_once(monkeypatch):
+    """All of it is delivered, in order, by one call."""
+
+    async def main():
+        loop, seen, wakes = asyncio.get_running_loop(), [], []
+        mailbox = Mailbox()
+        wake = loop.call_soon_threadsafe
+        monkeypatch.setattr(
+            loop, "call_soon_threadsafe", lambda *call: (wakes.append(1), wake(*call)), raising=False
+        )
+        for number in range(100):
+            mailbox.post(seen.append, number)
+        assert seen == []
+        while len(seen) < 100:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        mailbox.post(seen.append, 100)
+        await asyncio.sleep(0)
+        return seen, len(wakes)
+
+    seen, wakes = asyncio.run(main())
+    assert seen == list(range(101))
+    assert wakes == 2
+
+
+def test_nothing_is_lost_between_threads():
+    """Posts of many threads against a loop that delivers all the time: each arrives once, in its thread's order."""
+
+    async def main():
+        mailbox, seen = Mailbox(), []
+
+        def post(name):
+            for number in range(500):
+                mailbox.post(seen.append, (name, number))
+
+        threads = [threading.Thread(target=post, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        async with asyncio.timeout(60):
+            while len(seen) < 2000:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        return seen
+
+    seen = asyncio.run(main())
+    for name in range(4):
+        assert [number for whose, number in seen if whose == name] == list(range(500))
+
+
+def test_what_one_letter_raises_harms_no_other(caplog):
+    """It is logged, and the rest is delivered."""
+
+    async def main():
+        mailbox, seen = Mailbox(), []
+        mailbox.post(seen.index, "not there")
+        mailbox.post(seen.append, 1)
+        while not seen:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return seen
+
+    assert asyncio.run(main()) == [1]
+    assert "what another thread said could not be taken" in caplog.text
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_closed_loop_takes_nothing_and_raises_nothing(times):
+    """Nobody is left to be told."""
+
+    async def main():
+        return Mailbox()
+
+    mailbox = asyncio.run(main())
+    seen: list[int] = []
+    for number in range(times):
+        mailbox.post(seen.append, number)
+    assert seen == []

@@ -1,0 +1,197 @@
+"""`async with Environment()`: the same, awaited; and environments in threads and processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass.client import AsyncWorkflowHandle
+from hourglass.errors import UsageError, WorkflowParked, WorkflowStuck
+from hourglass.testing import AsyncEnvironment, Environment, call
+
+from .shop import Order, approval, buggy, charge, checkout, decisions, doomed
+
+ROOT = Path(__file__).parents[2]
+ORDER = Order("o-1", 1200)
+
+
+def in_loop(coro: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(coro)
+
+
+def test_the_same_awaited() -> None:
+    """Starting, results, fakes, calls, skips and actions have the same names, and are awaited where they wait."""
+
+    async def story() -> None:
+        async with Environment() as env:
+            assert isinstance(env, AsyncEnvironment)
+            before = env.now()
+            env.fake(charge, returns="c-1", takes=60)
+            handle = await env.start_workflow(checkout, ORDER)
+            assert isinstance(handle, AsyncWorkflowHandle)
+            await env.skip(minutes=2)
+            assert env.calls(charge) == [call("o-1", 1200)]
+            await env.crash()
+            assert await handle.result() == "c-1"
+            assert env.now() - before == timedelta(days=30, minutes=1)
+            waiting = await env.start_workflow(approval, "a")
+            env.after(days=1).signal(waiting, decisions, "yes")
+            assert await waiting.result() == "a: yes"
+            assert await env.execute_workflow(checkout, ORDER) == "c-1"
+            assert len([each async for each in env.client.list_workflows()]) == 3
+
+    in_loop(story())
+
+
+def test_troubles_are_raised_in_the_test() -> None:
+    """Parked and stuck runs raise where they are awaited."""
+
+    async def story() -> None:
+        async with Environment() as env:
+            with pytest.raises(WorkflowParked):
+                await env.execute_workflow(buggy)
+            with pytest.raises(WorkflowStuck):
+                await env.execute_workflow(approval, "a")
+
+    in_loop(story())
+
+
+def test_the_loop_goes_on_meanwhile() -> None:
+    """The test's own loop is not blocked, and a wait that is cancelled ends; the environment is usable after it."""
+    began, release = threading.Event(), threading.Event()
+
+    def slow(order_id: str, cents: int = 0) -> str:
+        began.set()
+        release.wait()
+        return "late"
+
+    async def story() -> None:
+        async with Environment() as env:
+            env.fake(charge, slow)
+            waiting = asyncio.create_task(env.execute_workflow(checkout, ORDER))
+            await asyncio.to_thread(began.wait)
+            waiting.cancel()
+            release.set()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            env.fake(charge, returns="c-2")
+            assert await env.execute_workflow(checkout, ORDER) == "c-2"
+
+    in_loop(story())
+
+
+def test_misuse_is_told() -> None:
+    """A blocking environment in a running loop, awaiting one that blocks, and using one after its end are refused."""
+
+    async def story() -> None:
+        with pytest.raises(UsageError, match="async with"):
+            Environment().open()
+        async with Environment() as env:
+            handle = await env.start_workflow(approval, "a")
+        with pytest.raises(UsageError, match="closed"):
+            await env.execute_workflow(doomed)
+        with pytest.raises(UsageError, match="closed"):
+            await handle.result()
+
+    in_loop(story())
+
+
+def test_another_thread_is_refused() -> None:
+    """An environment belongs to its thread; each thread may have its own."""
+    problems: list[BaseException] = []
+    results: list[str] = []
+
+    with Environment() as env:
+
+        def elsewhere() -> None:
+            try:
+                env.execute_workflow(doomed)
+            except BaseException as error:
+                problems.append(error)
+            with Environment() as own:
+                results.append(own.execute_workflow(checkout, ORDER))
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert [type(each) for each in problems] == [UsageError]
+    assert "another" in str(problems[0])
+    assert results == ["charged o-1"]
+
+
+def test_the_fixture(hourglass_env: Environment) -> None:
+    """`hourglass_env` is an open environment."""
+    assert hourglass_env.execute_workflow(checkout, ORDER) == "charged o-1"
+
+
+def test_the_asynchronous_fixture(hourglass_async_env: AsyncEnvironment) -> None:
+    """`hourglass_async_env` is one for async tests, whatever runs them."""
+
+    async def story() -> None:
+        assert await hourglass_async_env.execute_workflow(checkout, ORDER) == "charged o-1"
+
+    in_loop(story())
+
+
+@pytest.fixture(scope="session")
+def shared_env() -> Any:
+    with Environment() as env:
+        yield env
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_one_environment_for_a_session(shared_env: Environment, number: int) -> None:
+    """An environment that outlives tests serves them one after another, also with another one inside."""
+
+    @workflow.defn
+    def local() -> int:
+        workflow.sleep(60)
+        return number
+
+    with Environment() as inner:
+        assert shared_env.execute_workflow(local) == number
+        assert inner.execute_workflow(local) == number
+
+
+PROGRAM = """
+import os, sys
+from tests.testing.shop import Order, checkout
+from hourglass.testing import Environment
+
+def once():
+    with Environment() as env:
+        return env.execute_workflow(checkout, Order("a", 1))
+
+assert once() == "charged a"
+child = os.fork()
+if child == 0:
+    os._exit(0 if once() == "charged a" else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+with Environment() as env:
+    env.start_workflow(checkout, Order("a", 1))
+    print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_process_has_its_own() -> None:
+    """A process that forked after using environments uses new ones in the child, and both end cleanly."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -1,0 +1,68 @@
+"""mypy and pyright accept right uses of `hourglass.testing`, with the right types, and report exactly the wrong ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+GOOD = HERE / "good_uses.py"
+BAD = HERE / "bad_uses.py"
+
+Reports = dict[Path, dict[int, str]]
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr  # 1: errors were found
+    return done.stdout
+
+
+def mypy() -> Reports:
+    """What mypy reports in strict mode."""
+    reports: Reports = {GOOD: {}, BAD: {}}
+    flags = ("--strict", "--output", "json", "--follow-imports", "silent")
+    for line in _run(sys.executable, "-m", "mypy", *flags, str(GOOD), str(BAD)).splitlines():
+        found = json.loads(line)
+        if found["severity"] == "error":
+            reports[ROOT / found["file"]][found["line"]] = found["message"]
+    return reports
+
+
+def pyright() -> Reports:
+    """What pyright reports."""
+    reports: Reports = {GOOD: {}, BAD: {}}
+    flags = ("--outputjson", "--pythonpath", sys.executable)
+    answer = json.loads(_run(sys.executable, "-m", "pyright", *flags, str(GOOD), str(BAD)))
+    for found in answer["generalDiagnostics"]:
+        if found["severity"] == "error":
+            reports[Path(found["file"])][found["range"]["start"]["line"] + 1] = found["message"]
+    return reports
+
+
+@pytest.fixture(scope="module", params=[mypy, pyright], ids=lambda checker: checker.__name__)
+def reports(request: pytest.FixtureRequest) -> Reports:
+    """The reports of one checker on both files."""
+    checker: Callable[[], Reports] = request.param
+    return checker()
+
+
+def test_right_uses_are_accepted(reports: Reports) -> None:
+    """Nothing is reported where the API is used as meant, and every asserted type is the one found."""
+    assert reports[GOOD] == {}
+
+
+def test_wrong_uses_are_reported(reports: Reports) -> None:
+    """Each wrong line is reported, and no line that is not wrong."""
+    lines = BAD.read_text().splitlines()
+    wrong = {at for at, line in enumerate(lines, 1) if line.endswith("# E")}
+    assert len(wrong) > 20
+    unexpected = {at: text for at, text in reports[BAD].items() if at not in wrong}
+    missed = {at: lines[at - 1].strip() for at in wrong - set(reports[BAD])}
+    assert (unexpected, missed) == ({}, {})
