@@ -592,7 +592,15 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
         (public.WorkflowHandle, public.AsyncWorkflowHandle),
         (public.ActivityHandle, public.AsyncActivityHandle),
     ]
-    without_waiting = {"get_workflow_handle", "get_activity_handle", "list_workflows"}
+    without_waiting = {
+        "get_workflow_handle",
+        "get_activity_handle",
+        "get_schedule_handle",
+        "get_update_handle",
+        "list_schedules",
+        "list_workflows",
+        "with_start",
+    }
     for blocking, awaited in pairs:
         names = {name for name in dir(blocking) if not name.startswith("_")}
         assert names == {name for name in dir(awaited) if not name.startswith("_")}

@@ -126,12 +126,12 @@ class Ledger:
         now = self.clock.now_ns()
         reason = self.limits.overgrown(record.run) if record.run.is_open else ""
         if reason:
-            self._apply(record, transitions.end_overgrown(record.run, reason, now), looked)
+            self._apply(record, transitions.end_overgrown(record.run, reason, now), looked, now)
             return reason
-        self._apply(record, transition(record.run, now), looked, (request_id,) if request_id else ())
+        self._apply(record, transition(record.run, now), looked, now, (request_id,) if request_id else ())
         if len(record.run.held) > self.limits.held_events:
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
-            self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING)
+            self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
     def has_request(self, record: Record, request_id: str) -> bool:
@@ -174,7 +174,7 @@ class Ledger:
         record.look(pending, now)
         record.stored_wake_ns = record.wake_ns(now)
         if needs_recovery(stored.run):
-            self._apply(record, recover(record.run, new_run_id(), now), pending)
+            self._apply(record, recover(record.run, new_run_id(), now), pending, now)
         else:
             self._announce(record, pending, now)
         if record.alarm is not None and record.alarm_ns <= now:
@@ -195,10 +195,14 @@ class Ledger:
         return record, self._take_in(record, step, step.touched, request_ids, now)
 
     def _apply(
-        self, record: Record, step: Step, looked: frozenset[int], request_ids: tuple[str, ...] = ()
+        self,
+        record: Record,
+        step: Step,
+        looked: frozenset[int],
+        now: int,
+        request_ids: tuple[str, ...] = (),
     ) -> None:
-        now = self.clock.now_ns()
-        ids = step.touched | looked
+        ids = step.touched | looked if looked else step.touched
         changed = step.run is not record.run or bool(request_ids)
         change = self._take_in(record, step, ids, request_ids, now)
         if step.follower is not None:
@@ -254,7 +258,8 @@ class Ledger:
         if record.alarm is not None:
             if wake == record.alarm_ns:
                 return
-            if record.alarm_ns < wake and self.clock.early_is_harmless:
+            later = record.alarm_ns < wake or (not wake and record.run.is_open)
+            if later and self.clock.early_is_harmless:
                 return  # it will find nothing due and be set anew
             self._silence(record)
         if wake:

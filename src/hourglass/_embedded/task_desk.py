@@ -74,10 +74,11 @@ class TaskDesk:
         """Take the answer to a task; gives why the run must be evicted, or "" if all is well."""
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
+        follower = new_run_id() if tasks.may_be_followed(answer) else ""
         try:
             ended = self._ledger.change(
                 record,
-                lambda run, now: tasks.complete_task(run, answer, new_run_id(), self._ledger.limits, now),
+                lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now),
             )
         except tasks.Refused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND

@@ -40,6 +40,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = ""
 
 
+def may_be_followed(answer: Answer) -> bool:
+    """Whether an answer may begin another run, which then needs an id."""
+    return any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands)
+
+
 class Refused(Exception):
     """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again."""
 
