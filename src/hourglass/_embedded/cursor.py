@@ -27,6 +27,8 @@ from hourglass._engine import events as e
 
 __all__ = ["BadCommand", "Cursor"]
 
+_FINAL = frozenset(h.FINAL)
+
 _BROKEN_OFF = (
     h.WorkflowTaskFailed,
     h.WorkflowTaskTimedOut,
@@ -96,9 +98,10 @@ class Cursor:
         history = self._history
         for index in range(self._position, self._stop):
             attributes = history[index].attributes
-            if isinstance(attributes, h.FINAL):
+            kind = type(attributes)
+            if kind in _FINAL:
                 return index + 1
-            if isinstance(attributes, h.WorkflowTaskStarted):
+            if kind is h.WorkflowTaskStarted:
                 following = history[index + 1].attributes if index + 1 < self._stop else None
                 if following is None:
                     return index + 1 if self._ends_live else None
@@ -155,7 +158,7 @@ class Cursor:
                 self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
 
     def _activation(self) -> e.Activation:
-        jobs = tuple(sorted(self._jobs, key=_rank))
+        jobs = tuple(sorted(self._jobs, key=_rank) if len(self._jobs) > 1 else self._jobs)
         self._jobs = []
         return self._make(jobs, is_replaying=self._replaying)
 

@@ -24,6 +24,7 @@ from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.store import Change, Store, Stored
+from hourglass._embedded.wakes import run_wake_ns
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -67,7 +68,7 @@ class Ledger:
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
             self._silence(record)
-            self._set_alarm(record, now)
+            self._set_alarm(record, 0, now)
 
     def is_durable(self, number: int) -> bool:
         """Whether what rests on this change may leave the engine."""
@@ -103,9 +104,9 @@ class Ledger:
     ) -> Record:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
-        record, change = self._begin(started, signal, request_ids, now)
+        record, change, earliest = self._begin(started, signal, request_ids, now)
         self._append(change, record)
-        self._announce(record, _NOTHING, now)
+        self._announce(record, _NOTHING, earliest, now)
         return record
 
     def change(
@@ -171,12 +172,12 @@ class Ledger:
         record = Record(stored.run, list(stored.events), loaded=True)
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
-        record.look(pending, now)
+        earliest = record.look(pending, now)
         record.stored_wake_ns = record.wake_ns(now)
         if needs_recovery(stored.run):
             self._apply(record, recover(record.run, new_run_id(), now), pending, now)
         else:
-            self._announce(record, pending, now)
+            self._announce(record, pending, earliest, now)
         if record.alarm is not None and record.alarm_ns <= now:
             self._elapse(record)
         return record
@@ -187,12 +188,12 @@ class Ledger:
         signal: h.WorkflowExecutionSignaled | None,
         request_ids: tuple[str, ...],
         now: int,
-    ) -> tuple[Record, Change]:
+    ) -> tuple[Record, Change, int]:
         step = transitions.open_run(started.original_run_id, started, now, signal)
         record = Record(step.run)
         self._records[step.run.run_id] = record
         self._current[started.workflow_id] = step.run.run_id
-        return record, self._take_in(record, step, step.touched, request_ids, now)
+        return record, *self._take_in(record, step, step.touched, request_ids, now)
 
     def _apply(
         self,
@@ -204,30 +205,31 @@ class Ledger:
     ) -> None:
         ids = step.touched | looked if looked else step.touched
         changed = step.run is not record.run or bool(request_ids)
-        change = self._take_in(record, step, ids, request_ids, now)
+        change, earliest = self._take_in(record, step, ids, request_ids, now)
         if step.follower is not None:
-            following, begun = self._begin(step.follower, None, (), now)
+            following, begun, first = self._begin(step.follower, None, (), now)
             self._append(_with(change, begun), record, following)
-            self._announce(following, _NOTHING, now)
+            self._announce(following, _NOTHING, first, now)
         elif changed or change.wake_ns != record.stored_wake_ns:
             self._append(change, record)
-        self._announce(record, ids, now)
+        self._announce(record, ids, earliest, now)
 
     def _take_in(
         self, record: Record, step: Step, ids: Iterable[int], request_ids: tuple[str, ...], now: int
-    ) -> Change:
-        """Put a step into memory; gives what the store must know of it."""
+    ) -> tuple[Change, int]:
+        """Put a step into memory; gives what the store must know of it, and the earliest time that it needs."""
         record.run = step.run
         record.events.extend(step.events)
         record.seen.update(request_ids)
-        record.look(ids, now)
-        return Change(
+        earliest = record.look(ids, now) if ids else 0
+        change = Change(
             run=step.run,
             events=step.events,
             touched=step.touched,
             wake_ns=record.wake_ns(now),
             request_ids=request_ids,
         )
+        return change, earliest
 
     def _append(self, change: Change, *records: Record) -> None:
         self.newest = self.store.append(change)
@@ -235,9 +237,9 @@ class Ledger:
             record.number = self.newest
             record.stored_wake_ns = each.wake_ns
 
-    def _announce(self, record: Record, ids: Iterable[int], now: int) -> None:
+    def _announce(self, record: Record, ids: Iterable[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""
-        self._set_alarm(record, now)
+        self._set_alarm(record, earliest, now)
         record.tell_holders(ids)
         self.note_hands(record)
         self.offers.offer(record.run, ids, now)
@@ -253,14 +255,16 @@ class Ledger:
         else:
             self.in_hand.discard(record.run.run_id)
 
-    def _set_alarm(self, record: Record, now: int) -> None:
+    def _set_alarm(self, record: Record, earliest: int, now: int) -> None:
+        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
+        if record.alarm is not None and self.clock.early_is_harmless and record.run.is_open:
+            whole = run_wake_ns(record.run, now)
+            if not (earliest and earliest < record.alarm_ns) and not (whole and whole < record.alarm_ns):
+                return  # where it is too early it will find nothing due and be set anew
         wake = record.wakes.next_ns(record.run, now)
         if record.alarm is not None:
             if wake == record.alarm_ns:
                 return
-            later = record.alarm_ns < wake or (not wake and record.run.is_open)
-            if later and self.clock.early_is_harmless:
-                return  # it will find nothing due and be set anew
             self._silence(record)
         if wake:
             record.alarm_ns = wake

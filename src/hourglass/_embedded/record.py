@@ -72,10 +72,12 @@ class Record:
     queries: list[Query] = field(default_factory=list)
     users: int = 0
 
-    def look(self, event_ids: Iterable[int], now_ns: int) -> None:
-        """These of the things that are pending have changed, or their time has come."""
+    def look(self, event_ids: Iterable[int], now_ns: int) -> int:
+        """These of the things that are pending have changed, or their time has come; gives the earliest time that
+        they need, 0 for none.
+        """
         run = self.run
-        self.wakes.look(run, event_ids, now_ns)
+        earliest = self.wakes.look(run, event_ids, now_ns)
         for event_id in event_ids:
             activity = run.activities.get(event_id)
             if activity is None:
@@ -84,6 +86,7 @@ class Record:
                 self.live.add(event_id)
             else:
                 self.live.discard(event_id)
+        return earliest
 
     def wake_ns(self, now_ns: int) -> int:
         """When the run must be looked at if it is not in memory then, as the store keeps it."""

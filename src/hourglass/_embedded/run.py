@@ -2,7 +2,7 @@
 
 Must not know: clocks, handles, how decisions are made. Invariants: `length` is the number of events written;
 while a task is started nothing but its end is written and what happens is `held`; a closed run has no task,
-timer or activity.
+timer, activity or child. Nothing of this can be part of a cycle, so the collector need not look at it (`gc=False`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
+from hourglass._embedded.relations import Ask, Child
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 
@@ -19,7 +20,7 @@ JUST_BEFORE = -1
 """As a link in a held event: the event written right before it."""
 
 
-class Activity(msgspec.Struct, frozen=True, kw_only=True):
+class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An activity that a run waits for, at its present attempt."""
 
     scheduled_event_id: int
@@ -38,7 +39,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody outside of the engine will end this attempt: it outlives the process that began it."""
 
 
-class Timer(msgspec.Struct, frozen=True):
+class Timer(msgspec.Struct, frozen=True, gc=False):
     """A timer that runs."""
 
     timer_id: str
@@ -46,7 +47,7 @@ class Timer(msgspec.Struct, frozen=True):
     due_ns: int
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
 
     From the second attempt on a task is transient: its first two events are written only when it succeeds, so
@@ -65,10 +66,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     suggest_continue_as_new: bool = False
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Everything about one run but its history.
 
-    What is pending (`activities`, `timers`) is kept by the id of the event that began it.
+    What is pending (`activities`, `timers`, `children`) is kept by the id of the event that began it.
     """
 
     run_id: str
@@ -84,9 +85,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[h.Attributes, ...] = ()
     activities: dict[int, Activity] = {}
     timers: dict[int, Timer] = {}
+    children: dict[int, Child] = {}
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
+
+    def pending(self, event_id: int) -> Activity | Timer | Child | None:
+        """What is pending since this event, if anything is."""
+        return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
 
     @property
     def is_open(self) -> bool:
@@ -109,12 +115,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return min(limits, default=0)
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to: the run afterwards, the events to append, what is pending and was put or
-    dropped (by the id of the event that began it), and the run that follows it, if any.
+    dropped (by the id of the event that began it), the run that follows it, if any, and what other runs are
+    asked for.
     """
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
     touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None
+    asks: tuple[Ask, ...] = ()

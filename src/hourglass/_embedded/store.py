@@ -23,7 +23,7 @@ AT_ONCE = 1
 """As a wake time: the engine must look at the run as soon as it is opened (something was in flight)."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
     `touched` names what is pending and changed, by the id of the event that began it: each is in

@@ -53,13 +53,19 @@ class Wakes:
         self._heap: list[tuple[int, int]] = []
         self._at: dict[int, int] = {}
 
-    def look(self, run: Run, event_ids: Iterable[int], now_ns: int) -> None:
-        """These have changed."""
+    def look(self, run: Run, event_ids: Iterable[int], now_ns: int) -> int:
+        """These have changed; gives the earliest time that they need, 0 for none."""
+        earliest = 0
         for event_id in event_ids:
             when = item_wake_ns(run, event_id, now_ns)
+            if not when:
+                continue
             at = self._at.get(event_id)
-            if when and (at is None or when < at):
+            if at is None or when < at:
                 self._enter(when, event_id)
+            if not earliest or when < earliest:
+                earliest = when
+        return earliest
 
     def next_ns(self, run: Run, now_ns: int) -> int:
         """When the run must be looked at next; 0: never."""

@@ -50,7 +50,7 @@ class IdReusePolicy(IntEnum):
     TERMINATE_IF_RUNNING = 4
 
 
-class Command(msgspec.Struct, frozen=True, tag=True):
+class Command(msgspec.Struct, frozen=True, gc=False, tag=True):
     """One thing a run asks for."""
 
 
@@ -293,7 +293,7 @@ class TaskFailureCause(IntEnum):
     WORKFLOW_WORKER_UNHANDLED_FAILURE = 14
 
 
-class Succeeded(msgspec.Struct, frozen=True):
+class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The answer to an activation: commands in the order of issue, and the behaviour flags that were used."""
 
     run_id: str

@@ -25,7 +25,7 @@ class RetryRule(msgspec.Struct, frozen=True, omit_defaults=True):
     non_retryable_error_types: tuple[str, ...] = ()
 
 
-class Event(msgspec.Struct, frozen=True, tag=True):
+class Event(msgspec.Struct, frozen=True, gc=False, tag=True):
     """One thing that happened to a run."""
 
 
@@ -260,7 +260,7 @@ EVENTS: tuple[type[Event], ...] = (
 )
 
 
-class Activation(msgspec.Struct, frozen=True, kw_only=True):
+class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A batch of new events for one run, delivered together, and the facts that hold while it is handled."""
 
     run_id: str
