@@ -18,6 +18,9 @@ from typing import Protocol, TypeAlias
 Cancel: TypeAlias = Callable[[], None]
 
 SECOND = 1_000_000_000
+_LOOK_EVERY = 20_000_000
+"""How often the wall clock is looked at: time is asked for a dozen times per step, and the wall seldom jumps."""
+
 _TOLERANCE = SECOND // 1000
 
 
@@ -74,14 +77,17 @@ class RealClock:
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
         self._ahead = wall_ns() - monotonic_ns()
+        self._look_ns = 0
 
     def now_ns(self) -> int:
         """The wall clock's time, or later if it was set back."""
         monotonic = self._monotonic_ns()
-        ahead = self._wall_ns() - monotonic
-        if ahead > self._ahead + _TOLERANCE:  # less is what lies between the two readings
-            self.jumps += ahead > self._ahead + SECOND // 2
-            self._ahead = ahead
+        if monotonic >= self._look_ns:
+            self._look_ns = monotonic + _LOOK_EVERY
+            ahead = self._wall_ns() - monotonic
+            if ahead > self._ahead + _TOLERANCE:  # less is what lies between the two readings
+                self.jumps += ahead > self._ahead + SECOND // 2
+                self._ahead = ahead
         return monotonic + self._ahead
 
     def not_before(self, ns: int) -> None:
@@ -158,6 +164,17 @@ class VirtualClock:
         if due is None:
             return False
         self._run_until(max(due, self._now))
+        return True
+
+    def advance_one(self) -> bool:
+        """Move to the next due time and call one of those that are due then; False if nobody waits."""
+        due = self.next_due_ns()
+        if due is None:
+            return False
+        self._now = max(due, self._now)
+        _, number, fn = heapq.heappop(self._due)
+        self._live.discard(number)
+        fn()
         return True
 
     def advance(self, seconds: float) -> None:

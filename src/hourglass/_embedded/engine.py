@@ -122,4 +122,5 @@ class Engine:
         for record in self.runs.records():
             self.tasks.refuse_queries(record, error)
             record.changed.ring()
+            record.closed.ring()
         self.offers.wake_all()

@@ -53,6 +53,9 @@ class Ledger:
         self.newest = 0
         self.stopped = False
         self.in_hand: set[str] = set()
+        self.new_run_id: Callable[[], str] = new_run_id
+        self.next_due: Callable[[list[int]], list[int]] = lambda due: due
+        """Which of a run's things that are due come now, in this order; the others come next."""
         self._idle = idle
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
@@ -175,7 +178,7 @@ class Ledger:
         earliest = record.look(pending, now)
         record.stored_wake_ns = record.wake_ns(now)
         if needs_recovery(stored.run):
-            self._apply(record, recover(record.run, new_run_id(), now), pending, now)
+            self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
         else:
             self._announce(record, pending, earliest, now)
         if record.alarm is not None and record.alarm_ns <= now:
@@ -246,6 +249,8 @@ class Ledger:
         if not record.run.is_open and record.sticky is not None:
             record.sticky.closed(record.run.run_id)
         record.changed.ring()
+        if not record.run.is_open:
+            record.closed.ring()
         self._idle(record)
 
     def note_hands(self, record: Record) -> None:
@@ -279,10 +284,10 @@ class Ledger:
         self._silence(record)
         due = frozenset(record.wakes.due(self.clock.now_ns()))
         if record.run.is_open:
-            ids = sorted(due)
+            ids = self.next_due(sorted(due))
             self.change(
                 record,
-                lambda run, now: transitions.elapse(run, ids, new_run_id(), now),
+                lambda run, now: transitions.elapse(run, ids, self.new_run_id(), now),
                 looked=due,
             )
             self.offers.stir()

@@ -53,7 +53,8 @@ class Record:
 
     `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there; `seen`
     are the requests carried out since it is in memory (`loaded`: there may be others in the store); `live` are
-    the activities that a worker has or could take; `users` counts those who hold on to the record.
+    the activities that a worker has or could take; `changed` rings at every change, `closed` at the last;
+    `users` counts those who hold on to the record.
     """
 
     run: Run
@@ -62,6 +63,7 @@ class Record:
     loaded: bool = False
     seen: set[str] = field(default_factory=set)
     changed: Bell = field(default_factory=Bell)
+    closed: Bell = field(default_factory=Bell)
     wakes: Wakes = field(default_factory=Wakes)
     stored_wake_ns: int = 0
     alarm: Cancel | None = None

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from hourglass._bridge import service as s
 from hourglass._embedded import history as h
 from hourglass._embedded import transitions
+from hourglass._embedded.bell import Bell
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.history_json import event_json
 from hourglass._embedded.ledger import new_run_id
@@ -48,7 +49,7 @@ async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
 async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
     """Send a signal."""
     record = find(engine, request.workflow_id, request.run_id)
-    if not (request.request_id and engine.runs.has_request(record, request.request_id)):
+    if not (request.request_id and _was_carried_out(engine, record, request.request_id)):
         _check_open(record)
         _change(engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id)
     return _done(record)
@@ -131,7 +132,7 @@ async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
-    await _wait(engine, record, lambda: not record.run.is_open, request.rpc_timeout)
+    await _wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
     return Answer(_outcome(record), record.number)
 
 
@@ -143,6 +144,7 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
         await _wait(
             engine,
             record,
+            record.changed,
             lambda: len(record.events) > begin or not record.run.is_open,
             request.rpc_timeout,
         )
@@ -219,6 +221,18 @@ def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str =
     return record
 
 
+def _was_carried_out(engine: Engine, record: Record, request_id: str) -> bool:
+    """Whether a request whose answer was lost has been carried out: here, or before the run went on as this one."""
+    runs = engine.runs
+    while not runs.has_request(record, request_id):
+        earlier = record.run.started.continued_run_id
+        known = runs.in_memory(earlier)
+        if known is None:
+            return bool(earlier) and engine.store.has_request(earlier, request_id)
+        record = known
+    return True
+
+
 def _check_open(record: Record) -> None:
     if not record.run.is_open:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
@@ -277,12 +291,14 @@ def _holding(engine: Engine, record: Record) -> Iterator[None]:
         engine.runs.let_go(record)
 
 
-async def _wait(engine: Engine, record: Record, done: Callable[[], bool], limit: float | None) -> None:
+async def _wait(
+    engine: Engine, record: Record, bell: Bell, done: Callable[[], bool], limit: float | None
+) -> None:
     """Wait until it is done, or until patience ends. An engine that has failed is said by whoever answers."""
     with contextlib.suppress(TimeoutError), _holding(engine, record):
         async with asyncio.timeout(LONG_POLL if limit is None else min(limit, LONG_POLL)):
             while not done() and not engine.is_over:
-                await record.changed.wait()
+                await bell.wait()
 
 
 def _outcome(record: Record) -> s.Outcome:
