@@ -35,11 +35,12 @@ The private packages:
     _embedded     an engine in this process, in memory for now
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
+    _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
     errors < converter < {_engine, _supervision} < activity < {workflow, _bridge} < {_temporal, _embedded}
-    < _runtime < client < {worker, replay} < testing
+    < _runtime < client < {worker, replay} < testing < _story < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps
 it running) and `_temporal/core.py` (the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`,

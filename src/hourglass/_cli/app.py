@@ -18,6 +18,8 @@ from hourglass.errors import HourglassError, UsageError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("hourglass._cli.worker", "worker"),
+    "check": ("hourglass._cli.check", "check"),
+    "show": ("hourglass._cli.show", "show"),
 }
 """Module and function of each command, in the order in which help shows them."""
 

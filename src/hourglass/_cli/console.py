@@ -9,6 +9,7 @@ import sys
 from functools import cache
 
 from rich.console import Console
+from rich.text import Text
 
 
 @cache
@@ -16,7 +17,7 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
 
 
-def show(text: str) -> None:
+def show(text: str | Text) -> None:
     """A line of output."""
     out = _console(stderr=False)
     out.print(text, soft_wrap=not out.is_terminal)

@@ -63,20 +63,21 @@ def before_last(
     if attempt - 1 > MOST:
         return _kept(Segment(start, last, Phase.BACKOFF, guessed=True))
     waits = [backoff.after(each) for each in range(1, attempt)]
-    ran = (last - start - sum(waits)) / len(waits)
+    ran = (last - start - sum(waits)) // len(waits)
     if ran < 0:  # somebody shortened the waits
-        scale = 0.8 * (last - start) / max(sum(waits), 1)
-        waits = [int(each * scale) for each in waits]
-        ran = max(0.0, (last - start - sum(waits)) / len(waits))
+        waits = [each * 4 * (last - start) // (5 * sum(waits)) for each in waits]
+        ran = (last - start - sum(waits)) // len(waits)
     elif usual is not None and usual < ran:
-        waits = [each + int(ran - usual) for each in waits]
-        ran = float(usual)
+        waits = [each + ran - usual for each in waits]
+        ran = usual
     segments: list[Segment] = []
-    at = float(start)
+    at = start
     for wait in waits:
-        begun, failed, again = int(at), min(int(at + ran), last), min(int(at + ran) + wait, last)
-        segments += Segment(begun, failed, Phase.FAILED, True), Segment(failed, again, Phase.BACKOFF, True)
-        at += ran + wait
+        failed, again = at + ran, at + ran + wait
+        segments += Segment(at, failed, Phase.FAILED, True), Segment(failed, again, Phase.BACKOFF, True)
+        at = again
+    if at < last:
+        segments.append(Segment(at, last, Phase.BACKOFF, True))
     return _kept(*segments)
 
 

@@ -1,7 +1,8 @@
 """Where a moment stands in a picture: a scale of linear pieces, between which long idle waits are cut short, and its ticks.
 
-A wait is cut short where nothing ran in it (only timers, children and waits pass over it), it is several times as long as all that
-is not cut, and something would be too small to see otherwise. Cuts are pieces of their own, drawn as breaks, never hidden.
+A wait of ten seconds or more is cut short where nothing ran in it (timers and children may pass over it), it is several times as
+long as all that is not cut, and something would be too small to see otherwise. Cuts are pieces of their own, drawn as breaks,
+never hidden.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hourglass._story.durations import MIN, MS, US, YEAR, D, H, S, duration
 from hourglass._story.spans import Kind, Phase, Story
 
 _FACTOR = 3  # a cut is so many times as long as what is not cut
 _TOO_SMALL = 1 / 150  # of the axis
+_SHORTEST = 10 * S
 _BUSY = (Phase.RUNNING, Phase.FAILED)
 
 _STEPS = (
@@ -80,7 +83,8 @@ def _cuts(story: Story, start: int, end: int, most: int) -> list[tuple[int, int]
         for segment in span.segments
         if segment.phase in _BUSY or segment.phase is Phase.POINT
     ]
-    gaps = sorted(_gaps(busy, start, end), key=lambda gap: gap[0] - gap[1])[:most]
+    idle = [gap for gap in _gaps(busy, start, end) if gap[1] - gap[0] >= _SHORTEST]
+    gaps = sorted(idle, key=lambda gap: gap[0] - gap[1])[:most]
     best, left = 0, end - start
     for count, (begin, stop) in enumerate(gaps, 1):
         left -= stop - begin
@@ -120,7 +124,7 @@ def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float)
     edges = [start, *(moment for cut in cuts for moment in cut), end]
     pieces: list[Piece] = []
     at = 0.0
-    for index, (begin, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+    for index, (begin, stop) in enumerate(pairwise(edges)):
         broken = index % 2 == 1
         size = share if broken else (width - share * len(cuts)) * (stop - begin) / whole
         if stop > begin:
@@ -136,7 +140,9 @@ def ticks(scale: Scale, measure: Callable[[str], float], room: float) -> tuple[T
     origin = scale.pieces[0].start
     kept: list[tuple[float, float]] = []
     for piece in sorted(scale.pieces, key=lambda each: not each.broken):  # breaks are the most telling
-        for tick in _break(piece) if piece.broken else _ticks(piece, origin, measure, room):
+        for tick in (
+            _break(piece) if piece.broken else _ticks(piece, origin, piece is scale.pieces[-1], measure, room)
+        ):
             half = measure(tick.label) / 2 if tick.centred else 0.0
             low = tick.at - half if tick.centred else tick.at
             high = low + measure(tick.label)
@@ -153,7 +159,7 @@ def _break(piece: Piece) -> list[Tick]:
     return [Tick((piece.left + piece.right) / 2, duration(piece.end - piece.start), centred=True)]
 
 
-def _ticks(piece: Piece, origin: int, measure: Callable[[str], float], room: float) -> list[Tick]:
+def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float], room: float) -> list[Tick]:
     length = piece.end - piece.start
     most = max((piece.right - piece.left) / (measure("000 ms") + 2 * room), 1.0)
     step = next((each for each in _STEPS if length / each <= most), length)
@@ -164,5 +170,6 @@ def _ticks(piece: Piece, origin: int, measure: Callable[[str], float], room: flo
         if later:
             label = f"+{label}" if number else duration(piece.start - origin)
         place = piece.left + (piece.right - piece.left) * number * step / length
-        marks.append(Tick(place, label))
+        if last or place + measure(label) <= piece.right:  # else it would stand in a break
+            marks.append(Tick(place, label))
     return marks

@@ -28,6 +28,7 @@ KINDS = {
     Kind.MARKER: "note",
 }
 _MOST_WAITS = 4
+_LEAST_SHARE = 0.01
 
 
 def status(story: Story) -> str:
@@ -45,7 +46,11 @@ def counted(span: Span) -> str:
     if span.count > 1:
         return f"×{span.count}" + (f", {span.bad} failed" if span.bad else "")
     if span.attempts > 1:
-        return f"{span.attempts} attempts" if span.outcome is not Outcome.RETRYING else f"attempt {span.attempts}"
+        return (
+            f"{span.attempts} attempts"
+            if span.outcome is not Outcome.RETRYING
+            else f"attempt {span.attempts}"
+        )
     return ""
 
 
@@ -81,6 +86,14 @@ def reason(span: Span) -> str:
     return "" if first is None else str(first)
 
 
+def reason_beside(span: Span, story: Story) -> str:
+    """The same, for the row of a span: the run's own reason only where no step of it says it."""
+    why = reason(span)
+    if span.kind is Kind.RUN and any(reason(each) == why for each in story.spans[1:]):
+        return ""
+    return why
+
+
 def facts(story: Story) -> tuple[str, ...]:
     """When it began, how long it ran, what its history holds."""
     ran = duration(max(story.until - story.start, 0))
@@ -104,7 +117,9 @@ def waited(story: Story) -> tuple[tuple[str, str], ...]:
         total[wait.what] += wait.end - wait.start
         times[wait.what] += 1
     ran = story.until - story.start
-    most = sorted(total, key=lambda what: -total[what])
+    most = sorted(
+        (what for what in total if total[what] >= _LEAST_SHARE * ran), key=lambda what: -total[what]
+    )
     found = []
     for what in most[:_MOST_WAITS]:
         often = f", {times[what]} times" if times[what] > 1 else ""

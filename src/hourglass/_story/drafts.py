@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from hourglass._story.attempts import Backoff, before_last
@@ -31,6 +31,7 @@ class Draft:
     faults: tuple[Fault, ...] = ()
     notes: list[str] = field(default_factory=list)
     target: str = ""
+    child_id: str = ""
     due: int | None = None
     shown: list[tuple[str, str]] = field(default_factory=list)
 
@@ -109,6 +110,7 @@ def frozen(draft: Draft, until: int) -> Span:
         faults=draft.faults,
         note=", ".join(draft.notes),
         target=draft.target,
+        child_id=draft.child_id,
         shown=tuple(draft.shown),
     )
 
@@ -121,7 +123,9 @@ def _segments(draft: Draft, end: int) -> tuple[Segment, ...]:
         return (Segment(draft.start, end, Phase.WAITING),)
     if draft.begun is None:
         if draft.first_phase is Phase.QUEUED and draft.attempts > 1:
-            return before_last(draft.start, end, draft.attempts, draft.backoff)
+            again = end if draft.next_attempt is None else draft.next_attempt
+            tried = before_last(draft.start, again, draft.attempts, draft.backoff)
+            return _until(end, (*tried, Segment(again, max(again, end), Phase.QUEUED)))
         return (Segment(draft.start, end, last if last is Phase.FAILED else draft.first_phase),)
     begun = min(max(draft.begun, draft.start), end)
     # Attempts that timed out took longer than the one that did not.
@@ -129,6 +133,10 @@ def _segments(draft: Draft, end: int) -> tuple[Segment, ...]:
     usual = None if timed_out or draft.end is None else end - begun
     before = before_last(draft.start, begun, draft.attempts, draft.backoff, usual)
     return (*before, Segment(begun, end, last))
+
+
+def _until(end: int, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    return tuple(replace(each, end=min(each.end, end)) for each in segments if each.start < end)
 
 
 _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)

@@ -86,6 +86,7 @@ _ORDER = (
     Outcome.FAILED,
     Outcome.TIMED_OUT,
     Outcome.CANCELLED,
+    Outcome.LEFT,
     Outcome.CONTINUED,
     Outcome.DONE,
 )

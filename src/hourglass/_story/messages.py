@@ -1,4 +1,4 @@
-"""How events of a history become messages and notes of the story: signals, updates, cancellation, markers, changes from outside."""
+"""How events of a history become messages and notes of the story: signals, updates, cancellation, markers, changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _signaled(told: Told, event: Event) -> None:
 
 
 def _cancel_requested(told: Told, event: Event) -> None:
-    draft = told.point(event, Kind.CANCEL, "cancel requested", Outcome.CANCELLED)
+    draft = told.point(event, Kind.CANCEL, "cancel requested")
     draft.notes += [each for each in (text(event.attributes, "cause"),) if each]
 
 
@@ -85,7 +85,9 @@ def _marker(told: Told, event: Event) -> None:
 
 def _patch_id(event: Event) -> str:
     data = _first(inner(event.attributes, "details", "patch-data"))
-    return str(inner(data, "id") or text(_first(inner(event.attributes, "details", "patch-id"))) or "").strip()
+    return str(
+        inner(data, "id") or text(_first(inner(event.attributes, "details", "patch-id"))) or ""
+    ).strip()
 
 
 def _local_activity(told: Told, event: Event) -> None:

@@ -123,7 +123,8 @@ def _event(document: Any, at: int) -> Event:
     kind = str(document["eventType"])
     kind = kind.removeprefix("EVENT_TYPE_") if "_" in kind else _CAPITALS.sub("_", kind).upper()
     attributes = next(
-        (each for key, each in document.items() if key.endswith("EventAttributes")), document.get("attributes")
+        (each for key, each in document.items() if key.endswith("EventAttributes")),
+        document.get("attributes"),
     )
     time = nanoseconds(document.get("eventTime"))
     if not time:

@@ -38,6 +38,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     TERMINATED = "terminated"
     CONTINUED = "continued as new"
+    LEFT = "left open"
 
     @property
     def bad(self) -> bool:
@@ -103,6 +104,7 @@ class Span:
     faults: tuple[Fault, ...] = ()
     note: str = ""
     target: str = ""
+    child_id: str = ""
     shown: tuple[tuple[str, str], ...] = ()
     depth: int = 0
     count: int = 1

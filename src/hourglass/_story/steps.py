@@ -42,6 +42,8 @@ def _step_ended(outcome: Outcome, key: str = "scheduledEventId") -> Handler:
         draft = told.found(event, key)
         if draft is None:
             return
+        if draft.begun == event.time and draft.attempts == 1:
+            draft.begun = draft.start  # stamped only when it ended: it is not known how long it was queued
         draft.close(event, outcome, chain(event.attributes.get("failure")))
         state = words(text(event.attributes, "retryState"))
         if outcome.bad and state in _WHY_NO_RETRY:
@@ -80,7 +82,8 @@ def _timer_started(told: Told, event: Event) -> None:
 def _child_initiated(told: Told, event: Event) -> None:
     a = event.attributes
     draft = told.add(event, Kind.CHILD, text(a, "workflowType", "name") or "child workflow", Phase.QUEUED)
-    draft.notes.append(f"id {text(a, 'workflowId')}")
+    draft.child_id = text(a, "workflowId")
+    draft.notes.append(f"id {draft.child_id}")
     draft.show("input", told.peek(a.get("input")))
 
 

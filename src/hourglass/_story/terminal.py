@@ -48,7 +48,7 @@ UNICODE = Glyphs(
         Phase.BACKOFF: "┈",
         Phase.RUNNING: "█",
         Phase.POINT: "◆",
-        Phase.FAILED: "▒",
+        Phase.FAILED: "▚",
     },
     ends={
         Outcome.OPEN: "▸",
@@ -58,6 +58,7 @@ UNICODE = Glyphs(
         Outcome.TERMINATED: "✗",
         Outcome.CANCELLED: "⊘",
         Outcome.CONTINUED: "→",
+        Outcome.LEFT: "┤",
     },
     child="▓",
     task="┃",
@@ -85,6 +86,7 @@ ASCII = Glyphs(
         Outcome.TERMINATED: "X",
         Outcome.CANCELLED: "o",
         Outcome.CONTINUED: ">",
+        Outcome.LEFT: "|",
     },
     child="=",
     task="|",
@@ -93,7 +95,7 @@ ASCII = Glyphs(
     torn="/",
     branch="- ",
     ellipsis="...",
-    dot=",",
+    dot="",
     plain=True,
 )
 
@@ -202,7 +204,8 @@ class _Painter:
         gap = " " * (self.columns + 2 - used + max(_LENGTH - cells(length), 0))
         style = "bad" if span.outcome.bad else "bold" if span.kind is Kind.RUN else "plain"
         pad = " " * (self.names + 1 - cells(name))
-        return (name, style), (pad, "plain"), *bar, (gap, "plain"), (length, "dim")
+        measured = ((gap, "plain"), (length, "dim")) if length else ()
+        return (name, style), (pad, "plain"), *bar, *measured
 
     def _bar(self, span: Span) -> Iterator[tuple[str, str]]:
         at = 0
@@ -295,7 +298,11 @@ _LEGEND = (
 def _style(phase: Phase, style: str) -> str:
     if phase is Phase.FAILED:
         return "bad"
-    return "dim" if phase in (Phase.QUEUED, Phase.BACKOFF) or (phase is Phase.WAITING and style == "run") else style
+    return (
+        "dim"
+        if phase in (Phase.QUEUED, Phase.BACKOFF) or (phase is Phase.WAITING and style == "run")
+        else style
+    )
 
 
 def _name(span: Span) -> str:

@@ -49,8 +49,10 @@ def tell(
     run = told.run or Draft(0, Kind.RUN, "workflow", events[0].time)
     last = max(each.time for each in events)
     until = run.end if run.end is not None else max(last, now or 0)
+    if run.end is not None:
+        _leave(told, run.end)
     for each in pending:
-        _know(told, each, until)
+        _know(told, each)
     tasks = list(told.tasks.values())
     broken = list(failing(tasks, run.end, until, task_attempt))
     steps = [frozen(each, until) for each in dict.fromkeys(told.drafts.values())]
@@ -99,7 +101,14 @@ def _run(run: Draft, told: Told, until: int, outcome: Outcome) -> Span:
     return replace(span, segments=segments, outcome=outcome)
 
 
-def _know(told: Told, pending: Pending, until: int) -> None:
+def _leave(told: Told, end: int) -> None:
+    """What is still open when its run closes stays so for ever, as far as this history knows."""
+    for draft in told.drafts.values():
+        if draft.end is None:
+            draft.end, draft.outcome = max(end, draft.start), Outcome.LEFT
+
+
+def _know(told: Told, pending: Pending) -> None:
     for draft in told.drafts.values():
         if draft.kind is Kind.ACTIVITY and draft.target == pending.activity_id and draft.end is None:
             draft.attempts = max(pending.attempt, 1)

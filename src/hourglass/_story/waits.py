@@ -89,8 +89,9 @@ def _step(draft: Draft, until: int) -> str:
         return f"{said}, {duration(left)} left" if left > 0 else f"{said}, due"
     if draft.attempts > 1:
         said += f", attempt {draft.attempts}" + (f" of {draft.max_attempts}" if draft.max_attempts else "")
-    if draft.next_attempt is not None and draft.next_attempt > until:
-        return f"{said}, again in {duration(draft.next_attempt - until)}"
+    if draft.next_attempt is not None and draft.begun is None:
+        left = draft.next_attempt - until
+        return f"{said}, again in {duration(left)}" if left > 0 else f"{said}, due for {duration(-left)}"
     if draft.kind is Kind.ACTIVITY and draft.begun is None and draft.attempts == 1:
         return f"{said}, not begun for {duration(until - draft.start)}"
     return f"{said}, for {duration(until - draft.start)}"

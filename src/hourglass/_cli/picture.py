@@ -1,0 +1,77 @@
+"""A story on a console: its lines in colour, as wide as there is room, in ASCII where nothing else can be shown.
+
+Where output is no terminal, nothing is coloured, and a picture that is followed is drawn once, at the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from hourglass._story.spans import Story
+from hourglass._story.terminal import LIMIT, lines
+
+STYLES = {
+    "plain": "",
+    "bold": "bold",
+    "dim": "bright_black",
+    "bad": "bold red",
+    "good": "bold green",
+    "cancelled": "yellow",
+    "run": "bold",
+    "activity": "blue",
+    "local": "cyan",
+    "timer": "yellow",
+    "child": "magenta",
+    "message": "green",
+}
+
+
+class Picture:
+    """A story that rich can print."""
+
+    def __init__(self, story: Story, *, width: int | None = None, limit: int | None = None) -> None:
+        self._story, self._width, self._limit = story, width, limit or LIMIT
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = self._width or options.max_width
+        for line in lines(self._story, width, plain=options.ascii_only, limit=self._limit):
+            yield Text.assemble(
+                *((text, STYLES[style]) for text, style in line), no_wrap=True, overflow="ignore"
+            )
+
+
+def show(picture: Picture, width: int | None = None) -> None:
+    """Draw it on stdout; wider than the terminal only if that is asked for."""
+    _console(width).print(picture, crop=False, soft_wrap=True)
+
+
+@contextmanager
+def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Picture], None]]:
+    """Draw it again and again, in place; the last one stays. Nothing is drawn where nobody watches."""
+    console = _console(width)
+    if quiet or not console.is_terminal:
+        yield lambda picture: None
+        return
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop", transient=True) as live:
+        yield lambda picture: live.update(picture, refresh=True)
+
+
+def write(text: str) -> None:
+    """Text for programs, as it is."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    Console(stderr=True, highlight=False, markup=False, emoji=False).print(text, soft_wrap=True)
+
+
+def _console(width: int | None) -> Console:
+    return Console(width=width, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,121 @@
+"""`hourglass show`: what a run did, as a timeline in the terminal, a page, a picture, or JSON."""
+
+from __future__ import annotations
+
+import json as json_module
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from hourglass._cli import picture
+from hourglass._cli.options import Namespace, Target
+from hourglass.errors import UsageError
+
+if TYPE_CHECKING:
+    from hourglass._cli.telling import Watched
+    from hourglass._story.spans import Story
+
+What: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID|FILE", help="A workflow's id, or a file with a history in JSON (- for stdin)."
+    ),
+]
+RunId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")]
+Html: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a page to look at or to print.")
+]
+Svg: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
+Width: TypeAlias = Annotated[
+    int | None, typer.Option(min=40, max=1000, metavar="N", help="Columns.  [default: the terminal's]")
+]
+Rows: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Rows before those that are alike become one.")
+]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Keep looking until the run closes.")]
+Payloads: TypeAlias = Annotated[
+    bool, typer.Option("--payloads", help="Show arguments and results, short. They may be secret.")
+]
+Children: TypeAlias = Annotated[bool, typer.Option("--children", help="Show what children did, too.")]
+
+_PAUSE = 1.0
+
+
+def show(
+    what: What,
+    target: Target = None,
+    namespace: Namespace = None,
+    run_id: RunId = None,
+    html: Html = None,
+    svg: Svg = None,
+    json: Json = False,
+    width: Width = None,
+    rows: Rows = None,
+    follow: Follow = False,
+    payloads: Payloads = False,
+    children: Children = False,
+) -> None:
+    """Show what a workflow did, when, and what it waited for.
+
+    Works on live and closed runs, and on histories that Temporal's web UI or command line exported.
+
+    \b
+    Examples:
+      hourglass show order-1
+      hourglass show order-1 --target localhost:7233 --follow
+      hourglass show history.json --html order-1.html
+    """
+    from hourglass._cli import telling
+    from hourglass._story.values import hidden, peek
+
+    look = peek() if payloads else hidden
+    if telling.is_file(what) and target is None and run_id is None:
+        if follow or children:
+            raise UsageError("a file is told as it is: --follow and --children need a run and its target")
+        story = telling.story_of_file(what, look)
+    else:
+        from hourglass.client import Client
+
+        with Client.connect(target, namespace=namespace) as client:
+            watched = telling.Watched(client, what, run_id, look, children)
+            story = _follow(watched, width, rows, quiet=json) if follow else watched.story()
+    _write(story, html, svg, rows)
+    if json:
+        _json(story)
+    elif html is None and svg is None:
+        picture.show(picture.Picture(story, width=width, limit=rows), width)
+
+
+def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) -> None:
+    from hourglass._story import html as page
+    from hourglass._story import svg as drawing
+
+    for path, draw in ((html, page.draw), (svg, drawing.draw)):
+        if path is None:
+            continue
+        try:
+            path.write_text(draw(story, limit=rows or drawing.LIMIT), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+        picture.note(f"written: {path}")
+
+
+def _json(story: Story) -> None:
+    from hourglass._story.document import document
+
+    picture.write(json_module.dumps(document(story), ensure_ascii=False, indent=2))
+
+
+def _follow(watched: Watched, width: int | None, rows: int | None, *, quiet: bool) -> Story:
+    """Draw it until it closes; gives the last story."""
+    rest = threading.Event()
+    stories = watched.stories(lambda: rest.wait(_PAUSE))
+    story = next(stories)
+    with picture.redrawn(width, quiet=quiet) as redraw:
+        redraw(picture.Picture(story, width=width, limit=rows))
+        for story in stories:
+            redraw(picture.Picture(story, width=width, limit=rows))
+    return story

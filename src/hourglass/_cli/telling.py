@@ -1,0 +1,124 @@
+"""The story of what was named on the command line: a run that a client knows, or a file with a history."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hourglass._story.reading import Event, events_from, events_from_text
+from hourglass._story.spans import Fault, Kind, Story
+from hourglass._story.timeline import Pending, nest, tell
+from hourglass._story.values import Peek, hidden
+from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
+
+if TYPE_CHECKING:
+    from hourglass.client import Client
+    from hourglass.client._values import PendingActivityInfo, WorkflowDescription
+
+MOST_CHILDREN = 50
+
+
+def is_file(named: str) -> bool:
+    """Whether a file is meant, not the id of a workflow."""
+    return named == "-" or named.endswith((".json", ".jsonl")) or Path(named).is_file()
+
+
+def story_of_file(named: str, peek: Peek = hidden) -> Story:
+    """The story of a history in a file, or on stdin for `-`."""
+    try:
+        text = sys.stdin.buffer.read() if named == "-" else Path(named).read_bytes()
+    except OSError as error:
+        raise UsageError(f"the history {named} cannot be read: {error.strerror}") from error
+    try:
+        return tell(events_from_text(text), peek=peek)
+    except HistoryError as error:
+        raise HistoryError(f"{named}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run that a client knows."""
+
+    client: Client
+    workflow_id: str
+    run_id: str | None = None
+    peek: Peek = hidden
+    children: bool = False
+
+    def story(self) -> Story:
+        """Its story up to now."""
+        return self._story(*self._look())
+
+    def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
+        """Its story again and again, until it has closed."""
+        known: tuple[int, tuple[Event, ...]] | None = None
+        while True:
+            description, events = self._look(known)
+            known = description.history_length, events
+            story = self._story(description, events)
+            yield story
+            if story.end is not None:
+                return
+            pause()
+
+    def _look(
+        self, known: tuple[int, tuple[Event, ...]] | None = None
+    ) -> tuple[WorkflowDescription, tuple[Event, ...]]:
+        """The description first: a history that is read after it knows at least as much."""
+        handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
+        description = handle.describe()
+        if known is not None and known[0] == description.history_length:
+            return description, known[1]
+        one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
+        return description, events_from(one.history().events)
+
+    def _story(self, description: WorkflowDescription, events: tuple[Event, ...]) -> Story:
+        story = tell(
+            events,
+            now=time.time_ns(),
+            pending=[_pending(each) for each in description.pending_activities],
+            task_attempt=description.task_attempt,
+            peek=self.peek,
+        )
+        return nest(story, dict(self._children(story))) if self.children else story
+
+    def _children(self, story: Story) -> Iterator[tuple[str, Story]]:
+        started = [each for each in story.spans if each.kind is Kind.CHILD and each.target]
+        for span in started[:MOST_CHILDREN]:
+            child = Watched(self.client, span.child_id, span.target, self.peek, children=True)
+            try:
+                yield span.target, child.story()
+            except WorkflowNotFoundError:
+                continue  # its history is gone already, or in another namespace
+
+
+def _pending(info: PendingActivityInfo) -> Pending:
+    state = str(info.state).upper()
+    return Pending(
+        activity_id=info.id,
+        attempt=info.attempt,
+        max_attempts=info.maximum_attempts,
+        faults=tuple(_faults(info.last_failure)),
+        last_started=_nanoseconds(info.last_started_time),
+        next_attempt=_nanoseconds(info.next_attempt_time),
+        running="STARTED" in state or "CANCEL" in state,
+    )
+
+
+def _faults(error: BaseException | None) -> Iterator[Fault]:
+    while error is not None:
+        kind: Any = getattr(error, "type", None)
+        yield Fault(kind if isinstance(kind, str) else type(error).__name__, str(error))
+        error = error.__cause__
+
+
+def _nanoseconds(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return ((past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds) * 1_000
