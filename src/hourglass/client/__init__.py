@@ -20,6 +20,7 @@ from hourglass.client._blocking import Client
 from hourglass.client._blocking_handles import ActivityHandle, UpdateHandle, WorkflowHandle
 from hourglass.client._blocking_schedules import ScheduleHandle
 from hourglass.client._blocking_with_start import WithStart
+from hourglass.client._bulk import BulkResult
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
     Schedule,
@@ -39,7 +40,12 @@ from hourglass.client._schedule_data import (
     ScheduleStartOptions,
     ScheduleState,
 )
-from hourglass.client._values import PendingActivityInfo, WorkflowDescription, WorkflowExecution
+from hourglass.client._values import (
+    PendingActivityInfo,
+    PendingChildInfo,
+    WorkflowDescription,
+    WorkflowExecution,
+)
 
 __all__ = [
     "ActivityHandle",
@@ -49,10 +55,12 @@ __all__ = [
     "AsyncUpdateHandle",
     "AsyncWithStart",
     "AsyncWorkflowHandle",
+    "BulkResult",
     "Client",
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",
+    "PendingChildInfo",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",

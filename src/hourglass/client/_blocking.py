@@ -10,10 +10,11 @@ from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _operations, _schedules
+from hourglass.client import _activities, _bulk, _operations, _schedules
 from hourglass.client._blocking_handles import ActivityHandle, WorkflowHandle
 from hourglass.client._blocking_schedules import ScheduleHandle
 from hourglass.client._blocking_with_start import WithStart
+from hourglass.client._bulk import BulkResult, Progress
 from hourglass.client._faces import ClientFacts
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
@@ -142,6 +143,44 @@ class Client(ClientFacts):
     def count_workflows(self, query: str = "") -> int:
         """How many runs match a filter."""
         return self._session.run(_operations.count(query))
+
+    def cancel_workflows(
+        self, query: str, *, reason: str = "", progress: Progress | None = None
+    ) -> BulkResult:
+        """Ask every open workflow that a filter finds to cancel. `progress` hears how many of how many are done."""
+        return self._to_each(
+            query, lambda run: _operations.cancel(self._session, run, reason, None), progress
+        )
+
+    def terminate_workflows(
+        self, query: str, *, reason: str = "", progress: Progress | None = None
+    ) -> BulkResult:
+        """End every open workflow that a filter finds, now."""
+        return self._to_each(
+            query, lambda run: _operations.terminate(self._session, run, reason, (), None), progress
+        )
+
+    def signal_workflows(
+        self, query: str, signal: Any, /, *args: Any, progress: Progress | None = None
+    ) -> BulkResult:
+        """Send every open workflow that a filter finds a signal, given as its name, a channel or a decorated method."""
+        return self._to_each(
+            query, lambda run: _operations.signal(self._session, run, signal, args, None), progress
+        )
+
+    def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:
+        query = (
+            f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
+        )
+        references = [
+            _bulk.pinned(each.id, each.run_id) for each in self.list_workflows(query, page_size=1000)
+        ]
+        result = BulkResult(found=len(references))
+        for some in _bulk.slices(references):
+            result.add(self._session.run(_bulk.act_on(some, act)))
+            if progress is not None:
+                progress(result.handled, result.found)
+        return result
 
     def get_activity_handle(
         self,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hourglass._bridge.service import Description, PendingActivity, WorkflowStatus, WorkflowSummary
+from hourglass._engine.commands import ParentClosePolicy
 from hourglass.converter import Converter, Payload, decode_search_attribute
 from hourglass.errors import PayloadError
 
@@ -54,6 +55,16 @@ class PendingActivityInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PendingChildInfo:
+    """A child workflow that has not ended. `run_id` is its first run; it may have continued as another."""
+
+    id: str
+    run_id: str
+    workflow_type: str
+    parent_close_policy: ParentClosePolicy
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
     """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked."""
 
@@ -62,6 +73,7 @@ class WorkflowDescription(WorkflowExecution):
     pending_activities: tuple[PendingActivityInfo, ...]
     static_summary: str | None
     static_details: str | None
+    pending_children: tuple[PendingChildInfo, ...] = ()
 
     @property
     def parked(self) -> bool:
@@ -83,6 +95,15 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
         pending_activities=tuple(_activity(pending, converter) for pending in answer.pending_activities),
         static_summary=_note(answer.static_summary, converter),
         static_details=_note(answer.static_details, converter),
+        pending_children=tuple(
+            PendingChildInfo(
+                id=child.workflow_id,
+                run_id=child.run_id,
+                workflow_type=child.workflow_type,
+                parent_close_policy=child.parent_close_policy,
+            )
+            for child in answer.pending_children
+        ),
     )
 
 

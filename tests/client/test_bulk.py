@@ -1,0 +1,48 @@
+"""One thing done to many workflows that a filter finds, on the embedded engine."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hourglass import AsyncClient, Client, Worker, workflow
+from hourglass.client import BulkResult, WorkflowStatus
+
+
+@workflow.defn
+def waits_for_a_word() -> str:
+    """Waits for a word."""
+    return workflow.Channel("word", str).receive()
+
+
+def test_signal_cancel_and_terminate_by_filter() -> None:
+    """Each acts on the open runs that the filter finds and on no other, and says how far it is."""
+    with Client.connect("local:") as client, Worker(client, workflows=[waits_for_a_word]):
+        handles = {
+            name: client.start_workflow(waits_for_a_word, id=f"{name}-{number}")
+            for number in range(25)
+            for name in (f"a{number}", f"b{number}", f"c{number}")
+        }
+        heard: list[tuple[int, int]] = []
+        said = client.signal_workflows(
+            "WorkflowId STARTS_WITH 'a'", "word", "hello", progress=lambda done, all: heard.append((done, all))
+        )
+        assert (said.found, said.done, said.gone, said.errors) == (25, 25, 0, {})
+        assert heard == [(20, 25), (25, 25)]
+        assert {handles[f"a{number}"].result(timeout=30) for number in range(25)} == {"hello"}
+        assert client.cancel_workflows("WorkflowId STARTS_WITH 'b'", reason="enough").done == 25
+        assert client.terminate_workflows("WorkflowId STARTS_WITH 'c'", reason="now").done == 25
+        assert handles["c3"].describe().status is WorkflowStatus.TERMINATED
+        assert client.terminate_workflows("WorkflowId STARTS_WITH 'c'") == BulkResult()
+
+
+def test_the_asynchronous_face_does_the_same() -> None:
+    """Awaited, with the same names."""
+
+    async def main() -> None:
+        async with await AsyncClient.connect("local:") as client:
+            for number in range(3):
+                await client.start_workflow(waits_for_a_word, id=f"w-{number}")
+            assert (await client.terminate_workflows("")).done == 3
+            assert (await client.cancel_workflows("")).found == 0
+
+    asyncio.run(main())
