@@ -18,8 +18,18 @@ from hourglass.errors import HourglassError, UsageError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("hourglass._cli.worker", "worker"),
-    "check": ("hourglass._cli.check", "check"),
+    "start": ("hourglass._cli.start", "start"),
+    "list": ("hourglass._cli.looking", "list_"),
     "show": ("hourglass._cli.show", "show"),
+    "describe": ("hourglass._cli.looking", "describe"),
+    "signal": ("hourglass._cli.messages", "signal"),
+    "query": ("hourglass._cli.messages", "query"),
+    "update": ("hourglass._cli.messages", "update"),
+    "cancel": ("hourglass._cli.ending", "cancel"),
+    "terminate": ("hourglass._cli.ending", "terminate"),
+    "reset": ("hourglass._cli.ending", "reset"),
+    "check": ("hourglass._cli.check", "check"),
+    "backup": ("hourglass._cli.backup", "backup"),
 }
 """Module and function of each command, in the order in which help shows them."""
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from hourglass._cli import console
 from hourglass.errors import UsageError
+
+if TYPE_CHECKING:
+    from hourglass._check import Report
 
 Paths: TypeAlias = Annotated[
     list[str] | None,
@@ -45,9 +49,7 @@ def check(
     if as_json and as_github:
         raise UsageError("choose one of --json and --github")
     found = [_existing(each) for each in paths or ["."]]
-    from hourglass._check import check as check_files
-
-    report = check_files(found)
+    report = _checked(found)
     if as_json:
         typer.echo(check_views.as_json(report))
     elif as_github:
@@ -57,6 +59,19 @@ def check(
         for text in check_views.pretty(report):
             console.show(text)
     raise typer.Exit(1 if report.findings else 0)
+
+
+def _checked(paths: list[Path]) -> Report:
+    """Without the collector: it would walk through millions of nodes, again and again, and find nothing to free."""
+    from hourglass._check import check as check_files
+
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return check_files(paths)
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _existing(name: str) -> Path:

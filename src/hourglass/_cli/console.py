@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -21,6 +24,20 @@ def show(text: str | Text) -> None:
     """A line of output."""
     out = _console(stderr=False)
     out.print(text, soft_wrap=not out.is_terminal)
+
+
+def draw(thing: object) -> None:
+    """A table or the like."""
+    _console(stderr=False).print(thing, markup=True)
+
+
+@contextmanager
+def live() -> Iterator[Callable[[Any], None]]:
+    """Draw something again and again in its place, until the block ends."""
+    from rich.live import Live
+
+    with Live(console=_console(stderr=False), auto_refresh=False) as screen:
+        yield lambda thing: screen.update(thing, refresh=True)
 
 
 def error(text: str) -> None:

@@ -1,0 +1,38 @@
+"""`hourglass backup`: a copy of a file of the embedded engine, while it is in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hourglass._cli import asking, console
+from hourglass._cli.asking import Json
+from hourglass.errors import UsageError
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The engine's file, such as hourglass.db.")],
+    destination: Annotated[Path, typer.Argument(metavar="DEST", help="Where to put the copy.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Copy a file of the embedded engine, also while workers use it. The copy is whole or not there at all.
+
+    \b
+    Example:
+      hourglass backup orders.db /backups/orders-monday.db
+    """
+    import hourglass
+
+    if str(file).startswith("local:"):
+        file = Path(str(file).removeprefix("local:"))
+    if not file.exists():
+        raise UsageError(f"there is no file {file}")
+    hourglass.backup(file, destination, overwrite=overwrite)
+    size = destination.stat().st_size
+    if json:
+        asking.write_json({"file": str(file), "destination": str(destination), "bytes": size})
+    else:
+        console.show(f"copied {file} to {destination} ({size / 1e6:.1f} MB)")

@@ -1,0 +1,100 @@
+"""`hourglass signal`, `query` and `update`: talk to a workflow."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hourglass._cli import asking, console
+from hourglass._cli.asking import Json, MaybeWorkflowId, Query, RunId, Values, WorkflowId, Yes
+from hourglass._cli.options import Namespace, Target
+from hourglass.errors import UsageError
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The handler's or channel's name.")]
+
+
+def signal(
+    name: Name,
+    workflow_id: MaybeWorkflowId = None,
+    arguments: Values = None,
+    query: Query = None,
+    run_id: RunId = None,
+    yes: Yes = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Send a signal to a workflow, or with --query to many (then every VALUE is an argument).
+
+    \b
+    Examples:
+      hourglass signal decision order-1 true
+      hourglass signal wake --query "WorkflowType = 'poller'" --yes
+    """
+    given = list(arguments or ())
+    if query is not None and workflow_id is not None:
+        given, workflow_id = [workflow_id, *given], None
+    asking.one_or_many(workflow_id, query)
+    with asking.connected(target, namespace) as client:
+        if query is not None:
+            asking.sure("signal", query, client, yes)
+            with asking.progress("signalling") as progress:
+                result = client.signal_workflows(query, name, *asking.values(given), progress=progress)
+            asking.tell_bulk("signalled", result, json)
+            return
+        if workflow_id is None:
+            raise UsageError("name the workflow")
+        asking.handle_of(client, workflow_id, run_id).signal(name, *asking.values(given))
+        if json:
+            asking.write_json({"id": workflow_id, "signal": name})
+        else:
+            console.show(f"signalled {workflow_id}: {name}")
+
+
+def query(
+    name: Name,
+    workflow_id: WorkflowId,
+    arguments: Values = None,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Ask a workflow a question and show the answer. A worker must be running: it answers.
+
+    \b
+    Example:
+      hourglass query progress import-7
+    """
+    with asking.connected(target, namespace) as client:
+        asking.answer(
+            asking.handle_of(client, workflow_id, run_id).query(name, *asking.values(arguments)), json
+        )
+
+
+def update(
+    name: Name,
+    workflow_id: WorkflowId,
+    arguments: Values = None,
+    update_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The update's id: again is the same update.")
+    ] = None,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Ask a workflow for an update, wait for it and show its result.
+
+    \b
+    Example:
+      hourglass update deposit account-1 500
+    """
+    with asking.connected(target, namespace) as client:
+        handle = asking.handle_of(client, workflow_id, run_id)
+        given = asking.values(arguments)
+        if update_id is None:
+            asking.answer(handle.execute_update(name, *given), json)
+        else:
+            asking.answer(handle.execute_update(name, *given, id=update_id), json)

@@ -1,0 +1,113 @@
+"""The commands that talk to workflows, on a file of the embedded engine with a worker in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client, Worker, activity, workflow
+from hourglass._cli import main
+
+decision = workflow.Channel("decision", bool)
+
+
+@activity.defn
+def charge(order: str) -> str:
+    """Charge."""
+    return f"charged {order}"
+
+
+@workflow.defn
+def checkout(order: str) -> str:
+    """Waits for a decision."""
+
+    @workflow.query
+    def state() -> dict[str, str]:
+        return {"order": order}
+
+    return charge(order) if decision.receive() else "declined"
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command on a file that a worker serves; gives the exit code and both outputs."""
+    target = f"local:{tmp_path / 'shop.db'}"
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*arguments, "--target", target])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    with Client.connect(target) as client, Worker(client, workflows=[checkout], activities=[charge]):
+        yield command
+
+
+def test_a_workflow_from_start_to_end(run: Run) -> None:
+    """Start, list, ask, describe, signal and wait, each by one command."""
+    code, out, _ = run("start", "checkout", "o-1", "--id", "order-1")
+    assert (code, out.startswith("started order-1 (run ")) == (0, True)
+    assert "order-1" in run("list")[1]
+    assert json.loads(run("query", "state", "order-1")[1]) == {"order": "o-1"}
+    assert "status         running" in run("describe", "order-1")[1]
+    assert run("signal", "decision", "order-1", "true")[0] == 0
+    with_wait = run("start", "checkout", "o-2", "--id", "order-2", "--json")
+    assert json.loads(with_wait[1])["id"] == "order-2"
+
+
+def test_answers_as_json(run: Run) -> None:
+    """With --json there is one document, or one per line in a list, and nothing else."""
+    run("start", "checkout", "o-1", "--id", "order-1")
+    assert json.loads(run("describe", "order-1", "--json")[1])["workflow_type"] == "checkout"
+    (line,) = run("list", "--json")[1].splitlines()
+    assert json.loads(line)["id"] == "order-1"
+    assert json.loads(run("list", "--count", "--json")[1]) == {"count": 1}
+    assert json.loads(run("signal", "decision", "order-1", "false", "--json")[1])["signal"] == "decision"
+
+
+def test_many_at_once_must_be_meant(run: Run) -> None:
+    """A filter acts on many only when it is confirmed."""
+    for number in range(3):
+        run("start", "checkout", "o", "--id", f"order-{number}")
+    code, _, err = run("terminate", "--query", "WorkflowType = 'checkout'")
+    assert code == 2
+    assert "3 workflows: say --yes" in err
+    code, out, _ = run("terminate", "--query", "WorkflowType = 'checkout'", "--yes", "--reason", "over")
+    assert (code, "terminated: 3 of 3" in out) == (0, True)
+    assert run("list", "ExecutionStatus = 'Terminated'", "--count")[1].strip() == "3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("describe", "nobody"), 1, "not found"),
+        (("cancel",), 2, "name a workflow"),
+        (("cancel", "a", "--query", "x = 1"), 2, "name a workflow"),
+        (("list", "Nonsense = 1"), 1, "Nonsense"),
+        (("query", "unknown", "order-1"), 1, "not found"),
+        (("reset", "nobody"), 1, "not found"),
+    ],
+)
+def test_what_cannot_be_done_is_said(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
+    """An error is one line on stderr and an exit code, no traceback."""
+    seen, out, err = run(*arguments)
+    assert (seen, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_backup(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy of a file in use holds its workflows."""
+    run("start", "checkout", "o-1", "--id", "order-1")
+    assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
+    assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 1
+    assert main(["backup", str(tmp_path / "none.db"), str(tmp_path / "other.db")]) == 2
+    capsys.readouterr()
+    assert main(["list", "--json", "--target", f"local:{tmp_path / 'copy.db'}"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == "order-1"
