@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench chaos format clean
+.PHONY: demo demo-temporal test check bench chaos format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -12,8 +12,11 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group test
 	touch $(READY)
 
-demo: $(READY)  ## a checkout on a real Temporal server, from start to result
+demo: $(READY)  ## a checkout that survives being killed: no server, one file; kill it and run it again
 	$(BIN)/python examples/checkout.py
+
+demo-temporal: $(READY)  ## the same on a real Temporal dev server
+	$(BIN)/python examples/checkout.py --temporal
 
 test: $(READY)  ## the whole suite
 	$(BIN)/python -m pytest -q

@@ -30,6 +30,7 @@ The private packages:
 
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
+    _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
     _bridge       what every engine offers: a handle to poll and complete, a service to call; the holder of handles
     _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
     _embedded     an engine in this process, in memory for now
@@ -39,7 +40,7 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    errors < converter < {_engine, _supervision} < activity < {workflow, _bridge} < {_temporal, _embedded}
+    errors < converter < {_engine, _supervision, _check} < activity < {workflow, _bridge} < {_temporal, _embedded}
     < _runtime < client < {worker, replay} < testing < _story < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps

@@ -16,6 +16,7 @@
     ├── HistoryError                  a history that is malformed
     ├── WorkflowParked                your workflow raised something that is a bug, not a result
     ├── WorkflowStuck                 in a test: nothing will ever happen that the workflow waits for
+    ├── ExplorationFailed             in a test: an order of events in which your workflow breaks a property
     ├── TaskCancelledError            you waited for a task that somebody else had cancelled
     ├── ChannelEmptyError             `receive_nowait` found nothing
     ├── FailureError                  remote work failed; these travel over the wire
@@ -64,6 +65,7 @@ __all__ = [
     "DefinitionError",
     "DeterminismError",
     "EncodeError",
+    "ExplorationFailed",
     "FailureError",
     "HistoryError",
     "HourglassError",
@@ -192,6 +194,19 @@ class WorkflowParked(HourglassError):
 
 class WorkflowStuck(HourglassError):
     """In a test: a workflow waits for something that will never happen; the message says for what, and where."""
+
+
+class ExplorationFailed(HourglassError, AssertionError):
+    """In a test: an order of events in which a workflow breaks a property; the message is its story.
+
+    `token` runs exactly this order again (`story=`), `story` are the lines, `broken` is the kind of property.
+    """
+
+    def __init__(self, message: str, *, token: str = "", story: Sequence[str] = (), broken: str = "") -> None:
+        super().__init__(message)
+        self.token = token
+        self.story = tuple(story)
+        self.broken = broken
 
 
 class TaskCancelledError(HourglassError):

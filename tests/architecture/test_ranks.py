@@ -9,7 +9,7 @@ from . import source
 RANKS: tuple[frozenset[str], ...] = (
     frozenset({"errors"}),
     frozenset({"converter"}),
-    frozenset({"_engine", "_supervision"}),
+    frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity"}),
     frozenset({"workflow", "_bridge"}),
     frozenset({"_temporal", "_embedded"}),
@@ -17,6 +17,7 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"client"}),
     frozenset({"worker", "replay"}),
     frozenset({"testing"}),
+    frozenset({"_story"}),
     frozenset({"_cli"}),
     frozenset({"__main__"}),
 )

@@ -159,6 +159,31 @@ def test_cancelling_the_caller_cancels_the_coroutine(portal: Portal) -> None:
     assert cancelled.wait(30)
 
 
+def test_many_async_calls_at_once_from_several_loops(portal: Portal) -> None:
+    """Each gets its own answer or error, and nothing is kept of loops that have ended."""
+
+    async def twice(number: int) -> int:
+        await asyncio.sleep(0)
+        if number % 10 == 3:
+            raise ValueError(number)
+        return 2 * number
+
+    async def main() -> list[int | BaseException]:
+        return await asyncio.gather(
+            *[portal.acall(twice(each)) for each in range(50)], return_exceptions=True
+        )
+
+    for _ in range(5):
+        answers = asyncio.run(main())
+        assert [each for each in answers if isinstance(each, int)] == [
+            2 * each for each in range(50) if each % 10 != 3
+        ]
+        assert [each.args for each in answers if isinstance(each, ValueError)] == [
+            (3 + 10 * each,) for each in range(5)
+        ]
+    assert len(portal._mailboxes) == 1
+
+
 def test_an_async_call_from_the_control_loop_itself(portal: Portal) -> None:
     """On the control loop `acall` simply awaits."""
 

@@ -19,8 +19,6 @@ from . import acts
 from .scenario import scenario
 from .world import World
 
-LATER = "children on the embedded engine come with the complete API"
-
 
 @workflow.defn
 def doubles(number: int) -> int:
@@ -69,7 +67,7 @@ def calls_a_child(number: int) -> int:
     return doubles(number) + 1
 
 
-@scenario(server_only=LATER)
+@scenario()
 def a_child_is_a_call(world: World) -> None:
     """A workflow called inside a workflow runs as its child and returns."""
     assert world.run(calls_a_child, 4) == 9
@@ -88,7 +86,7 @@ def calls_children_in_every_way() -> list[int]:
     ]
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def children_in_every_way(world: World) -> None:
     """All the ways to start a child give its result."""
     assert world.run(calls_children_in_every_way) == [0, 2, 4, 20, 22, 24, 26]
@@ -106,7 +104,7 @@ def child_that_fails() -> str:
     return "never"
 
 
-@scenario(server_only=LATER)
+@scenario()
 def a_failing_child(world: World) -> None:
     """The parent catches its child's failure."""
     assert world.run(child_that_fails) == "fails_with Sad no luck ('detail',)"
@@ -118,7 +116,7 @@ def lets_a_childs_failure_out() -> None:
     fails_with("let out")
 
 
-@scenario(server_only=LATER)
+@scenario()
 def a_childs_failure_that_is_let_out(world: World) -> None:
     """A child's failure that the parent lets out fails the parent, the whole chain of causes within."""
     error = world.fails(lets_a_childs_failure_out)
@@ -140,7 +138,7 @@ def starts_the_same_twice() -> str:
     return "never"
 
 
-@scenario(server_only=LATER)
+@scenario()
 def a_childs_id_that_is_taken(world: World) -> None:
     """Starting a second child with the id of one that runs raises."""
     assert world.run(starts_the_same_twice) == "taken: True"
@@ -156,7 +154,7 @@ def signals_a_child() -> list[str]:
     return child.result()
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_hears_its_parent(world: World) -> None:
     """Signals reach a child in order."""
     assert world.run(signals_a_child) == ["one", "two"]
@@ -176,19 +174,19 @@ def cancels_a_child(kind: int) -> str:
     return "never"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_that_is_cancelled_and_waited_for(world: World) -> None:
     """By default one waits until the child has ended."""
     assert world.run(cancels_a_child, 2) == "error CancelledError"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_that_is_asked_to_cancel(world: World) -> None:
     """With TRY_CANCEL one does not wait for the child's end."""
     assert world.run(cancels_a_child, 1) == "error CancelledError"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_whose_cancellation_was_requested(world: World) -> None:
     """With WAIT_CANCELLATION_REQUESTED one waits until the request has arrived."""
     assert world.run(cancels_a_child, 3) == "error CancelledError"
@@ -213,19 +211,19 @@ def left(world: World, policy: ParentClosePolicy) -> object:
         return type(error.cause).__name__
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_of_a_parent_that_closed_is_terminated(world: World) -> None:
     """By default a child ends with its parent."""
     assert left(world, ParentClosePolicy.TERMINATE) == "TerminatedError"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_of_a_parent_that_closed_is_cancelled(world: World) -> None:
     """With REQUEST_CANCEL the child is asked to end."""
     assert left(world, ParentClosePolicy.REQUEST_CANCEL) == "CancelledError"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_of_a_parent_that_closed_goes_on(world: World) -> None:
     """With ABANDON the child does not care."""
     assert left(world, ParentClosePolicy.ABANDON) == []
@@ -237,7 +235,7 @@ def passes_cancellation_on() -> None:
     Listener.run()
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_cancelled_parent_cancels_its_child(world: World) -> None:
     """Cancelling a parent that waits for its child cancels the child, and then the parent."""
     handle = world.start(passes_cancellation_on)
@@ -255,7 +253,7 @@ def talks_to(name: str) -> str:
     return "sent"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def another_workflow_is_signalled(world: World) -> None:
     """A workflow signals one that is not its child."""
     listener = world.start(Listener.run)
@@ -275,13 +273,13 @@ def talks_to_nobody(cancel: bool) -> str:
     return "never"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_workflow_that_is_not_there_is_signalled(world: World) -> None:
     """Signalling a workflow that does not exist raises."""
     assert "ExternalWorkflowExecutionNotFound" in world.run(talks_to_nobody, False)
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_workflow_that_is_not_there_is_cancelled(world: World) -> None:
     """Cancelling a workflow that does not exist raises."""
     assert "ExternalWorkflowExecutionNotFound" in world.run(talks_to_nobody, True)
@@ -294,7 +292,7 @@ def cancels(name: str) -> str:
     return "asked"
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def another_workflow_is_cancelled(world: World) -> None:
     """A workflow cancels one that is not its child."""
     listener = world.start(Listener.run)
@@ -312,7 +310,7 @@ def grandchild_of(depth: int) -> list[str]:
     return [info.root_workflow_id or "", str(info.parent_workflow_id is not None)]
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_grandchild_knows_its_root(world: World) -> None:
     """Parents and root are told down the line."""
     handle = world.start(grandchild_of, 2)
@@ -327,7 +325,7 @@ def becomes(other: bool, number: int) -> int:
     return number
 
 
-@scenario(server_only=LATER)
+@scenario()
 def continuing_as_another_workflow(world: World) -> None:
     """A run may continue as a workflow of another type."""
     assert world.run(becomes, True, 21) == 42
@@ -339,7 +337,7 @@ def child_continues() -> int:
     return becomes(True, 5)
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_child_that_continues_as_new(world: World) -> None:
     """A parent waits for its child along successive runs."""
     assert world.run(child_continues) == 10

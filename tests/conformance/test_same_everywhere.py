@@ -1,4 +1,6 @@
-"""Each scenario on both engines: the same results, failures and histories, and every history replays."""
+"""Each scenario on three engines (in memory, on a file, a server): the same results, failures and histories, and every
+history replays.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,16 @@ from . import (  # noqa: F401
     concurrency,
     ending,
     failing,
+    families,
     messages,
     notes,
     steps,
     updates,
     values,
 )
+from .normal import exact_events, plain
 from .scenario import SCENARIOS, Scenario
-from .world import World, counts, described, kinds
+from .world import World, counts, described
 
 pytestmark = pytest.mark.server
 
@@ -42,10 +46,17 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def clients(quick_server: DevServer) -> Iterator[dict[str, Client]]:
-    """A client of each engine."""
-    with Client.connect("local:") as local, Client.connect(quick_server.target) as server:
-        yield {"local": local, "server": server}
+def clients(
+    quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Client]]:
+    """A client of each engine; the file is one file for all scenarios."""
+    file = tmp_path_factory.mktemp("conformance") / "runs.db"
+    with (
+        Client.connect("local:") as memory,
+        Client.connect(f"local:{file}") as durable,
+        Client.connect(quick_server.target) as server,
+    ):
+        yield {"memory": memory, "file": durable, "server": server}
 
 
 def play(scenario: Scenario, engine: str, client: Client) -> Seen:
@@ -64,30 +75,33 @@ def play(scenario: Scenario, engine: str, client: Client) -> Seen:
 def outcome(handle: Any) -> Any:
     """How a run ended, as data."""
     try:
-        return type(handle.result(timeout=20)).__name__
+        return plain(repr(handle.result(timeout=20)))
     except WorkflowFailedError as error:
-        return described(error.cause)
+        return plain(described(error.cause))
 
 
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_scenario(name: str, clients: dict[str, Client], caplog: pytest.LogCaptureFixture) -> None:
-    """Embedded and server agree on the scenario, and both histories replay on its code."""
+    """Both embedded engines agree with the server on the scenario, and all histories replay on its code."""
     scenario = SCENARIOS[name]
     server = play(scenario, "server", clients["server"])
-    # Where the in-memory engine lacks something the scenario says so; on the server, and in replay, it is played.
-    local = server if scenario.server_only else play(scenario, "local", clients["local"])
-    assert local.outcomes == server.outcomes
-    for mine, theirs in zip(local.histories, server.histories, strict=True):
-        if scenario.order == "exact":
-            assert kinds(mine) == kinds(theirs)
-        else:
-            assert counts(mine) == counts(theirs)
+    # What the embedded engine lacks is said by the scenario; on the server, and in replay, it is played.
+    engines = () if scenario.server_only else ("memory", "file")
+    seen = {engine: play(scenario, engine, clients[engine]) for engine in engines}
+    for engine, embedded in seen.items():
+        assert embedded.outcomes == server.outcomes, engine
+        for mine, theirs in zip(embedded.histories, server.histories, strict=True):
+            if scenario.order == "exact":
+                assert exact_events(mine) == exact_events(theirs), engine
+            else:
+                assert counts(mine) == counts(theirs), engine
     with Replayer(
         modules=[scenario.module], failure_exceptions=scenario.worker.get("failure_exceptions", ())
     ) as replayer:
-        for history in (*local.histories, *server.histories):
-            assert replayer.replay(history).ok
-            assert_flagged(history)
+        for each in (*seen.values(), server):
+            for history in each.histories:
+                assert replayer.replay(history).ok
+                assert_flagged(history)
     errors = [each for each in caplog.records if each.levelno >= logging.ERROR]
     assert scenario.loud or not errors
 

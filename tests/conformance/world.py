@@ -17,7 +17,7 @@ LIMIT = 30.0
 
 
 class World:
-    """Starts runs, waits for them and remembers them. `engine` is "local" or "server"."""
+    """Starts runs, waits for them and remembers them. `engine` is "memory", "file" or "server"."""
 
     def __init__(self, engine: str, client: Client, modules: Sequence[Any], **worker: Any) -> None:
         self.engine = engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from hourglass._bridge.service import WorkflowSummary
+from hourglass._bridge.service import Page
 from hourglass._embedded.memory_store import MemoryStore
 from hourglass._embedded.store import Change, Stored
 from hourglass.errors import StorageError
@@ -91,8 +91,8 @@ class ScriptedStore:
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)
 
-    def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:
-        return self._readable().query(text, begin, limit)
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        return self._readable().page(text, token, limit)
 
     def count(self, text: str) -> int:
         return self._readable().count(text)

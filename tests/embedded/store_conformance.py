@@ -280,11 +280,15 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     await put(store, lives[0].terminate())
     assert store.count("") == 5
     assert store.count("ExecutionStatus = 'Running'") == 4
-    found = list(store.query("ExecutionStatus = 'Terminated'", 0, 9))
+    found = store.page("ExecutionStatus = 'Terminated'", b"", 9).workflows
     assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
-    pages = [[each.run_id for each in store.query("", begin, 2)] for begin in (0, 2, 4, 6)]
-    assert [len(page) for page in pages] == [2, 2, 1, 0]
-    assert sorted(each for page in pages for each in page) == [f"r{number}" for number in range(5)]
+    pages = [store.page("", b"", 2)]
+    await put(store, lives[4].terminate())  # it is on the first page, and moves behind the last
+    while pages[-1].next_page_token:
+        pages.append(store.page("", pages[-1].next_page_token, 2))
+    seen = [[each.run_id for each in page.workflows] for page in pages]
+    assert seen[0] == ["r4", "r3"]
+    assert [run_id for page in seen[1:] for run_id in page if run_id != "r4"] == ["r2", "r1", "r0"]
     try:
         store.count("this is no filter")
     except ServiceError:

@@ -17,6 +17,7 @@ from hourglass._embedded import history as h
 from hourglass._embedded.failure_json import failure_json
 from hourglass._embedded.history_json import TASK_FAILURE_CAUSES, duration_json, event_json, time_json
 from hourglass._embedded.requests import HANDLERS
+from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import RetryRule
 from hourglass.converter import Failure, FailureInfo, Payload
 from hourglass.errors import RetryState
@@ -122,14 +123,18 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
         RetryRule: RetryRule(maximum_interval=9.0, maximum_attempts=3, non_retryable_error_types=("E",)),
         RetryState: RetryState.TIMEOUT,
         h.Initiator: h.Initiator.RETRY,
+        ParentClosePolicy: ParentClosePolicy.ABANDON,
+        IdReusePolicy: IdReusePolicy.REJECT_DUPLICATE,
         Failure: Failure("m", source="s", stack_trace="t"),
         Payload: text("p"),
     }
     made: dict[str, object] = {}
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
-        hint = kind.__annotations__.get(field.name)
+        hint = next(
+            base.__annotations__[field.name] for base in kind.__mro__ if field.name in base.__annotations__
+        )
         if field.name == "cause":
-            made[field.name] = 14
+            made[field.name] = 14 if kind is h.WorkflowTaskFailed else 2
             continue
         made[field.name] = next(
             (

@@ -229,16 +229,17 @@ def test_a_changed_workflow_is_found_out_on_replay() -> None:
 
 
 def test_a_command_that_is_not_supported_yet_fails_the_task_and_says_so() -> None:
-    """Children, external signals and local activities are refused by name, not ignored."""
+    """What this engine cannot do is refused by name, not ignored."""
 
     async def body() -> None:
         world = await World.new()
         run_id = (await world.start()).run_id
         await world.activation()
-        await world.complete(run_id, c.StartChildWorkflow(seq=1, workflow_id="c", workflow_type="C"))
+        child = c.StartChildWorkflow(seq=1, workflow_id="c", workflow_type="C", cron_schedule="@daily")
+        await world.complete(run_id, child)
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
-        assert "StartChildWorkflow is not supported" in evicted.message
+        assert "a cron schedule of a child is not supported" in evicted.message
         assert world.kinds()[-1] == "WorkflowTaskFailed"
         await world.close()
 

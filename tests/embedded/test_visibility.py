@@ -53,8 +53,8 @@ def database() -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def ids(connection: sqlite3.Connection, text: str = "", begin: int = 0, limit: int = 100) -> list[int]:
-    found = visibility.find(connection, text, begin, limit)
+def ids(connection: sqlite3.Connection, text: str = "", limit: int = 100) -> list[int]:
+    found = visibility.page(connection, text, b"", limit).workflows
     return [int(each.workflow_id.removeprefix("w-")) for each in found]
 
 
@@ -74,7 +74,7 @@ def test_what_comes_back(database: sqlite3.Connection) -> None:
         search_attributes={"Region": attribute('"eu"'), "Odd": Payload(b"\x01", "binary/odd")},
     )
     visibility.write(database, [given_run])
-    (found,) = visibility.find(database, "", 0, 10)
+    (found,) = visibility.page(database, "", b"", 10).workflows
     assert (found.memo, found.search_attributes) == (given_run.memo, given_run.search_attributes)
     assert (found.workflow_id, found.run_id, found.workflow_type) == ("w-1", "run-1", "W")
     assert found.status is WorkflowStatus.COMPLETED
@@ -90,7 +90,7 @@ def test_lengths_are_known_from_the_close_on(database: sqlite3.Connection) -> No
         assert ids(database, f"{name} IS NULL") == [1]
         assert ids(database, f"{name} IS NOT NULL") == [2]
     assert ids(database, "ExecutionDuration = '1s' AND HistorySizeBytes = 99") == [2]
-    assert visibility.find(database, "WorkflowId = 'w-1'", 0, 1)[0].history_length == 0
+    assert visibility.page(database, "WorkflowId = 'w-1'", b"", 1).workflows[0].history_length == 0
 
 
 def test_order(database: sqlite3.Connection) -> None:
@@ -245,13 +245,10 @@ def test_counting(database: sqlite3.Connection) -> None:
 )
 def test_the_common_lists_need_no_sorting(text: str, index: str, database: sqlite3.Connection) -> None:
     """Listing all runs, or by status, type or id, reads an index in its order, from the first page to the last."""
-    for call in (
-        lambda: visibility.find(database, text, 0, 10),
-        lambda: visibility.page(database, text, b"[1, 2, 3]", 10),
-    ):
+    for token in (b"", b"[1, 2, 3]"):
         seen: list[str] = []
         database.set_trace_callback(seen.append)
-        call()
+        visibility.page(database, text, token, 10)
         database.set_trace_callback(None)
         plan = " ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {seen[-1]}"))
         assert index in plan

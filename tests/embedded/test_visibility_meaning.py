@@ -168,6 +168,6 @@ def database() -> Iterator[sqlite3.Connection]:
 @given(condition=CONDITIONS)
 def test_sql_means_what_python_means(condition: f.Condition, database: sqlite3.Connection) -> None:
     """Every condition finds exactly the runs for which a plain reading of it holds."""
-    found = visibility.find(database, written(condition), 0, 10)
+    found = visibility.page(database, written(condition), b"", 10).workflows
     expected = {name for name, row in ROWS.items() if holds(condition, {"WorkflowId": name, **row})}
     assert {each.workflow_id for each in found} == expected

@@ -12,12 +12,12 @@ def test_lists_follow_the_table() -> None:
     """A list is of the runs as they are now: new ones, changed ones, and none that are gone."""
     runs: dict[str, Run] = {"run-1": run(1)}
     listing = MemoryListing(runs)
-    assert [each.workflow_id for each in listing.find("", 0, 10)] == ["w-1"]
+    assert [each.workflow_id for each in listing.page("", b"", 10).workflows] == ["w-1"]
     runs["run-2"] = run(2, search_attributes={"Region": attribute('"eu"')})
     runs["run-1"] = run(1, closed=1)
     for run_id in runs:
         listing.changed(run_id)
-    assert [each.workflow_id for each in listing.find("", 0, 10)] == ["w-2", "w-1"]
+    assert [each.workflow_id for each in listing.page("", b"", 10).workflows] == ["w-2", "w-1"]
     assert listing.count("ExecutionStatus = 'Completed'") == listing.count("Region = 'eu'") == 1
     del runs["run-2"]
     listing.changed("run-2")
@@ -31,5 +31,5 @@ def test_an_index_that_was_let_go_is_made_again() -> None:
     listing.close()
     assert listing.count("") == 2
     listing.close()
-    assert [each.workflow_id for each in listing.find("WorkflowId != 'w-1'", 0, 10)] == ["w-2"]
+    assert [each.workflow_id for each in listing.page("WorkflowId != 'w-1'", b"", 10).workflows] == ["w-2"]
     listing.close()

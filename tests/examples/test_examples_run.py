@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -15,19 +16,49 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TARGETS = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
 
 
-def _run(name: str, **environment: str) -> str:
-    """Run an example, with no target but the one that is given; its output, and nothing on the error stream."""
-    clean = {key: value for key, value in os.environ.items() if key not in TARGETS}
+def _command(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)]
+
+
+def _clean(**environment: str) -> dict[str, str]:
+    """The environment, with no target but the one that is given."""
+    return {key: value for key, value in os.environ.items() if key not in TARGETS} | environment
+
+
+def _run(name: str, *arguments: object, **environment: str) -> str:
+    """Run an example; its output, and nothing on the error stream."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / name)],
-        env=clean | environment,
+        _command(name, *arguments),
+        env=_clean(**environment),
         capture_output=True,
+        stdin=subprocess.DEVNULL,
         text=True,
         timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout
+
+
+def _run_until(text: str, end: signal.Signals, name: str, *arguments: object) -> tuple[int, str]:
+    """Run an example until it says something, then send it a signal; its exit status and output."""
+    with subprocess.Popen(
+        _command(name, *arguments),
+        env=_clean(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if text in line:
+                process.send_signal(end)
+                break
+        said += process.stdout.read()
+        return process.wait(60), said
 
 
 def _in_order(text: str, *pieces: str) -> bool:
@@ -42,30 +73,62 @@ def test_hello() -> None:
 
 def test_checkout_in_memory() -> None:
     """The demo also runs against a target that the environment names; here the engine in memory."""
-    assert "approved_by='Ann'" in _run("checkout.py", HOURGLASS_TARGET="local:")
+    assert "approved_by='Ann'" in _run("checkout.py", "--pace", 0, HOURGLASS_TARGET="local:")
+
+
+def test_checkout_is_killed_and_goes_on(tmp_path: Path) -> None:
+    """Killed by SIGKILL, then by Ctrl-C, the demo goes on where it was, and the bank has charged once."""
+    folder = tmp_path / "place"
+    paced = ("checkout.py", "--folder", folder, "--pace", 0.05)
+    status, first = _run_until("everything is reserved", signal.SIGKILL, *paced)
+    assert status == -signal.SIGKILL
+    assert "is started: from now on it is durable" in first
+    status, second = _run_until("approved by Ann", signal.SIGINT, *paced)
+    assert status == 130
+    assert _in_order(
+        second, "was interrupted and goes on", "✓ reserve × 3", "the bank takes 129.00", "interrupted"
+    )
+    assert "reserve the" not in second
+    third = _run(*paced)
+    assert _in_order(
+        third,
+        "was interrupted and goes on",
+        "✓ reserve × 3",
+        "✓ charge",
+        "✓ ask_for_approval",
+        "the workflow returned Receipt(",
+        "approved_by='Ann', parcels=['parcel-lamp', 'parcel-chair', 'parcel-rug'])",
+        "charged once",
+        "are a Temporal history, and replay on this code",
+    ), third
+    assert "Ann approves" not in third
+    order = re.search(r"order-\w+", first)
+    assert order
+    assert (folder / "bank.txt").read_text() == f"{order[0]} 129.00\n"
+    assert order[0] not in _run(*paced), "the next run is another order"
 
 
 @pytest.mark.server
-def test_checkout_on_temporal() -> None:
-    """The demo fails once, retries, waits for its signal and its timer, returns, replays, and stops its server."""
-    output = _run("checkout.py")
+def test_checkout_on_temporal(tmp_path: Path) -> None:
+    """On a server the demo fails once, retries, waits for its signal and its timer, returns, replays, and stops its server."""
+    output = _run("checkout.py", "--temporal", "--pace", 0)
     assert _in_order(
         output,
         "Temporal listens on",
         "is started",
         "everything is reserved",
-        "attempt 1 fails",
-        "attempt 2 takes 129.00",
-        "wait for the signal",
+        "the bank does not answer",
+        "attempt 2; the bank takes 129.00",
+        "wait for a signal",
         "Ann approves",
-        "a timer of one second",
+        "(a timer)",
         "the workflow returned Receipt(",
         "approved_by='Ann', parcels=['parcel-lamp', 'parcel-chair', 'parcel-rug'])",
         "replay on this code",
-        "everything is stopped",
+        "stopped",
     ), output
     for item in ("lamp", "chair", "rug"):
-        assert _in_order(output, f"reserve {item}", f"ship {item}")
+        assert _in_order(output, f"reserve the {item}", f"ship the {item}")
     port = re.search(r"listens on 127\.0\.0\.1:(\d+)", output)
     assert port
     with socket.socket() as probe:

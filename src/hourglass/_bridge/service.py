@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from hourglass._bridge.handle import Handle, HandleConfig
-from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import Payloads, RetryRule
 from hourglass.converter import Failure, Payload
 
@@ -151,6 +151,15 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     last_worker_identity: str = ""
 
 
+class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
+    """A child workflow that has not ended; `run_id` is its first run."""
+
+    workflow_id: str
+    run_id: str
+    workflow_type: str
+    parent_close_policy: ParentClosePolicy = ParentClosePolicy.UNSPECIFIED
+
+
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of one run. Times are nanoseconds since the epoch, 0 where unset."""
 
@@ -180,6 +189,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     first_execution_run_id: str = ""
     static_summary: Payload | None = None
     static_details: Payload | None = None
+    pending_children: tuple[PendingChild, ...] = ()
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

@@ -5,35 +5,38 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from hourglass._check.defining import own_nodes
 from hourglass._check.kinds import Kinds
-from hourglass._check.resolving import Resolver, own_nodes
+from hourglass._check.names import words
+from hourglass._check.resolving import Resolver
 from hourglass._check.scopes import Scope
 from hourglass._check.values import Class, External, Func
 
 _WAITING = frozenset(
     f"hourglass.workflow.{name}"
-    for name in (
-        "sleep wait_condition wait wait_for gather map as_completed execute_activity execute_local_activity "
-        "execute_child_workflow Channel.receive Task.result Lock.acquire Queue.get Queue.put Event.wait"
-    ).split()
+    for name in words(
+        "sleep wait_condition wait wait_for gather map as_completed execute_activity "
+        "execute_local_activity execute_child_workflow Channel.receive Task.result Lock.acquire "
+        "Queue.get Queue.put Event.wait"
+    )
 ) | {"hourglass.activity.Activity", "hourglass.activity.Activity.local"}
 _ASKING = (
     _WAITING
     | {
         f"hourglass.workflow.{name}"
-        for name in (
+        for name in words(
             "start_activity start_local_activity start_child_workflow spawn continue_as_new upsert_memo "
             "upsert_search_attributes uuid4 random patched"
-        ).split()
+        )
     }
     | {"hourglass.activity.Activity.start", "hourglass.activity.Activity.start_local"}
 )
 BY_REFERENCE = frozenset(
     f"hourglass.workflow.{name}"
-    for name in (
-        "execute_activity start_activity execute_local_activity start_local_activity execute_child_workflow "
-        "start_child_workflow continue_as_new"
-    ).split()
+    for name in words(
+        "execute_activity start_activity execute_local_activity start_local_activity "
+        "execute_child_workflow start_child_workflow continue_as_new"
+    )
 )
 """Calls whose first argument names an activity or a workflow: it runs elsewhere."""
 
@@ -60,7 +63,8 @@ class Durable:
 
     def _any(self, nodes: Iterable[ast.AST], scope: Scope, receiver: Class | None, *, waiting: bool) -> bool:
         return any(
-            self._is_direct(each, scope, receiver, waiting=waiting) or self._is_inside(each, scope, receiver, waiting)
+            self._is_direct(each, scope, receiver, waiting=waiting)
+            or self._is_inside(each, scope, receiver, waiting)
             for node in nodes
             for each in (node, *own_nodes(node))
             if isinstance(each, ast.Call)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
+from hourglass._check.names import words
 from hourglass._check.rules import CLOCK, ENVIRONMENT, FILES, IDENTITY, LOCKS, NETWORK, RANDOM, SLEEP, THREADS
 
 
@@ -28,7 +29,11 @@ CALLS: dict[str, str] = _merged(
             "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns thread_time "
             "thread_time_ns clock_gettime clock_gettime_ns",
         ),
-        _named(CLOCK, "datetime", "datetime.now datetime.utcnow datetime.today date.today datetime.datetime.today"),
+        _named(
+            CLOCK,
+            "datetime",
+            "datetime.now datetime.utcnow datetime.today date.today datetime.datetime.today",
+        ),
         _named(CLOCK, "", "pendulum.now pendulum.today arrow.now arrow.utcnow pandas.Timestamp.now"),
         _named(CLOCK, "django.utils.timezone", "now localtime localdate"),
         _named(SLEEP, "", "time.sleep asyncio.sleep gevent.sleep trio.sleep anyio.sleep"),
@@ -41,7 +46,9 @@ CALLS: dict[str, str] = _merged(
         ),
         _named(RANDOM, "uuid", "uuid1 uuid4 uuid6 uuid7 getnode"),
         _named(RANDOM, "os", "urandom getrandom"),
-        _named(RANDOM, "secrets", "token_bytes token_hex token_urlsafe choice randbelow randbits SystemRandom"),
+        _named(
+            RANDOM, "secrets", "token_bytes token_hex token_urlsafe choice randbelow randbits SystemRandom"
+        ),
         _named(
             ENVIRONMENT,
             "os",
@@ -50,7 +57,9 @@ CALLS: dict[str, str] = _merged(
         ),
         _named(ENVIRONMENT, "socket", "gethostname getfqdn"),
         _named(ENVIRONMENT, "platform", "node platform uname system machine release version processor"),
-        _named(ENVIRONMENT, "", "getpass.getuser multiprocessing.cpu_count locale.getlocale threading.get_ident"),
+        _named(
+            ENVIRONMENT, "", "getpass.getuser multiprocessing.cpu_count locale.getlocale threading.get_ident"
+        ),
         _named(FILES, "", "open input io.open io.FileIO codecs.open fileinput.input"),
         _named(
             FILES,
@@ -58,7 +67,11 @@ CALLS: dict[str, str] = _merged(
             "open read write stat lstat listdir scandir walk mkdir makedirs rmdir removedirs remove unlink rename renames "
             "replace link symlink readlink chmod chown truncate access utime mkfifo statvfs",
         ),
-        _named(FILES, "os.path", "exists lexists isfile isdir islink getsize getmtime getctime getatime realpath samefile"),
+        _named(
+            FILES,
+            "os.path",
+            "exists lexists isfile isdir islink getsize getmtime getctime getatime realpath samefile",
+        ),
         _named(
             NETWORK,
             "os",
@@ -70,7 +83,9 @@ CALLS: dict[str, str] = _merged(
             "socket",
             "socket create_connection create_server getaddrinfo gethostbyname gethostbyaddr socketpair",
         ),
-        _named(NETWORK, "asyncio", "open_connection start_server create_subprocess_exec create_subprocess_shell"),
+        _named(
+            NETWORK, "asyncio", "open_connection start_server create_subprocess_exec create_subprocess_shell"
+        ),
         _named(THREADS, "threading", "Thread Timer"),
         _named(THREADS, "_thread", "start_new_thread"),
         _named(THREADS, "concurrent.futures", "ThreadPoolExecutor ProcessPoolExecutor wait as_completed"),
@@ -84,9 +99,7 @@ CALLS: dict[str, str] = _merged(
             "run create_task ensure_future gather wait wait_for as_completed to_thread new_event_loop get_event_loop "
             "get_running_loop run_coroutine_threadsafe Runner TaskGroup timeout",
         ),
-        _named(
-            LOCKS, "threading", "Lock RLock Condition Semaphore BoundedSemaphore Event Barrier local"
-        ),
+        _named(LOCKS, "threading", "Lock RLock Condition Semaphore BoundedSemaphore Event Barrier local"),
         _named(LOCKS, "queue", "Queue LifoQueue PriorityQueue SimpleQueue"),
         _named(LOCKS, "asyncio", "Lock Semaphore Event Condition Queue"),
         _named(IDENTITY, "", "id hash object.__hash__"),
@@ -107,11 +120,12 @@ _FAMILIES: dict[str, str] = {
     "random.SystemRandom.": RANDOM,
     **{
         f"{package}.": NETWORK
-        for package in (
-            "subprocess urllib.request urllib3 http.client http.server ftplib smtplib imaplib poplib telnetlib xmlrpc.client "
-            "socketserver requests httpx aiohttp websockets grpc paramiko boto3 botocore redis psycopg psycopg2 asyncpg pymysql "
-            "mysql pymongo sqlite3 kafka pika openai anthropic stripe"
-        ).split()
+        for package in words(
+            "subprocess urllib.request urllib3 http.client http.server ftplib smtplib imaplib poplib "
+            "telnetlib xmlrpc.client socketserver requests httpx aiohttp websockets grpc paramiko boto3 "
+            "botocore redis psycopg psycopg2 asyncpg pymysql mysql pymongo sqlite3 kafka pika openai "
+            "anthropic stripe"
+        )
     },
     "socket.socket.": NETWORK,
     "threading.Thread.": THREADS,
@@ -119,30 +133,45 @@ _FAMILIES: dict[str, str] = {
     "concurrent.futures.ProcessPoolExecutor.": THREADS,
     **{
         f"{kind}.": LOCKS
-        for kind in (
-            "threading.Lock threading.RLock threading.Condition threading.Semaphore threading.BoundedSemaphore "
-            "threading.Event threading.Barrier queue.Queue queue.LifoQueue queue.PriorityQueue queue.SimpleQueue"
-        ).split()
+        for kind in words(
+            "threading.Lock threading.RLock threading.Condition threading.Semaphore "
+            "threading.BoundedSemaphore threading.Event threading.Barrier queue.Queue queue.LifoQueue "
+            "queue.PriorityQueue queue.SimpleQueue"
+        )
     },
 }
 """Whole packages and classes: every call below them."""
 
-_HARMLESS = frozenset(
-    "httpx.URL httpx.Timeout httpx.Limits httpx.Headers httpx.QueryParams httpx.Request httpx.Response requests.Request "
-    "requests.Response sqlite3.Row aiohttp.ClientTimeout glob.escape subprocess.list2cmdline urllib.request.quote".split()
+_HARMLESS = words(
+    "httpx.URL httpx.Timeout httpx.Limits httpx.Headers httpx.QueryParams httpx.Request "
+    "httpx.Response requests.Request requests.Response sqlite3.Row aiohttp.ClientTimeout glob.escape "
+    "subprocess.list2cmdline urllib.request.quote"
 )
-_PATH_METHODS = frozenset(
-    "read_text read_bytes write_text write_bytes open exists is_file is_dir is_symlink stat lstat iterdir glob rglob walk "
-    "mkdir rmdir unlink touch rename replace chmod symlink_to hardlink_to readlink resolve samefile owner group".split()
+_PATH_METHODS = words(
+    "read_text read_bytes write_text write_bytes open exists is_file is_dir is_symlink stat lstat "
+    "iterdir glob rglob walk mkdir rmdir unlink touch rename replace chmod symlink_to hardlink_to "
+    "readlink resolve samefile owner group"
 )
 _PATH_ENVIRONMENT = frozenset({"cwd", "home", "expanduser", "absolute"})
 _PATHS = ("pathlib.Path.", "pathlib.PosixPath.", "pathlib.WindowsPath.")
-_NOW_WITHOUT_ARGUMENTS = {"time.localtime": 0, "time.gmtime": 0, "time.ctime": 0, "time.asctime": 0, "time.strftime": 1}
+_NOW_WITHOUT_ARGUMENTS = {
+    "time.localtime": 0,
+    "time.gmtime": 0,
+    "time.ctime": 0,
+    "time.asctime": 0,
+    "time.strftime": 1,
+}
 
 RESULTS: dict[str, str] = {
     "logging.getLogger": "logging.Logger",
     "requests.session": "requests.Session",
     "sqlite3.connect": "sqlite3.Connection",
+    "psycopg.connect": "psycopg.Connection",
+    "psycopg2.connect": "psycopg2.Connection",
+    "pymysql.connect": "pymysql.Connection",
+    "redis.from_url": "redis.Redis",
+    "boto3.client": "boto3.Client",
+    "boto3.resource": "boto3.Resource",
     "socket.socket": "socket.socket",
     "socket.create_connection": "socket.socket",
     "datetime.datetime": "datetime.datetime",
@@ -159,6 +188,8 @@ RESULTS: dict[str, str] = {
 }
 """What calls of functions that do not look like classes give back, by the name of its class."""
 
+_OBJECTS = frozenset(RESULTS.values())
+
 
 def rule_of_call(name: str, call: ast.Call | None) -> str | None:
     """The code of the rule that a call of this name breaks; with `call` its arguments are looked at too."""
@@ -173,7 +204,14 @@ def rule_of_call(name: str, call: ast.Call | None) -> str | None:
         return FILES if last in _PATH_METHODS else ENVIRONMENT if last in _PATH_ENVIRONMENT else None
     if last.endswith(("Error", "Exception")) or name in _HARMLESS or ".types." in name:
         return None
+    if "()" in name:  # what a call gave back is data, unless it is known better
+        return None
     return next((code for family, code in _FAMILIES.items() if name.startswith(family)), None)
+
+
+def is_function(name: str) -> bool:
+    """Whether a name is one of a function: not of a class, nor of an object."""
+    return not name.rpartition(".")[2][:1].isupper() and name not in _OBJECTS and "()" not in name
 
 
 def result_of_call(name: str) -> str:

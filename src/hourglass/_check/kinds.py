@@ -1,7 +1,7 @@
 """What decorators make of functions and classes, and where workflow code begins.
 
-A decorator of the project that calls `workflow.defn` or `activity.defn` counts as such. Activities and workflows are boundaries: what
-they do is not part of the workflow that calls them.
+A decorator of the project that calls `workflow.defn` or `activity.defn` counts as such. Activities and workflows are
+boundaries: what they do is not part of the workflow that calls them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from hourglass._check.defining import Definitions, own_nodes
 from hourglass._check.modules import Module
-from hourglass._check.resolving import Resolver, own_nodes
+from hourglass._check.resolving import Resolver
 from hourglass._check.scopes import Scope
 from hourglass._check.values import Class, External, Func, Value
 
@@ -46,6 +47,7 @@ class Kinds:
     """Answers what functions and classes are; remembers it."""
 
     def __init__(self, resolver: Resolver) -> None:
+        self.definitions = Definitions()
         self._resolver = resolver
         self._known: dict[ast.AST, frozenset[Kind]] = {}
 
@@ -66,18 +68,17 @@ class Kinds:
 
     def is_handler_method(self, method: ast.AST, scope: Scope) -> bool:
         """Whether a method is a workflow's own: run, init, a handler or a validator."""
-        return (
-            isinstance(method, ast.FunctionDef)
-            and "handler" in self.of(Func(scope.module, method, scope))
-        )
+        return isinstance(method, ast.FunctionDef) and "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
-        """The functions that run in the place of a decorated one: the innermost that decorators of the project return."""
+        """The functions that run in the place of a decorated one: those that decorators of the project return."""
         for each in getattr(function.node, "decorator_list", ()):
             bare = each.func if isinstance(each, ast.Call) else each
             for value in self._resolver.values(bare, function.scope):
                 if isinstance(value, Func):
-                    yield from _wrappers(value)
+                    made = _returned_functions(value) if isinstance(each, ast.Call) else [value]
+                    for decorator in made:
+                        yield from _returned_functions(decorator)
 
     def _decorated(self, node: ast.expr, scope: Scope) -> Iterator[Kind]:
         if isinstance(node, ast.Attribute) and node.attr == "validator":
@@ -96,7 +97,10 @@ class Kinds:
         """What a decorator of the project makes, by what it calls."""
         scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
         for node in ast.walk(decorator.node):
-            if isinstance(node, ast.Attribute | ast.Name) and "defn" in (getattr(node, "attr", ""), getattr(node, "id", "")):
+            if isinstance(node, ast.Attribute | ast.Name) and "defn" in (
+                getattr(node, "attr", ""),
+                getattr(node, "id", ""),
+            ):
                 for value in self._resolver.values(node, scope):
                     if isinstance(value, External) and value.name in _DEFINING:
                         yield _KINDS[value.name]
@@ -105,7 +109,7 @@ class Kinds:
 
     def roots(self, module: Module) -> Iterator[Root]:
         """Everything in a module where workflow code begins."""
-        for value in definitions(module):
+        for value in self.definitions.of(module):
             if "workflow" not in self.of(value):
                 continue
             if isinstance(value, Func):
@@ -118,7 +122,7 @@ class Kinds:
     def _methods(self, cls: Class) -> Iterator[Root]:
         """The methods of a workflow class that are called from outside, inherited ones included."""
         seen: set[str] = set()
-        for each in self._resolver.bases(cls):
+        for each in self._resolver.members.bases(cls):
             scope = each.module.scope_of_class(each.node, each.scope)
             for method in each.node.body:
                 if not isinstance(method, ast.FunctionDef) or method.name in seen:
@@ -145,33 +149,15 @@ class Kinds:
         return External("hourglass.workflow.defn") in self._resolver.values(bare, scope)
 
 
-def definitions(module: Module) -> Iterator[Func | Class]:
-    """Every function and class of a module, at whatever depth, with the scope that it stands in."""
-    todo: list[tuple[ast.AST, Scope, Class | None]] = [(module.tree, module.scope, None)]
-    while todo:
-        node, scope, owner = todo.pop()
-        for child in ast.iter_child_nodes(node):
-            match child:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    yield Func(module, child, scope, owner)
-                    todo.append((child, module.scope_of_function(child, scope), owner))
-                case ast.ClassDef():
-                    cls = Class(module, child, scope)
-                    yield cls
-                    todo.append((child, module.scope_of_class(child, scope), cls))
-                case ast.expr():
-                    pass  # no definition stands in an expression
-                case _:
-                    todo.append((child, scope, owner))
-
-
-def _wrappers(decorator: Func) -> Iterator[Func]:
-    """The innermost functions that a decorator, or what makes one, returns."""
-    scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
-    nodes = own_nodes(decorator.node)
-    returned = {each.value.id for each in nodes if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)}
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef) and node.name in returned:
-            inner = Func(decorator.module, node, scope, decorator.receiver)
-            deeper = list(_wrappers(inner))
-            yield from deeper or [inner]
+def _returned_functions(function: Func) -> list[Func]:
+    """The functions inside of this one that it returns."""
+    scope = function.module.scope_of_function(function.node, function.scope)
+    nodes = own_nodes(function.node)
+    returned = {
+        each.value.id for each in nodes if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)
+    }
+    return [
+        Func(function.module, node, scope, function.receiver)
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name in returned
+    ]

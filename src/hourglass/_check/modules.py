@@ -141,7 +141,9 @@ class Project:
                 return Module(path, shown, text, ast.parse(text, shown))
         except SyntaxError as error:
             reason = f"{type(error).__name__}: {error.msg}"
-            broken = Broken(shown, error.lineno or 1, error.offset or 1, reason, (error.text or "").rstrip("\n"))
+            broken = Broken(
+                shown, error.lineno or 1, error.offset or 1, reason, (error.text or "").rstrip("\n")
+            )
         except UnicodeDecodeError as error:
             broken = Broken(shown, 1, 1, f"it is not {error.encoding}: {error.reason} at byte {error.start}")
         except OSError as error:

@@ -1,4 +1,4 @@
-"""From an expression to what it may stand for: names through scopes and imports, attributes through classes, calls through results.
+"""From an expression to what it may stand for: names through scopes and imports, attributes through classes, calls by results.
 
 Knows no rule. Guesses nothing: what the text does not tell is `Unknown`. Every binding that a use may see gives its values, so an
 answer may have several; an expression that needs itself to be resolved gives `Unknown` there.
@@ -9,10 +9,14 @@ from __future__ import annotations
 import ast
 import builtins
 from pathlib import Path
+from typing import TypeAlias
 
-from hourglass._check import annotations
+from hourglass._check import hints
+from hourglass._check.defining import own_nodes
 from hourglass._check.external import CALLS, result_of_call
+from hourglass._check.members import Members
 from hourglass._check.modules import Module, Project
+from hourglass._check.names import words
 from hourglass._check.scopes import (
     Assigned,
     Binding,
@@ -38,13 +42,13 @@ from hourglass._check.values import (
 )
 
 _BUILTINS = frozenset(dir(builtins))
-_SET_METHODS = frozenset("union intersection difference symmetric_difference copy".split())
-_ITEM_METHODS = frozenset("get pop setdefault popleft".split())
-_VIEW_METHODS = frozenset("values copy".split())
-_SAME_ITEMS = frozenset("list tuple sorted reversed iter".split())
+_SET_METHODS = words("union intersection difference symmetric_difference copy")
+_ITEM_METHODS = words("get pop setdefault popleft")
+_VIEW_METHODS = words("values copy")
+_SAME_ITEMS = words("list tuple sorted reversed iter")
 _DEPTH = 40
 
-Values = tuple[Value, ...]
+Values: TypeAlias = tuple[Value, ...]
 NOTHING: Values = (UNKNOWN,)
 
 
@@ -53,6 +57,7 @@ class Resolver:
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        self.members = Members(self)
         self._known: dict[tuple[ast.AST, Class | None], Values] = {}
         self._busy: set[tuple[ast.AST, Class | None]] = set()
         self._cut_short = False
@@ -82,11 +87,15 @@ class Resolver:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    def lookup(self, name: str, scope: Scope, line: int | None = None, receiver: Class | None = None) -> Values:
+    def lookup(
+        self, name: str, scope: Scope, line: int | None = None, receiver: Class | None = None
+    ) -> Values:
         """What a name stands for in a scope."""
         home = self.home(name, scope)
         if home is None:
-            return self._from_stars(name, scope.module) or ((External(name),) if name in _BUILTINS else NOTHING)
+            return self._from_stars(name, scope.module) or (
+                (External(name),) if name in _BUILTINS else NOTHING
+            )
         bindings = home.bindings(name, line if home is scope else None)
         return tuple(value for each in bindings for value in self._bound(each, home, receiver)) or NOTHING
 
@@ -105,7 +114,7 @@ class Resolver:
         match binding.meaning:
             case Assigned(value, annotation):
                 if annotation is not None:
-                    told = annotations.value_of(self, annotation, home)
+                    told = hints.value_of(self, annotation, home)
                     if told != UNKNOWN:
                         return (told,)
                 return self.values(value, home, receiver) if value is not None else NOTHING
@@ -136,7 +145,7 @@ class Resolver:
                 return (Instance(cls),)
         if node.annotation is None or home.parent is None:
             return NOTHING
-        return (annotations.value_of(self, node.annotation, home.parent),)
+        return (hints.value_of(self, node.annotation, home.parent),)
 
     def _imported(self, imported: Imported, module: Module) -> Value:
         found = self.project.find(imported.module, imported.level, module.path)
@@ -239,7 +248,8 @@ class Resolver:
                 return (Instance(receiver),)
             case External(name) if name in _SAME_ITEMS and node.args:
                 return tuple(
-                    each if isinstance(each, Items) else UNKNOWN for each in self.values(node.args[0], scope, receiver)
+                    each if isinstance(each, Items) else UNKNOWN
+                    for each in self.values(node.args[0], scope, receiver)
                 )
             case External("functools.partial") if node.args:
                 return self.values(node.args[0], scope, receiver)
@@ -257,15 +267,33 @@ class Resolver:
         if isinstance(node, ast.Lambda):
             return self.values(node.body, inner, function.receiver)
         if node.returns is not None:
-            return (annotations.value_of(self, node.returns, function.scope),)
-        ends = [each.value for each in own_nodes(node) if isinstance(each, ast.Return) and each.value is not None]
+            return (hints.value_of(self, node.returns, function.scope),)
+        ends = [
+            each.value for each in own_nodes(node) if isinstance(each, ast.Return) and each.value is not None
+        ]
         return tuple(value for end in ends for value in self.values(end, inner, function.receiver)) or NOTHING
+
+    def _entered(self, values: Values) -> Values:
+        """What `with` gives a name to: files, pools and most others give themselves."""
+        found: list[Value] = []
+        for each in values:
+            entering = (
+                self.members.inherited(each.cls, "__enter__", each.cls) if isinstance(each, Instance) else ()
+            )
+            for method in entering:
+                found += self.returned(method) if isinstance(method, Func) else NOTHING
+            if not entering:
+                found.append(each if isinstance(each, External | Instance) else UNKNOWN)
+        return tuple(found)
 
     # --- parts of values ---------------------------------------------------------------------------------------------
 
     def elements(self, values: Values) -> Values:
         """What a loop over these takes out of them."""
-        return tuple(part for each in values for part in (each.elements if isinstance(each, Items) else NOTHING)) or NOTHING
+        return (
+            tuple(part for each in values for part in (each.elements if isinstance(each, Items) else NOTHING))
+            or NOTHING
+        )
 
     def attribute(self, base: Value, name: str) -> Values:
         """What an attribute of something stands for."""
@@ -277,81 +305,11 @@ class Resolver:
             case Namespace(directory):
                 return (self.project.below(Path(directory), name) or UNKNOWN,)
             case Class():
-                return self._class_member(base, name, base) or NOTHING
+                return self.members.inherited(base, name, base) or NOTHING
             case Instance(cls):
-                return self._class_member(cls, name, cls) + self.assigned(cls, name) or NOTHING
+                return self.members.inherited(cls, name, cls) + self.members.assigned(cls, name) or NOTHING
             case _:
                 return NOTHING
-
-    def bases(self, cls: Class) -> list[Class]:
-        """The class and those of the project that it inherits from, nearest first."""
-        found: list[Class] = []
-        todo = [cls]
-        while todo:
-            each = todo.pop(0)
-            if any(each.node is known.node for known in found):
-                continue
-            found.append(each)
-            for base in each.node.bases:
-                bare = base.value if isinstance(base, ast.Subscript) else base
-                todo += [value for value in self.values(bare, each.scope) if isinstance(value, Class)]
-        return found
-
-    def _class_member(self, cls: Class, name: str, receiver: Class) -> Values:
-        for each in self.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
-            if name in scope.names:
-                found = self.lookup(name, scope)
-                return tuple(
-                    Func(value.module, value.node, value.scope, receiver) if isinstance(value, Func) else value
-                    for value in found
-                )
-        return ()
-
-    def assigned(self, cls: Class, name: str) -> Values:
-        """What methods assign to an attribute of `self`."""
-        found: list[Value] = []
-        for each in self.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
-            for method in each.node.body:
-                if isinstance(method, ast.FunctionDef):
-                    inner = each.module.scope_of_function(method, scope)
-                    for value, annotation in self_assignments(method, name):
-                        if annotation is not None:
-                            found.append(annotations.value_of(self, annotation, inner))
-                        elif value is not None:
-                            found += self.values(value, inner, cls)
-        return tuple(found)
-
-
-def own_nodes(node: ast.AST) -> list[ast.AST]:
-    """Everything in a function that is not in a function or class inside of it."""
-    found: list[ast.AST] = []
-    todo = list(ast.iter_child_nodes(node))
-    while todo:
-        each = todo.pop()
-        found.append(each)
-        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            todo += ast.iter_child_nodes(each)
-    return found
-
-
-def self_assignments(method: ast.FunctionDef, name: str) -> list[tuple[ast.expr | None, ast.expr | None]]:
-    """Value and annotation of each assignment to `self.name` in a method."""
-    found: list[tuple[ast.expr | None, ast.expr | None]] = []
-    for node in ast.walk(method):
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                found += [(value, None) for target in targets if _is_own(target, name)]
-            case ast.AnnAssign(target=target, value=bound, annotation=annotation) if _is_own(target, name):
-                found.append((bound, annotation))
-            case _:
-                pass
-    return found
-
-
-def _is_own(node: ast.expr, name: str) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _is_view(node: ast.expr) -> bool:

@@ -42,7 +42,8 @@ _ALL = (
         "reads a clock",
         "executed again, it sees another time",
         "use workflow.now() or workflow.time()",
-        _AGAIN + "A clock has gone on by then: a branch is taken that was not taken before, a timer has another length, an "
+        _AGAIN
+        + "A clock has gone on by then: a branch is taken that was not taken before, a timer has another length, an "
         "activity gets another argument. workflow.now() is the time of the recorded step, the same on every execution.",
         "deadline = datetime.now() + timedelta(days=3)",
         "deadline = workflow.now() + timedelta(days=3)",
@@ -52,7 +53,8 @@ _ALL = (
         "reads randomness",
         "executed again, it draws something else",
         "use workflow.random() or workflow.uuid4()",
-        _AGAIN + "Random numbers and fresh UUIDs are others then. workflow.random() is a generator that is seeded by the run, "
+        _AGAIN
+        + "Random numbers and fresh UUIDs are others then. workflow.random() is a generator that is seeded by the run, "
         "workflow.uuid4() an id from it: the same on every execution, different for every run.",
         "order_id = str(uuid.uuid4())",
         "order_id = str(workflow.uuid4())",
@@ -84,7 +86,8 @@ _ALL = (
         "reads the environment",
         "another machine, or the same after a deploy, answers something else",
         "pass it as an argument, or read it in an activity",
-        _AGAIN + "That may happen on another machine, with other environment variables, another process id, another host name "
+        _AGAIN
+        + "That may happen on another machine, with other environment variables, another process id, another host name "
         "and other command line arguments.",
         'if os.environ.get("STRICT"):\n    verify(order)',
         "if order.strict:\n    verify(order)",
@@ -94,7 +97,8 @@ _ALL = (
         "touches files",
         "executed again, or on another machine, the files are others",
         "do it in an activity",
-        _AGAIN + "Files have changed by then, or are on another machine, and their names come in any order. An activity reads "
+        _AGAIN
+        + "Files have changed by then, or are on another machine, and their names come in any order. An activity reads "
         "them once, and its result is recorded.",
         'rates = json.loads(Path("rates.json").read_text())',
         "rates = load_rates()  # an activity",
@@ -104,7 +108,8 @@ _ALL = (
         "talks to the outside",
         "it is done again on every execution, and the answer is another",
         "do it in an activity",
-        _AGAIN + "A request would be sent again each time, and its answer would differ. An activity sends it, is retried when it "
+        _AGAIN
+        + "A request would be sent again each time, and its answer would differ. An activity sends it, is retried when it "
         "fails, and its result is recorded. The same goes for databases and other processes.",
         "price = httpx.get(url).json()",
         "price = fetch_price(url)  # an activity",
@@ -114,7 +119,7 @@ _ALL = (
         "starts threads or a loop",
         "threads go on when they like, not when the history says so",
         "use workflow.spawn() or workflow.map(), or do it in an activity",
-        "Which thread is first is decided by the operating system, anew each time. What runs in other threads is also not part of "
+        "Which thread is first is decided by the operating system, anew each time. What runs in other threads is not part of "
         "the workflow: it cannot call activities or wait. workflow.spawn runs functions side by side in an order that is the "
         "same on every execution. asyncio's loop has no place in a workflow either: workflows are plain functions.",
         "with ThreadPoolExecutor() as pool:\n    results = list(pool.map(price, items))",
@@ -146,8 +151,8 @@ _ALL = (
         "reads what differs between processes",
         "each process computes it anew when it imports the module",
         "compute it in the workflow from workflow.now() or workflow.random(), or pass it as an argument",
-        "The variable is set when its module is imported, from a clock, from randomness or from the environment. A worker that is "
-        "started later has another value, and executes open runs with it.",
+        "The variable is set when its module is imported, from a clock, from randomness or from the environment. A worker "
+        "that is started later has another value, and executes open runs with it.",
         "STARTED = datetime.now()\n…\nage = workflow.now() - STARTED",
         "age = workflow.now() - workflow.info().start_time",
     ),

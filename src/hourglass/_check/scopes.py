@@ -199,9 +199,9 @@ def _blocks(scope: Scope, node: ast.stmt, *, deep: bool) -> None:
             _statement(scope, inner, deep=deep)
     for case in getattr(node, "cases", ()):
         for pattern in ast.walk(case.pattern):
-            name = getattr(pattern, "name", None) or getattr(pattern, "rest", None)
-            if isinstance(name, str):
-                scope.bind(name, Binding(Opaque(), case.pattern.lineno))
+            captured = getattr(pattern, "name", None) or getattr(pattern, "rest", None)
+            if isinstance(captured, str):
+                scope.bind(captured, Binding(Opaque(), case.pattern.lineno))
         for inner in case.body:
             _statement(scope, inner, deep=deep)
 
@@ -226,12 +226,13 @@ def _target(scope: Scope, target: ast.expr, value: ast.expr, at: Binding) -> Non
     match target, value:
         case ast.Name(id=name), _:
             scope.bind(name, Binding(Assigned(value), at.line, at.settled))
-        case (ast.Tuple(elts=names) | ast.List(elts=names)), (ast.Tuple(elts=parts) | ast.List(elts=parts)) if (
-            len(names) == len(parts)
-        ):
+        case (
+            (ast.Tuple(elts=names) | ast.List(elts=names)),
+            (ast.Tuple(elts=parts) | ast.List(elts=parts)),
+        ) if len(names) == len(parts):
             for each, part in zip(names, parts, strict=True):
                 _target(scope, each, part, at)
-        case (ast.Tuple(elts=names) | ast.List(elts=names)), _:
+        case ((ast.Tuple(elts=names) | ast.List(elts=names)), _):
             for each in names:
                 _bind_names(scope, each, Opaque(), at.line)
         case ast.Starred(value=inner), _:
@@ -240,7 +241,9 @@ def _target(scope: Scope, target: ast.expr, value: ast.expr, at: Binding) -> Non
             pass
 
 
-def _bind_names(scope: Scope, target: ast.expr, meaning: Meaning, line: int, everywhere: bool = False) -> None:
+def _bind_names(
+    scope: Scope, target: ast.expr, meaning: Meaning, line: int, everywhere: bool = False
+) -> None:
     match target:
         case ast.Name(id=name):
             scope.bind(name, Binding(meaning, line, everywhere=everywhere))

@@ -7,20 +7,24 @@ functions that it calls) builds a constant.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hourglass._check.kinds import definitions
+from hourglass._check.defining import Definitions, is_on, own_nodes_on
 from hourglass._check.modules import Module
-from hourglass._check.resolving import Resolver, own_nodes
+from hourglass._check.names import words
+from hourglass._check.resolving import Resolver
 from hourglass._check.scopes import Assigned, Scope
-from hourglass._check.values import Class, Func, Instance, ModuleRef
+from hourglass._check.values import Class, External, Func, Instance, ModuleRef, Unknown
 
-MUTATORS = frozenset(
-    "append extend insert remove pop clear sort reverse add discard update setdefault popitem appendleft extendleft popleft "
-    "rotate __setitem__ __delitem__ put put_nowait subtract difference_update intersection_update "
-    "symmetric_difference_update".split()
+MUTATORS = words(
+    "append extend insert remove pop clear sort reverse add discard update setdefault popitem "
+    "appendleft extendleft popleft rotate __setitem__ __delitem__ put put_nowait subtract "
+    "difference_update intersection_update symmetric_difference_update"
 )
+_PLAIN_BASES = words("object abc.ABC typing.Generic typing.Protocol")
+_WORD = re.compile(r"\w+")
 _AT_IMPORT = frozenset({"__init_subclass__", "__set_name__", "__class_getitem__"})
 
 
@@ -43,9 +47,12 @@ class Change:
 class Sharing:
     """Answers which variable an expression is, and who changes it."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Resolver, definitions: Definitions) -> None:
         self._resolver = resolver
+        self._definitions = definitions
         self._changes: dict[Shared, tuple[Module, ast.AST] | None] = {}
+        self._words: dict[str, set[Module]] = {}
+        self._indexed = 0
         self._at_import: dict[Module, frozenset[str]] = {}
 
     def variable(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> Shared | None:
@@ -80,23 +87,34 @@ class Sharing:
                     return Shared(module, name)
                 case Class():
                     return self._of_class(value, name)
-                case Instance(cls) if not self._resolver.assigned(cls, name):
+                case Instance(cls) if not self._resolver.members.assigned(cls, name):
                     found = self._of_class(cls, name)
-                    if found is not None and self._is_container(cls, name):
+                    if found is not None and self._is_container(cls, name) and self._is_plain(cls):
                         return found
                 case _:
                     pass
         return None
 
     def _of_class(self, cls: Class, name: str) -> Shared | None:
-        for each in self._resolver.bases(cls):
+        for each in self._resolver.members.bases(cls):
             scope = each.module.scope_of_class(each.node, each.scope)
             if name in scope.names:
                 return Shared(each.module, f"{each.node.name}.{name}") if _is_variable(scope, name) else None
         return None
 
+    def _is_plain(self, cls: Class) -> bool:
+        """Whether its objects share what stands in the class body: models of libraries copy it for each object."""
+        for each in self._resolver.members.bases(cls):
+            values = [value for base in each.node.bases for value in self._resolver.values(base, each.scope)]
+            foreign = [
+                value for value in values if isinstance(value, External) and value.name not in _PLAIN_BASES
+            ]
+            if foreign or each.node.keywords or Unknown() in values:
+                return False
+        return True
+
     def _is_container(self, cls: Class, name: str) -> bool:
-        for each in self._resolver.bases(cls):
+        for each in self._resolver.members.bases(cls):
             scope = each.module.scope_of_class(each.node, each.scope)
             for binding in scope.names.get(name, ()):
                 if isinstance(binding.meaning, Assigned):
@@ -113,9 +131,9 @@ class Sharing:
             if isinstance(target, ast.Name):
                 if target.id in scope.global_names and (found := self.variable(target, scope, receiver)):
                     yield Change(found, node)
-            elif isinstance(target, ast.Attribute) and (found := self._set_on(target, scope, receiver)):
-                yield Change(found, node)
-            elif found := self._root(_owner(target), scope, receiver):
+            elif (isinstance(target, ast.Attribute) and (found := self._set_on(target, scope, receiver))) or (
+                found := self._root(_owner(target), scope, receiver)
+            ):
                 yield Change(found, node)
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
@@ -151,15 +169,32 @@ class Sharing:
 
     def _search(self, variable: Shared) -> Iterator[tuple[Module, ast.AST]]:
         last = variable.name.rpartition(".")[2]
-        for module in self._resolver.project.modules:
-            if last not in module.text:
-                continue
-            for function in definitions(module):
-                if isinstance(function, Func) and not self._runs_at_import(function):
-                    scope = module.scope_of_function(function.node, function.scope)
-                    for node in own_nodes(function.node):
-                        if any(each.variable == variable for each in self.changes(node, scope, function.receiver)):
-                            yield module, node
+        mentioned = re.compile(rf"\b{re.escape(last)}\b")
+        for module in self._mentioning(variable, last):
+            lines = sorted(
+                {module.text.count("\n", 0, each.start()) + 1 for each in mentioned.finditer(module.text)}
+            )
+            for function in self._definitions.of(module):
+                if isinstance(function, Class) or not is_on(function.node, lines):
+                    continue
+                scope = module.scope_of_function(function.node, function.scope)
+                for node in own_nodes_on(function.node, lines):
+                    found = any(
+                        each.variable == variable for each in self.changes(node, scope, function.receiver)
+                    )
+                    if found and not self._runs_at_import(function):
+                        yield module, node
+
+    def _mentioning(self, variable: Shared, last: str) -> list[Module]:
+        """The modules that may change a variable: its own, and those that mention it and where it comes from."""
+        for module in self._resolver.project.modules[self._indexed :]:
+            self._indexed += 1
+            for word in set(_WORD.findall(module.text)):
+                self._words.setdefault(word, set()).add(module)
+        home = variable.module.path
+        imported = home.parent.name if home.name == "__init__.py" else home.stem
+        near = self._words.get(last, set()) & self._words.get(imported, set())
+        return sorted({variable.module, *near}, key=lambda each: (each is not variable.module, each.shown))
 
     def _runs_at_import(self, function: Func) -> bool:
         if function.name in _AT_IMPORT:
@@ -169,7 +204,9 @@ class Sharing:
         while outermost.kind == "function" and outermost.parent is not None:
             name = getattr(outermost.node, "name", name)
             outermost = outermost.parent
-        return outermost.kind == "module" and any(name in self._called_at_import(m) for m in self._resolver.project.modules)
+        return outermost.kind == "module" and any(
+            name in self._called_at_import(each) for each in self._words.get(name, ())
+        )
 
     def _called_at_import(self, module: Module) -> frozenset[str]:
         """Names of functions that a module's own statements call, or decorate with."""

@@ -17,6 +17,7 @@ from hourglass._cli import console
 from hourglass.errors import HourglassError, UsageError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("hourglass._cli.run", "run"),
     "worker": ("hourglass._cli.worker", "worker"),
     "start": ("hourglass._cli.start", "start"),
     "list": ("hourglass._cli.looking", "list_"),
@@ -28,8 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("hourglass._cli.ending", "cancel"),
     "terminate": ("hourglass._cli.ending", "terminate"),
     "reset": ("hourglass._cli.ending", "reset"),
+    "replay": ("hourglass._cli.replay", "replay"),
     "check": ("hourglass._cli.check", "check"),
     "backup": ("hourglass._cli.backup", "backup"),
+    "doctor": ("hourglass._cli.doctor", "doctor"),
 }
 """Module and function of each command, in the order in which help shows them."""
 

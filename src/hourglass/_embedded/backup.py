@@ -10,6 +10,7 @@ import os
 
 from hourglass._embedded import database, inherited
 from hourglass._embedded.file_copy import copy_database
+from hourglass._embedded.standstill import WORK
 
 __all__ = ["backup"]
 
@@ -24,8 +25,10 @@ def backup(file: str | os.PathLike[str], dest: str | os.PathLike[str], *, overwr
     `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
-    connection = database.connect_read_only(path)
+    with WORK:
+        connection = database.connect_read_only(path)
     try:
         copy_database(connection, os.path.abspath(os.fspath(dest)), overwrite=overwrite, source=path)
     finally:
-        inherited.close(connection)
+        with WORK:
+            inherited.close(connection)

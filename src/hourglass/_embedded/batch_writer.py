@@ -174,7 +174,9 @@ class BatchWriter:
             batch.visible.append(shown_form(run))
         if run.is_open:
             # Without what is large and what no list shows.
-            self._seen[run.run_id] = msgspec.structs.replace(run, activities={}, timers={}, held=())
+            self._seen[run.run_id] = msgspec.structs.replace(
+                run, activities={}, timers={}, children={}, held=()
+            )
 
     def _key(self, merged: Merged) -> int | None:
         run_id = merged.run.run_id

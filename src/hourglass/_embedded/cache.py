@@ -19,7 +19,7 @@ from hourglass._embedded.engine import Engine
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
-from hourglass._embedded.task_transitions import Answer, unwritten
+from hourglass._embedded.task_transitions import Answer, leaves_no_trace, unwritten
 from hourglass._engine.commands import (
     AnswerQuery,
     Command,
@@ -79,7 +79,11 @@ class Cache:
         assert task is not None
         cached.task_number = task.number
         tail = unwritten(record.run)
-        cached.cursor.extend([*record.events, *tail] if tail else record.events, live=True)
+        cached.cursor.extend(
+            [*record.events, *tail] if tail else record.events,
+            live=True,
+            updates=self._engine.updates.give(record),
+        )
         self._advance(cached)
 
     def begin_queries(self, record: Record) -> None:
@@ -141,7 +145,7 @@ class Cache:
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
-            cached = _Cached(record, Cursor(run_id))
+            cached = _Cached(record, Cursor(run_id, self._engine.namespace))
             self._engine.runs.hold(record)
             self._make_room()
         self._runs[run_id] = cached  # now the most recently used
@@ -176,15 +180,24 @@ class Cache:
     def _finish(self, cached: _Cached) -> None:
         number, cached.task_number = cached.task_number, 0
         if number:
-            answer = Answer(
-                commands=cached.cursor.answer(),
-                flags=cached.cursor.new_flags(tuple(cached.used_flags)),
-                identity=self._taker.identity,
-            )
-            refusal = self._engine.tasks.finish(cached.record, number, answer)
-            if refusal:
-                cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
+            self._answer_task(cached, number)
         self._rest(cached)
+
+    def _answer_task(self, cached: _Cached, number: int) -> None:
+        record, task = cached.record, cached.record.run.task
+        answer = Answer(
+            commands=cached.cursor.answer(),
+            flags=cached.cursor.new_flags(tuple(cached.used_flags)),
+            identity=self._taker.identity,
+            refused_updates=cached.cursor.take_refusals(),
+        )
+        refusal = self._engine.tasks.finish(record, number, answer)
+        if refusal:
+            cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
+            return
+        if task is not None and leaves_no_trace(task, answer):
+            cached.cursor.step_back(record.events)
+        self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: _Cached, cause: int, failure: Failure, reason: str) -> None:
         number, cached.task_number = cached.task_number, 0

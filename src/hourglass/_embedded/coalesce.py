@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hourglass._embedded import history as h
+from hourglass._embedded.relations import Child
 from hourglass._embedded.run import Activity, Run, Timer
 from hourglass._embedded.store import Change
 
@@ -34,19 +35,17 @@ class Merged:
         """How many events the run had before."""
         return self.run.length - len(self.events)
 
-    def to_keep(self) -> Iterable[tuple[int, Activity | Timer]]:
+    def to_keep(self) -> Iterable[tuple[int, Activity | Timer | Child]]:
         """What was touched and is pending now."""
         for event_id in sorted(self.touched):
-            thing = self.run.activities.get(event_id) or self.run.timers.get(event_id)
+            thing = self.run.pending(event_id)
             if thing is not None:
                 yield event_id, thing
 
     def to_drop(self) -> Iterable[int]:
         """What was touched, is gone, and may have been written by an earlier batch."""
         for event_id in sorted(self.touched):
-            if event_id <= self.length_before and not (
-                event_id in self.run.activities or event_id in self.run.timers
-            ):
+            if event_id <= self.length_before and self.run.pending(event_id) is None:
                 yield event_id
 
 

@@ -18,12 +18,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hourglass._embedded import history as h
+from hourglass._embedded.history_updates import (
+    UpdateRequest,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateAdmitted,
+)
 from hourglass._embedded.matching import Matcher
 from hourglass._embedded.outcomes import BadCommand, Outcomes
 from hourglass._embedded.seed import seed_of
 from hourglass._embedded.task_transitions import Sent
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass.converter import Failure
+from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
 
@@ -40,13 +47,13 @@ _BROKEN_OFF = (
 class Cursor:
     """The place of one run in its history, as one worker knows it."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, namespace: str = "default") -> None:
         self.run_id = run_id
         self._history: Sequence[h.HistoryEvent] = ()
         self._stop = 0
         self._ends_live = False
         self._position = 0
-        self._outcomes = Outcomes()
+        self._outcomes = Outcomes(run_id, namespace)
         self._matcher = Matcher(self._outcomes)
         self._jobs: list[e.AnyEvent] = []
         self._flags: set[int] = set()
@@ -54,15 +61,31 @@ class Cursor:
         self._replaying = True
         self._suggest = False
         self._size = 0
+        self._updates: Sequence[UpdateRequest] = ()
+        self._admitted: dict[str, tuple[int, UpdateRequest]] = {}
 
-    def extend(self, history: Sequence[h.HistoryEvent], *, live: bool) -> None:
-        """Give the cursor the history as it is now; `live`: its last event is the start of the task in hand.
+    def extend(
+        self,
+        history: Sequence[h.HistoryEvent],
+        *,
+        live: bool,
+        updates: Sequence[UpdateRequest] = (),
+    ) -> None:
+        """Give the cursor the history as it is now; `live`: its last event is the start of the task in hand,
+        which came with these updates.
 
         The history may grow while the cursor walks; it stops where the history ended when it was given.
         """
         self._history = history
         self._stop = len(history)
         self._ends_live = live
+        self._updates = updates
+
+    def step_back(self, history: Sequence[h.HistoryEvent]) -> None:
+        """The task in hand led to nothing and never was: its two events are not in the history."""
+        self._position -= 2
+        self.extend(history, live=False)
+        self._stop = self._position
 
     def next_activation(self) -> e.Activation | None:
         """The next activation; None when the history is used up. Raises `NondeterminismError`."""
@@ -88,6 +111,10 @@ class Cursor:
         ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
         terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
         return ordinary + terminal[:1]
+
+    def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
+        """The updates that were refused in the task in hand."""
+        return self._outcomes.updates.take_refusals()
 
     def new_flags(self, used: Sequence[int]) -> tuple[int, ...]:
         """Those of the used flags that the history does not hold yet."""
@@ -119,6 +146,9 @@ class Cursor:
             self._time_ns = max(self._time_ns, stretch[-1].time_ns)
         self._position = end
         self._look_ahead()
+        if last:
+            self._receive_updates()
+        self._admitted.clear()
 
     def _read(self, event: h.HistoryEvent) -> None:
         attributes = event.attributes
@@ -138,14 +168,18 @@ class Cursor:
                         attributes.signal_name, attributes.arguments, attributes.identity, attributes.headers
                     )
                 )
+            case WorkflowExecutionUpdateAdmitted(request=request):
+                self._admitted[request.update_id] = (event.id, request)
+            case h.WorkflowTaskFailed(cause=h.RESET_WORKFLOW):
+                self._jobs.append(e.SeedChanged(seed_of(attributes.new_run_id)))
             case h.WorkflowExecutionCancelRequested():
                 self._jobs.append(e.CancelRequested(attributes.reason))
             case _:
-                self._jobs += self._outcomes.resolve(attributes)
+                self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _look_ahead(self) -> None:
-        """While replaying: the flags of this task's own end, and the patches that it recorded, are known
-        already.
+        """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
+        accepted are known already.
         """
         if self._position < self._stop:
             completed = self._history[self._position].attributes
@@ -156,6 +190,25 @@ class Cursor:
         for event in self._history[self._position : stop]:
             if isinstance(event.attributes, h.MarkerRecorded):
                 self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
+            elif isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
+                self._receive_again(event.attributes)
+
+    def _receive_updates(self) -> None:
+        """The updates of the task in hand, behind all else that it brings: what they were accepted after is all
+        that a replay knows of their place.
+        """
+        for event_id, request in self._admitted.values():
+            self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=False))
+        for request in self._updates:
+            self._jobs.append(self._outcomes.updates.receive(request, 0, is_replaying=False))
+
+    def _receive_again(self, accepted: WorkflowExecutionUpdateAccepted) -> None:
+        event_id, request = self._admitted.get(accepted.update_id, (0, accepted.request))
+        if request is None:
+            raise NondeterminismError(
+                f"the history says that update {accepted.update_id!r} was accepted, but not what it was"
+            )
+        self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=True))
 
     def _activation(self) -> e.Activation:
         jobs = tuple(sorted(self._jobs, key=_rank) if len(self._jobs) > 1 else self._jobs)
@@ -199,6 +252,11 @@ def _run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
         attempt=a.attempt,
         headers=a.headers,
         identity=a.identity,
+        parent_namespace=a.parent_namespace,
+        parent_workflow_id=a.parent_workflow_id,
+        parent_run_id=a.parent_run_id,
+        root_workflow_id=a.root_workflow_id,
+        root_run_id=a.root_run_id,
         execution_timeout=a.execution_timeout,
         run_timeout=a.run_timeout,
         task_timeout=a.task_timeout,

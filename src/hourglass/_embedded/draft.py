@@ -23,6 +23,7 @@ from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.limits import encoded_size
+from hourglass._embedded.relations import Ask, Child, LeaveChild, TellParent
 from hourglass._embedded.run import JUST_BEFORE, Activity, Run, Step, Task, Timer
 
 
@@ -37,6 +38,10 @@ class Draft:
         self._touched: set[int] = set()
         self._own_activities = False
         self._own_timers = False
+        self._own_children = False
+        self._asks: list[Ask] = []
+        self._asked: dict[type[Ask], int] = {}
+        self._closed = False
 
     def change(self, **fields: Any) -> None:
         """Replace fields of the run, but for its tables of what is pending."""
@@ -74,6 +79,26 @@ class Draft:
             del self._timers()[started_event_id]
             self._touched.add(started_event_id)
 
+    def put_child(self, child: Child) -> None:
+        """A child is pending, or changed."""
+        self._children()[child.initiated_event_id] = child
+        self._touched.add(child.initiated_event_id)
+
+    def drop_child(self, initiated_event_id: int) -> None:
+        """A child is no longer pending."""
+        if initiated_event_id in self.run.children:
+            del self._children()[initiated_event_id]
+            self._touched.add(initiated_event_id)
+
+    def ask(self, ask: Ask) -> None:
+        """Another run is asked for something, after this transition."""
+        self._asks.append(ask)
+        self._asked[type(ask)] = self.asked(type(ask)) + 1
+
+    def asked(self, kind: type[Ask]) -> int:
+        """How many asks of a kind there are so far."""
+        return self._asked.get(kind, 0)
+
     def _activities(self) -> dict[int, Activity]:
         if not self._own_activities:
             self.change(activities=self.run.activities.copy())
@@ -85,6 +110,12 @@ class Draft:
             self.change(timers=self.run.timers.copy())
             self._own_timers = True
         return self.run.timers
+
+    def _children(self) -> dict[int, Child]:
+        if not self._own_children:
+            self.change(children=self.run.children.copy())
+            self._own_children = True
+        return self.run.children
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -104,9 +135,25 @@ class Draft:
         if self.run.task_is_started:
             self.change(held=self.run.held + attributes)
             return
+        self.drop_speculative_task()
         for each in attributes:
             self.write(each)
         self.want_task()
+
+    def happen_again(self, attributes: h.Attributes) -> None:
+        """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
+        initiated = getattr(attributes, "initiated_event_id", 0)
+        if initiated and initiated not in self.run.children:
+            return
+        if isinstance(attributes, ChildEnd):
+            started = self.run.children[initiated].started_event_id
+            attributes = msgspec.structs.replace(attributes, started_event_id=started)
+        self._write_occurrence(attributes)
+        if isinstance(attributes, ChildWorkflowExecutionStarted):
+            child = self.run.children[initiated]
+            self.put_child(msgspec.structs.replace(child, run_id=attributes.run_id))
+        elif initiated:
+            self.drop_child(initiated)
 
     def flush(self) -> bool:
         """Write what was held; says whether there was anything."""
@@ -126,12 +173,29 @@ class Draft:
         if self.run.task is None and not waiting:
             self._schedule(attempt=1, available_ns=self.now_ns)
 
+    def want_update_task(self) -> None:
+        """Schedule a task for updates, which wait in memory: speculative, unless it is the run's first."""
+        if self.run.task is None:
+            self._schedule(attempt=1, available_ns=self.now_ns, speculative=self.run.task_count > 0)
+
+    def drop_speculative_task(self) -> None:
+        """Something happened, so that an ordinary task is wanted instead, if nobody has taken the speculative
+        one.
+
+        A Temporal server writes the task that nobody took before what happened. Right behind an empty task Core
+        reads that as a heartbeat of the latter and replays the two as one, which they were not if the update
+        is refused. Without a trace of the speculative task there is nothing to mistake.
+        """
+        task = self.run.task
+        if task is not None and task.speculative and not task.started_event_id:
+            self.change(task=None)
+
     def want_task_again(self, attempt: int, available_ns: int) -> None:
         """Schedule the next attempt of a task; it leaves no trace in the history unless it succeeds."""
         self._schedule(attempt=attempt, available_ns=available_ns)
 
-    def _schedule(self, *, attempt: int, available_ns: int) -> None:
-        transient = attempt > 1
+    def _schedule(self, *, attempt: int, available_ns: int, speculative: bool = False) -> None:
+        transient = attempt > 1 or speculative
         scheduled = 0
         if not transient:
             scheduled = self.write(
@@ -146,16 +210,20 @@ class Draft:
             available_ns=available_ns,
             attempt=attempt,
             transient=transient,
+            speculative=speculative,
         )
         self.change(task=task, task_count=number)
 
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
-        """Write the last event; nothing is pending any more."""
+        """Write the last event; nothing is pending any more, and children are left to their policies."""
         self.write(final)
-        self._touched.update(self.run.activities, self.run.timers)
-        self._own_activities = self._own_timers = True
+        self._closed = True
+        run = self.run
+        self._touched.update(run.activities, run.timers, run.children)
+        self._own_activities = self._own_timers = self._own_children = True
+        self._asks += [LeaveChild(child) for child in run.children.values() if child.run_id]
         self.change(
             status=status,
             close_ns=self.now_ns,
@@ -164,11 +232,19 @@ class Draft:
             held=(),
             activities={},
             timers={},
+            children={},
         )
+
+    @property
+    def written(self) -> tuple[h.HistoryEvent, ...]:
+        """The events of this transition so far."""
+        return tuple(self._events)
 
     def step(self, follower: h.WorkflowExecutionStarted | None = None) -> Step:
         """The outcome of the transition."""
-        return Step(self.run, tuple(self._events), frozenset(self._touched), follower)
+        if self._closed and follower is None and self.run.started.parent_run_id:
+            self._asks.append(TellParent())
+        return Step(self.run, tuple(self._events), frozenset(self._touched), follower, tuple(self._asks))
 
 
 def first_task_ns(run: Run) -> int:

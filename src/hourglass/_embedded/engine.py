@@ -17,6 +17,7 @@ from hourglass._embedded.offers import Offers
 from hourglass._embedded.record import Record
 from hourglass._embedded.store import Store
 from hourglass._embedded.task_desk import TaskDesk
+from hourglass._embedded.update_desk import UpdateDesk
 from hourglass._embedded.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
@@ -46,8 +47,10 @@ class Engine:
             limits=self.limits,
             offers=self.offers,
             idle=self._upkeep.may_drop,
+            namespace=namespace,
         )
         self.tasks = TaskDesk(self.runs)
+        self.updates = UpdateDesk(self.runs)
         self.attempts = AttemptDesk(self.runs, namespace)
         self.failed: StorageError | None = None
         self.closed = False

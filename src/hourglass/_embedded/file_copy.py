@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 
 from hourglass._embedded.disk_faults import storage_errors
+from hourglass._embedded.standstill import WORK
 from hourglass.errors import StorageError
 
 PAGES = 512
@@ -26,7 +26,7 @@ def copy_database(connection: sqlite3.Connection, dest: str, *, overwrite: bool,
     draft = f"{dest}.partial-{os.getpid()}"
     _remove(draft)
     try:
-        with storage_errors(dest):
+        with WORK, storage_errors(dest):
             _copy(connection, draft)
         put_in_place(draft, dest, overwrite=overwrite)
     except FileExistsError as error:
@@ -78,7 +78,7 @@ def _copy(connection: sqlite3.Connection, draft: str) -> None:
 
 
 def _pause(*_progress: int) -> None:
-    time.sleep(PAUSE)
+    WORK.pause(PAUSE)
 
 
 def _check_destination(dest: str, overwrite: bool, source: str) -> None:

@@ -92,6 +92,16 @@ class EngineHandle:
         """Whether its worker has something in hand."""
         return bool(self._cache.outstanding or self._out)
 
+    @property
+    def has_activation(self) -> bool:
+        """Whether a poll would bring an activation without taking anything new from the engine."""
+        return bool(self._cache.ready)
+
+    @property
+    def has_activity(self) -> bool:
+        """The same for what concerns an attempt of an activity."""
+        return bool(self._kept)
+
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
         return self._cache.is_busy(run_id)

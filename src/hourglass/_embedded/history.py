@@ -1,23 +1,25 @@
 """History: what happened to a run, as frozen data. Kinds, names and attributes are Temporal's.
 
-Must not know: JSON (see `history_json`), decisions, clocks. Invariants: event ids count from 1 without a gap;
-an event is never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds,
-times nanoseconds since the epoch; 0 or empty means unset.
+The events that tell of other runs are in `history_others`, those of updates in `history_updates`. Must not
+know: JSON (see `history_json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
+never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
+since the epoch; 0 or empty means unset.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeAlias
 
 import msgspec
 
+from hourglass._embedded.history_base import Attributes as Attributes
+from hourglass._embedded.history_base import Fields as Fields
+from hourglass._embedded.history_others import OTHER_KINDS
+from hourglass._embedded.history_updates import UPDATE_KINDS
 from hourglass._engine.commands import TaskFailureCause
 from hourglass._engine.events import Payloads, RetryRule
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState, TimeoutType
-
-Fields: TypeAlias = dict[str, Payload]
 
 UNHANDLED_COMMAND = 1
 """Temporal's number for a task that tried to close a run while something new had arrived."""
@@ -25,8 +27,23 @@ UNHANDLED_COMMAND = 1
 FORCE_CLOSE_COMMAND = 17
 """Temporal's number for a task that is taken back because too much has arrived meanwhile."""
 
+BAD_REQUEST_CANCEL_EXTERNAL = 10
+"""Temporal's number for a task that started a child and asked to cancel it at once."""
+
+PENDING_CHILDREN_LIMIT_EXCEEDED = 26
+"""Temporal's number for a task that asked for more children than may be pending at once."""
+
+PENDING_SIGNALS_LIMIT_EXCEEDED = 28
+"""Temporal's number for a task that sent more signals than may be on their way at once."""
+
+PENDING_CANCELS_LIMIT_EXCEEDED = 29
+"""Temporal's number for a task that asked more workflows to cancel than may be asked at once."""
+
 PENDING_ACTIVITIES_LIMIT_EXCEEDED = 27
 """Temporal's number for a task that asked for more activities than may be pending at once."""
+
+RESET_WORKFLOW = 20
+"""Temporal's number for the task at which a reset run leaves the one that it was reset from."""
 
 FEATURE_DISABLED = 35
 """Temporal's number for a task with a command that the engine cannot carry out."""
@@ -41,10 +58,6 @@ class Initiator(IntEnum):
     NONE = 0
     WORKFLOW = 1
     RETRY = 2
-
-
-class Attributes(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """What one kind of history event says."""
 
 
 class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
@@ -75,6 +88,12 @@ class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
     priority_key: int = 0
     static_summary: Payload | None = None
     static_details: Payload | None = None
+    parent_namespace: str = ""
+    parent_workflow_id: str = ""
+    parent_run_id: str = ""
+    parent_initiated_event_id: int = 0
+    root_workflow_id: str = ""
+    root_run_id: str = ""
 
 
 class WorkflowTaskScheduled(Attributes, frozen=True, kw_only=True):
@@ -111,6 +130,8 @@ class WorkflowTaskFailed(Attributes, frozen=True, kw_only=True):
     cause: int = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
     failure: Failure | None = None
     identity: str = ""
+    base_run_id: str = ""
+    new_run_id: str = ""
 
 
 class WorkflowTaskTimedOut(Attributes, frozen=True, kw_only=True):
@@ -139,12 +160,15 @@ class ActivityTaskScheduled(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskStarted(Attributes, frozen=True, kw_only=True):
-    """The last attempt of an activity began. Written together with its end, as Temporal does."""
+    """The last attempt of an activity began. Written together with its end, as Temporal does, with the time when it
+    began (`began_ns`; 0 where that is the time of writing).
+    """
 
     scheduled_event_id: int
     attempt: int = 1
     identity: str = ""
     last_failure: Failure | None = None
+    began_ns: int = 0
 
 
 class ActivityTaskCompleted(Attributes, frozen=True, kw_only=True):
@@ -247,6 +271,8 @@ class WorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
     identity: str = ""
     headers: Fields = {}
     request_id: str = ""
+    external_workflow_id: str = ""
+    external_run_id: str = ""
 
 
 class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
@@ -254,6 +280,9 @@ class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
 
     reason: str = ""
     identity: str = ""
+    external_initiated_event_id: int = 0
+    external_workflow_id: str = ""
+    external_run_id: str = ""
 
 
 class WorkflowExecutionCompleted(Attributes, frozen=True, kw_only=True):
@@ -338,6 +367,8 @@ KINDS: tuple[type[Attributes], ...] = (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
     WorkflowExecutionContinuedAsNew,
+    *OTHER_KINDS,
+    *UPDATE_KINDS,
 )
 
 FINAL: tuple[type[Attributes], ...] = (
@@ -357,7 +388,7 @@ TIMEOUT_NAMES = {
 }
 
 
-class HistoryEvent(msgspec.Struct, frozen=True):
+class HistoryEvent(msgspec.Struct, frozen=True, gc=False):
     """One event at its place in a history."""
 
     id: int

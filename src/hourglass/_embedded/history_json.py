@@ -9,18 +9,30 @@ the flags in `sdkMetadata` are what Core itself writes, so that Core replays wha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from hourglass._embedded import history as h
+from hourglass._embedded import history_others as o
 from hourglass._embedded.failure_json import failure_json, payload_json, payloads_json
-from hourglass._engine.events import RetryRule
+from hourglass._embedded.history_others_json import OTHER_WRITERS, execution_json
+from hourglass._embedded.history_updates_json import UPDATE_WRITERS
+from hourglass._embedded.json_parts import (
+    Json,
+    duration_json,
+    duration_or_none,
+    fields_json,
+    nanoseconds_json,
+    priority_json,
+    queue_json,
+    retry_json,
+    time_json,
+    time_or_none,
+    trim,
+)
 from hourglass.converter import Payload
-
-Json: TypeAlias = dict[str, Any]
 
 PATCH_MARKER = "core_patch"
 CORE_FLAGS = (1, 2, 3)
@@ -29,10 +41,15 @@ CORE_FLAGS = (1, 2, 3)
 TASK_FAILURE_CAUSES = {
     0: "UNSPECIFIED",
     h.UNHANDLED_COMMAND: "UNHANDLED_COMMAND",
+    h.BAD_REQUEST_CANCEL_EXTERNAL: "BAD_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_ATTRIBUTES",
     14: "WORKFLOW_WORKER_UNHANDLED_FAILURE",
     h.FORCE_CLOSE_COMMAND: "FORCE_CLOSE_COMMAND",
+    h.RESET_WORKFLOW: "RESET_WORKFLOW",
     24: "NON_DETERMINISTIC_ERROR",
+    h.PENDING_CHILDREN_LIMIT_EXCEEDED: "PENDING_CHILD_WORKFLOWS_LIMIT_EXCEEDED",
     h.PENDING_ACTIVITIES_LIMIT_EXCEEDED: "PENDING_ACTIVITIES_LIMIT_EXCEEDED",
+    h.PENDING_SIGNALS_LIMIT_EXCEEDED: "PENDING_SIGNALS_LIMIT_EXCEEDED",
+    h.PENDING_CANCELS_LIMIT_EXCEEDED: "PENDING_REQUEST_CANCEL_LIMIT_EXCEEDED",
     h.FEATURE_DISABLED: "FEATURE_DISABLED",
 }
 
@@ -47,7 +64,7 @@ def event_json(event: h.HistoryEvent) -> bytes:
         "eventId": str(event.id),
         "eventTime": time_json(event.time_ns),
         "eventType": f"EVENT_TYPE_{name}",
-        kind[0].lower() + kind[1:] + "EventAttributes": _trim(
+        kind[0].lower() + kind[1:] + "EventAttributes": trim(
             _WRITERS[type(event.attributes)](event.attributes)
         ),
     }
@@ -63,78 +80,26 @@ def _metadata(attributes: h.Attributes) -> Json:
             details = None
         case h.WorkflowExecutionStarted(static_summary=summary, static_details=details):
             pass
+        case o.StartChildWorkflowExecutionInitiated(summary=summary, details=details):
+            pass
         case _:
             return {}
     named = {"summary": summary, "details": details}
     return {key: payload_json(value) for key, value in named.items() if value is not None}
 
 
-def time_json(ns: int) -> str:
-    """Nanoseconds since the epoch as RFC 3339."""
-    seconds, fraction = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{fraction:09d}Z"
-
-
-def duration_json(seconds: float) -> str:
-    """Seconds as protobuf writes a duration."""
-    return nanoseconds_json(round(seconds * 1_000_000_000))
-
-
-def nanoseconds_json(ns: int) -> str:
-    """Nanoseconds as protobuf writes a duration."""
-    seconds, fraction = divmod(ns, 1_000_000_000)
-    return f"{seconds}.{fraction:09d}".rstrip("0").rstrip(".") + "s"
-
-
-def _trim(attributes: Json) -> Json:
-    """Without what is unset: protobuf leaves defaults out."""
-    return {key: value for key, value in attributes.items() if value not in (None, "", "0", 0, False, {}, [])}
-
-
-def _fields(fields: Mapping[str, Payload], inner: str) -> Json | None:
-    return {inner: {key: payload_json(value) for key, value in fields.items()}} if fields else None
-
-
-def _queue(name: str) -> Json:
-    return {"name": name, "kind": "TASK_QUEUE_KIND_NORMAL"}
-
-
-def _time_or_none(ns: int) -> str | None:
-    return time_json(ns) if ns else None
-
-
-def _duration_or_none(seconds: float) -> str | None:
-    return duration_json(seconds) if seconds else None
-
-
-def _priority(key: int) -> Json | None:
-    return {"priorityKey": key} if key else None
-
-
-def retry_json(rule: RetryRule | None) -> Json | None:
-    """A retry policy as JSON."""
-    if rule is None:
-        return None
-    return _trim(
-        {
-            "initialInterval": duration_json(rule.initial_interval),
-            "backoffCoefficient": rule.backoff_coefficient,
-            "maximumInterval": _duration_or_none(rule.maximum_interval),
-            "maximumAttempts": rule.maximum_attempts,
-            "nonRetryableErrorTypes": list(rule.non_retryable_error_types),
-        }
-    )
-
-
 def _started(a: h.WorkflowExecutionStarted) -> Json:
     return {
         "workflowType": {"name": a.workflow_type},
-        "taskQueue": _queue(a.task_queue),
+        "parentWorkflowNamespace": a.parent_namespace,
+        "parentWorkflowExecution": execution_json(a.parent_workflow_id, a.parent_run_id),
+        "parentInitiatedEventId": str(a.parent_initiated_event_id),
+        "taskQueue": queue_json(a.task_queue),
         "input": payloads_json(a.arguments),
-        "workflowExecutionTimeout": _duration_or_none(a.execution_timeout),
-        "workflowRunTimeout": _duration_or_none(a.run_timeout),
+        "workflowExecutionTimeout": duration_or_none(a.execution_timeout),
+        "workflowRunTimeout": duration_or_none(a.run_timeout),
         "workflowTaskTimeout": duration_json(a.task_timeout),
-        "workflowExecutionExpirationTime": _time_or_none(a.expiration_ns),
+        "workflowExecutionExpirationTime": time_or_none(a.expiration_ns),
         "continuedExecutionRunId": a.continued_run_id,
         "initiator": f"CONTINUE_AS_NEW_INITIATOR_{a.initiator.name}" if a.initiator else None,
         "continuedFailure": failure_json(a.continued_failure) if a.continued_failure else None,
@@ -146,17 +111,18 @@ def _started(a: h.WorkflowExecutionStarted) -> Json:
         "attempt": a.attempt,
         "cronSchedule": a.cron_schedule,
         "firstWorkflowTaskBackoff": duration_json(a.first_task_backoff),
-        "memo": _fields(a.memo, "fields"),
-        "searchAttributes": _fields(a.search_attributes, "indexedFields"),
-        "header": _fields(a.headers, "fields"),
+        "memo": fields_json(a.memo, "fields"),
+        "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
+        "header": fields_json(a.headers, "fields"),
         "workflowId": a.workflow_id,
-        "priority": _priority(a.priority_key),
+        "rootWorkflowExecution": execution_json(a.root_workflow_id, a.root_run_id),
+        "priority": priority_json(a.priority_key),
     }
 
 
 def _task_scheduled(a: h.WorkflowTaskScheduled) -> Json:
     return {
-        "taskQueue": _queue(a.task_queue),
+        "taskQueue": queue_json(a.task_queue),
         "startToCloseTimeout": duration_json(a.task_timeout),
         "attempt": a.attempt,
     }
@@ -176,7 +142,7 @@ def _task_completed(a: h.WorkflowTaskCompleted) -> Json:
         "scheduledEventId": str(a.scheduled_event_id),
         "startedEventId": str(a.started_event_id),
         "identity": a.identity,
-        "sdkMetadata": _trim({"coreUsedFlags": list(CORE_FLAGS), "langUsedFlags": list(a.flags)}),
+        "sdkMetadata": trim({"coreUsedFlags": list(CORE_FLAGS), "langUsedFlags": list(a.flags)}),
     }
 
 
@@ -187,6 +153,8 @@ def _task_failed(a: h.WorkflowTaskFailed) -> Json:
         "cause": f"WORKFLOW_TASK_FAILED_CAUSE_{TASK_FAILURE_CAUSES[a.cause]}",
         "failure": failure_json(a.failure) if a.failure else None,
         "identity": a.identity,
+        "baseRunId": a.base_run_id,
+        "newRunId": a.new_run_id,
     }
 
 
@@ -202,8 +170,8 @@ def _activity_scheduled(a: h.ActivityTaskScheduled) -> Json:
     return {
         "activityId": a.activity_id,
         "activityType": {"name": a.activity_type},
-        "taskQueue": _queue(a.task_queue),
-        "header": _fields(a.headers, "fields"),
+        "taskQueue": queue_json(a.task_queue),
+        "header": fields_json(a.headers, "fields"),
         "input": payloads_json(a.arguments),
         "scheduleToCloseTimeout": duration_json(a.schedule_to_close_timeout),
         "scheduleToStartTimeout": duration_json(a.schedule_to_start_timeout),
@@ -211,7 +179,7 @@ def _activity_scheduled(a: h.ActivityTaskScheduled) -> Json:
         "heartbeatTimeout": duration_json(a.heartbeat_timeout),
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
         "retryPolicy": retry_json(a.retry_policy),
-        "priority": _priority(a.priority_key),
+        "priority": priority_json(a.priority_key),
     }
 
 
@@ -302,14 +270,14 @@ def _marker(a: h.MarkerRecorded) -> Json:
 def _upserted(a: h.UpsertWorkflowSearchAttributes) -> Json:
     return {
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
-        "searchAttributes": _fields(a.search_attributes, "indexedFields"),
+        "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
     }
 
 
 def _modified(a: h.WorkflowPropertiesModified) -> Json:
     return {
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
-        "upsertedMemo": _fields(a.memo, "fields"),
+        "upsertedMemo": fields_json(a.memo, "fields"),
     }
 
 
@@ -318,13 +286,19 @@ def _signaled(a: h.WorkflowExecutionSignaled) -> Json:
         "signalName": a.signal_name,
         "input": payloads_json(a.arguments),
         "identity": a.identity,
-        "header": _fields(a.headers, "fields"),
+        "header": fields_json(a.headers, "fields"),
+        "externalWorkflowExecution": execution_json(a.external_workflow_id, a.external_run_id),
         "requestId": a.request_id,
     }
 
 
 def _cancel_requested(a: h.WorkflowExecutionCancelRequested) -> Json:
-    return {"cause": a.reason, "identity": a.identity}
+    return {
+        "cause": a.reason,
+        "externalInitiatedEventId": str(a.external_initiated_event_id),
+        "externalWorkflowExecution": execution_json(a.external_workflow_id, a.external_run_id),
+        "identity": a.identity,
+    }
 
 
 def _completed(a: h.WorkflowExecutionCompleted) -> Json:
@@ -363,15 +337,15 @@ def _continued(a: h.WorkflowExecutionContinuedAsNew) -> Json:
     return {
         "newExecutionRunId": a.new_run_id,
         "workflowType": {"name": a.workflow_type},
-        "taskQueue": _queue(a.task_queue),
+        "taskQueue": queue_json(a.task_queue),
         "input": payloads_json(a.arguments),
         "workflowRunTimeout": duration_json(a.run_timeout),
         "workflowTaskTimeout": duration_json(a.task_timeout),
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
         "initiator": "CONTINUE_AS_NEW_INITIATOR_WORKFLOW",
-        "header": _fields(a.headers, "fields"),
-        "memo": _fields(a.memo, "fields"),
-        "searchAttributes": _fields(a.search_attributes, "indexedFields"),
+        "header": fields_json(a.headers, "fields"),
+        "memo": fields_json(a.memo, "fields"),
+        "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
     }
 
 
@@ -403,4 +377,6 @@ _WRITERS: dict[type[h.Attributes], Callable[[Any], Json]] = {
     h.WorkflowExecutionTerminated: _terminated,
     h.WorkflowExecutionTimedOut: _timed_out,
     h.WorkflowExecutionContinuedAsNew: _continued,
+    **OTHER_WRITERS,
+    **UPDATE_WRITERS,
 }

@@ -4,15 +4,18 @@ Must not know: handles, activations, requests, how a store remembers. It decides
 transition's `Step`, which goes into memory and to the store at once; then everybody whom it concerns is told.
 Nothing here waits.
 
-Invariants: a workflow id has at most one open run; a step and the run that it leads to are one change in the
-store; a run that is in memory is there once, and is dropped only when nobody deals with it and all of it is
-durable; a step costs the same however much is pending.
+Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
+runs are one change in the store; a run that is in memory is there once, and is dropped only when nobody deals
+with it and all of it is durable; a step costs the same however much is pending.
 """
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
@@ -20,8 +23,10 @@ from hourglass._embedded import transitions
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.offers import Offers
+from hourglass._embedded.others import Others
 from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
+from hourglass._embedded.relations import Ask
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.store import Change, Store, Stored
 from hourglass._embedded.wakes import run_wake_ns
@@ -32,6 +37,15 @@ _NOTHING: frozenset[int] = frozenset()
 def new_run_id() -> str:
     """An id for a run."""
     return str(uuid.uuid4())
+
+
+class _Part(NamedTuple):
+    """One run's part in a change of several; without a change there is only somebody to tell."""
+
+    record: Record
+    change: Change | None
+    ids: Iterable[int]
+    earliest: int
 
 
 class Ledger:
@@ -45,6 +59,7 @@ class Ledger:
         limits: Limits,
         offers: Offers,
         idle: Callable[[Record], None],
+        namespace: str = "default",
     ) -> None:
         self.store = store
         self.clock = clock
@@ -57,6 +72,9 @@ class Ledger:
         self.next_due: Callable[[list[int]], list[int]] = lambda due: due
         """Which of a run's things that are due come now, in this order; the others come next."""
         self._idle = idle
+        self._others = Others(self, namespace)
+        self._asked: deque[tuple[Record, Ask]] = deque()
+        self._parts: list[_Part] | None = None
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
 
@@ -108,9 +126,30 @@ class Ledger:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
         record, change, earliest = self._begin(started, signal, request_ids, now)
-        self._append(change, record)
-        self._announce(record, _NOTHING, earliest, now)
+        if self._parts is not None:
+            self._parts.append(_Part(record, change, _NOTHING, earliest))
+        else:
+            self._append(change, record)
+            self._announce(record, _NOTHING, earliest, now)
         return record
+
+    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
+        """Begin a run that has a history already. Whoever does this has seen to it that no other is open."""
+        now = self.clock.now_ns()
+        record = Record(step.run)
+        self._records[step.run.run_id] = record
+        self._current[step.run.started.workflow_id] = step.run.run_id
+        change, earliest = self._take_in(record, step, step.touched, request_ids, now)
+        with self._as_one(now) as parts:
+            parts.append(_Part(record, change, step.touched, earliest))
+            self._asked.extend((record, ask) for ask in step.asks)
+        return record
+
+    @contextlib.contextmanager
+    def as_one(self) -> Iterator[None]:
+        """What is done in here becomes durable as one change."""
+        with self._as_one(self.clock.now_ns()):
+            yield
 
     def change(
         self,
@@ -209,13 +248,41 @@ class Ledger:
         ids = step.touched | looked if looked else step.touched
         changed = step.run is not record.run or bool(request_ids)
         change, earliest = self._take_in(record, step, ids, request_ids, now)
-        if step.follower is not None:
-            following, begun, first = self._begin(step.follower, None, (), now)
-            self._append(_with(change, begun), record, following)
-            self._announce(following, _NOTHING, first, now)
-        elif changed or change.wake_ns != record.stored_wake_ns:
-            self._append(change, record)
-        self._announce(record, ids, earliest, now)
+        changed = changed or change.wake_ns != record.stored_wake_ns
+        if self._parts is None and step.follower is None and not step.asks:
+            if changed:
+                self._append(change, record)
+            self._announce(record, ids, earliest, now)
+            return
+        with self._as_one(now) as parts:
+            parts.append(_Part(record, change if changed else None, ids, earliest))
+            if step.follower is not None:
+                following, begun, first = self._begin(step.follower, None, (), now)
+                parts.append(_Part(following, begun, _NOTHING, first))
+            self._asked.extend((record, ask) for ask in step.asks)
+
+    @contextlib.contextmanager
+    def _as_one(self, now: int) -> Iterator[list[_Part]]:
+        """What happens in here, and all that it asks of other runs, becomes durable as one change.
+
+        What was asked first is done first, and what that leads to comes after all that was asked before.
+        """
+        if self._parts is not None:
+            yield self._parts
+            return
+        parts = self._parts = []
+        try:
+            yield parts
+            while self._asked:
+                self._others.carry_out(*self._asked.popleft())
+        finally:
+            self._parts = None
+            changes = [(part.change, part.record) for part in parts if part.change is not None]
+            if changes:
+                first, *others = (change for change, _ in changes)
+                self._append(_with(first, *others), *(record for _, record in changes))
+            for part in parts:
+                self._announce(part.record, part.ids, part.earliest, now)
 
     def _take_in(
         self, record: Record, step: Step, ids: Iterable[int], request_ids: tuple[str, ...], now: int
@@ -290,7 +357,8 @@ class Ledger:
                 lambda run, now: transitions.elapse(run, ids, self.new_run_id(), now),
                 looked=due,
             )
-            self.offers.stir()
+            if self._parts is None:
+                self.offers.stir()
 
 
 def _with(change: Change, *others: Change) -> Change:

@@ -30,6 +30,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
     held_events: int = 100
+    updates_in_flight: int = 10
+    updates: int = 2_000
     suggest_events: int = 4_096
     suggest_bytes: int = 4 * MEGABYTE
 

@@ -1,6 +1,6 @@
 """Matching of a worker's commands with the events in history that they led to: where nondeterminism shows.
 
-Must not know: activations, the engine. Like Core it compares kinds, ids and activity types, not arguments.
+Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments.
 Invariants: the events of a task's commands follow the task's completion directly and in order; a deprecated
 patch marker may lack its command and a patch command may lack its marker; anything else that does not pair up
 is `NondeterminismError`.
@@ -9,15 +9,23 @@ is `NondeterminismError`.
 from __future__ import annotations
 
 from hourglass._embedded import history as h
+from hourglass._embedded import history_others as o
+from hourglass._embedded import history_updates as u
 from hourglass._embedded.outcomes import Outcomes
+from hourglass._embedded.relations import RequestCancelChild
 from hourglass._engine import commands as c
 from hourglass.errors import NondeterminismError
 
-COMMAND_OF: dict[type[h.Attributes], type[c.Command]] = {
+COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ...]] = {
     h.ActivityTaskScheduled: c.ScheduleActivity,
     h.ActivityTaskCancelRequested: c.RequestCancelActivity,
     h.TimerStarted: c.StartTimer,
     h.TimerCanceled: c.CancelTimer,
+    o.StartChildWorkflowExecutionInitiated: c.StartChildWorkflow,
+    o.SignalExternalWorkflowExecutionInitiated: c.SignalExternalWorkflow,
+    o.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild),
+    u.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
+    u.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
     h.MarkerRecorded: c.SetPatchMarker,
     h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
     h.WorkflowPropertiesModified: c.UpsertMemo,
@@ -88,7 +96,7 @@ def _is_patch_index(attributes: h.Attributes) -> bool:
 
 
 def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
-    if type(command) is not COMMAND_OF[type(attributes)]:
+    if not isinstance(command, COMMAND_OF[type(attributes)]):
         return False
     match command, attributes:
         case c.ScheduleActivity(), h.ActivityTaskScheduled():
@@ -96,12 +104,22 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
                 attributes.activity_id,
                 attributes.activity_type,
             )
+        case c.StartChildWorkflow(), o.StartChildWorkflowExecutionInitiated():
+            return (command.workflow_id, command.workflow_type) == (
+                attributes.workflow_id,
+                attributes.workflow_type,
+            )
         case c.StartTimer(), h.TimerStarted():
             return str(command.seq) == attributes.timer_id
         case c.CancelTimer(), h.TimerCanceled():
             return str(command.seq) == attributes.timer_id
         case c.RequestCancelActivity(), h.ActivityTaskCancelRequested():
             return outcomes.link_of(command) == attributes.scheduled_event_id
+        case (
+            c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate(),
+            u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted(),
+        ):
+            return command.protocol_instance_id == attributes.update_id
         case _:
             return True
 
@@ -111,8 +129,12 @@ def describe_command(command: c.Command) -> str:
     match command:
         case c.ScheduleActivity():
             return f"ScheduleActivity {command.activity_type!r} (id {command.activity_id})"
+        case c.StartChildWorkflow():
+            return f"StartChildWorkflow {command.workflow_type!r} (id {command.workflow_id})"
         case c.StartTimer() | c.CancelTimer() | c.RequestCancelActivity():
             return f"{type(command).__name__} {command.seq}"
+        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
+            return f"{type(command).__name__} {command.protocol_instance_id!r}"
         case _:
             return type(command).__name__
 
@@ -123,8 +145,12 @@ def describe_event(event: h.HistoryEvent) -> str:
     match attributes:
         case h.ActivityTaskScheduled():
             what = f" {attributes.activity_type!r} (id {attributes.activity_id})"
+        case o.StartChildWorkflowExecutionInitiated():
+            what = f" {attributes.workflow_type!r} (id {attributes.workflow_id})"
         case h.TimerStarted() | h.TimerCanceled():
             what = f" {attributes.timer_id}"
+        case u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted():
+            what = f" {attributes.update_id!r}"
         case _:
             what = ""
     return f"{type(attributes).__name__}{what}"

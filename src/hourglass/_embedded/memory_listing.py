@@ -9,9 +9,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from hourglass._bridge.service import WorkflowSummary
+from hourglass._bridge.service import Page
 from hourglass._embedded import visibility
 from hourglass._embedded.run import Run
+from hourglass._embedded.standstill import WORK
 
 
 class MemoryListing:
@@ -26,18 +27,21 @@ class MemoryListing:
         """A run of the table is new, or changed, or gone."""
         self._changed[run_id] = None
 
-    def find(self, text: str, begin: int, limit: int) -> tuple[WorkflowSummary, ...]:
-        """Runs that pass a filter, in the order of lists."""
-        return visibility.find(self._current(), text, begin, limit)
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, in the order of lists, from where another page ended."""
+        with WORK:
+            return visibility.page(self._current(), text, token, limit)
 
     def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        return visibility.count(self._current(), text)
+        with WORK:
+            return visibility.count(self._current(), text)
 
     def close(self) -> None:
         """Let go of the index; it is made anew if somebody asks again."""
         if self._connection is not None:
-            self._connection.close()
+            with WORK:
+                self._connection.close()
             self._connection = None
             self._changed = dict.fromkeys(self._runs)
 

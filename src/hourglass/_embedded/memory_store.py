@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hourglass._bridge.service import WorkflowSummary
+from hourglass._bridge.service import Page
 from hourglass._embedded import history as h
 from hourglass._embedded.memory_listing import MemoryListing
 from hourglass._embedded.run import Run
@@ -86,9 +86,9 @@ class MemoryStore:
         """The earliest wake time later than this."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
-    def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:
-        """Runs that pass a filter, newest first."""
-        return self._listing.find(text, begin, limit)
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where another page ended."""
+        return self._listing.page(text, token, limit)
 
     def count(self, text: str) -> int:
         """How many runs pass a filter."""

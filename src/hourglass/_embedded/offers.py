@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from hourglass._embedded.run import Run
@@ -67,6 +67,8 @@ class Offers:
         self._offered: dict[tuple[str, int], str] = {}
         self._stirred: dict[str, None] = {}
         self._stirring = False
+        self.gate: Callable[[str, int], bool] | None = None
+        """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
 
     def join(self, taker: Taker) -> None:
         """A handle begins to serve its queue."""
@@ -83,19 +85,31 @@ class Offers:
 
     def tasks(self, task_queue: str) -> Iterator[str]:
         """Runs whose tasks wait. Whoever takes one stops looking: the offers change under the iterator."""
-        return iter(self._tasks[task_queue])
+        gate, waiting = self.gate, self._tasks[task_queue]
+        return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
 
     def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
         """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
-        return iter(self._attempts[task_queue])
+        gate, waiting = self.gate, self._attempts[task_queue]
+        return iter(waiting) if gate is None else (each for each in waiting if gate(*each))
 
     def any_for_takers(self) -> bool:
         """Whether something waits on a queue that somebody serves, or is in a worker's hands."""
         return any(
-            self._tasks[queue] or self._attempts[queue] or any(taker.has_out for taker in takers)
+            any(True for _ in self.tasks(queue))
+            or any(True for _ in self.attempts(queue))
+            or any(taker.has_out for taker in takers)
             for queue, takers in self._takers.items()
             if takers
         )
+
+    def waiting_tasks(self) -> list[str]:
+        """Runs whose tasks wait on a queue that somebody serves, whatever the gate says."""
+        return [run_id for queue, takers in self._takers.items() if takers for run_id in self._tasks[queue]]
+
+    def waiting_attempts(self) -> list[tuple[str, int]]:
+        """The same for attempts of activities, as (run id, scheduled event id)."""
+        return [key for queue, takers in self._takers.items() if takers for key in self._attempts[queue]]
 
     def offer(self, run: Run, event_ids: Iterable[int], now_ns: int) -> None:
         """Bring a run's task and these of its activities up to date."""

@@ -2,7 +2,7 @@
 
 Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules:
 which cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are
-wrapped.
+wrapped. The same for children and other workflows is in `child_outcomes`, for updates in `update_outcomes`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from hourglass._embedded import history as h
+from hourglass._embedded.child_outcomes import OTHER_COMMANDS, ChildOutcomes, OtherCommand
 from hourglass._embedded.task_transitions import Sent
+from hourglass._embedded.update_outcomes import UpdateOutcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
@@ -25,6 +27,10 @@ _SUPPORTED: tuple[type[c.Command], ...] = (
     c.SetPatchMarker,
     c.UpsertSearchAttributes,
     c.UpsertMemo,
+    *OTHER_COMMANDS,
+    c.AcceptUpdate,
+    c.RejectUpdate,
+    c.CompleteUpdate,
     *c.TERMINAL,
 )
 
@@ -47,11 +53,17 @@ class _Wanted:
 class Outcomes:
     """The numbered requests of one run, and the commands that no event has answered yet."""
 
+    run_id: str = ""
+    namespace: str = "default"
     issued: deque[c.Command] = field(default_factory=deque)
     _activities: dict[int, _Wanted] = field(default_factory=dict)
     _timers: dict[int, _Wanted] = field(default_factory=dict)
     _by_event: dict[int, _Wanted] = field(default_factory=dict)
     _patches: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._others = ChildOutcomes(self.issued, self.run_id, self.namespace)
+        self.updates = UpdateOutcomes(self.issued)
 
     def issue(self, command: c.Command) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
@@ -73,14 +85,39 @@ class Outcomes:
                 if command.patch_id in self._patches:
                     return []
                 self._patches.add(command.patch_id)
+            case (
+                c.StartChildWorkflow()
+                | c.CancelChildWorkflow()
+                | c.SignalExternalWorkflow()
+                | c.CancelSignalExternal()
+                | c.RequestCancelExternal()
+            ):
+                return self._issue_other(command)
+            case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
+                wrong = self.updates.issue(command)
+                if wrong:
+                    raise BadCommand(wrong)
+                return []
             case _:
                 pass
         self.issued.append(command)
         return []
 
+    def _issue_other(self, command: OtherCommand) -> list[e.AnyEvent]:
+        if isinstance(command, c.StartChildWorkflow) and command.cron_schedule:
+            raise BadCommand("a cron schedule of a child is not supported by the embedded engine yet")
+        if self._others.is_taken(command):
+            raise _number_in_use(command)
+        return self._others.issue(command)
+
     def waiting(self) -> tuple[Sent, ...]:
         """The commands that no event has answered, each with the event that it refers to."""
-        return tuple(Sent(command, self.link_of(command)) for command in self.issued)
+        return tuple(map(self._sent, self.issued))
+
+    def _sent(self, command: c.Command) -> Sent:
+        if isinstance(command, c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate):
+            return Sent(command, self.updates.link_of(command), self.updates.request_of(command))
+        return Sent(command, self.link_of(command))
 
     def bind(self, command: c.Command, event_id: int) -> None:
         """The event of a command was written: from now on that event stands for what was asked."""
@@ -91,15 +128,17 @@ class Outcomes:
                 self._stand_for(self._activities[command.seq], event_id)
             case c.CancelTimer():
                 self._finish(self._timers[command.seq].event_id)
+            case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
+                self.updates.bind(command, event_id)
             case _:
-                pass
+                self._others.bind(command, event_id)
 
     def _stand_for(self, wanted: _Wanted, event_id: int) -> None:
         wanted.event_id = event_id
         self._by_event[event_id] = wanted
 
-    def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
-        """An activity or timer ended; gives what the worker is told of it."""
+    def resolve(self, attributes: h.Attributes, event_id: int = 0) -> list[e.AnyEvent]:
+        """Something that was asked for has an outcome; gives what the worker is told of it."""
         match attributes:
             case h.TimerFired():
                 wanted = self._finish(attributes.started_event_id)
@@ -118,7 +157,7 @@ class Outcomes:
                     else []
                 )
             case _:
-                return []
+                return self._others.resolve(attributes, event_id)
 
     def _finish(self, event_id: int) -> _Wanted | None:
         """The request behind an event, if the worker still waits for it."""
@@ -174,8 +213,12 @@ class Outcomes:
 
 def _enter(table: dict[int, _Wanted], command: c.ScheduleActivity | c.StartTimer) -> None:
     if command.seq in table:
-        raise BadCommand(f"{type(command).__name__} {command.seq}: this number is in use already")
+        raise _number_in_use(command)
     table[command.seq] = _Wanted(command)
+
+
+def _number_in_use(command: c.ScheduleActivity | c.StartTimer | OtherCommand) -> BadCommand:
+    return BadCommand(f"{type(command).__name__} {command.seq}: this number is in use already")
 
 
 def _schedule(wanted: _Wanted) -> c.ScheduleActivity:

@@ -96,9 +96,11 @@ class FileLock:
         try:
             return os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            gone = isinstance(error, FileNotFoundError)
             raise StorageError(
-                f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})",
-                status="PERMISSION_DENIED",
+                f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
+                + ("; its folder is gone: put it back" if gone else ""),
+                status="FAILED_PRECONDITION" if gone else "PERMISSION_DENIED",
             ) from None
 
     def _flock(self, descriptor: int, how: int) -> bool:

@@ -18,6 +18,7 @@ from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.run import Run
 from hourglass._embedded.store import AT_ONCE
+from hourglass._embedded.updates import Updates
 from hourglass._embedded.wakes import Wakes
 
 
@@ -72,6 +73,7 @@ class Record:
     sticky: Taker | None = None
     attempts: dict[int, InHand] = field(default_factory=dict)
     queries: list[Query] = field(default_factory=list)
+    updates: Updates | None = None
     users: int = 0
 
     def look(self, event_ids: Iterable[int], now_ns: int) -> int:
@@ -104,7 +106,8 @@ class Record:
 
     def is_quiet(self, now_ns: int) -> bool:
         """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""
-        return not self.users and not self.is_in_hand and self.wake_ns(now_ns) != AT_ONCE
+        awaited = self.updates is not None and self.updates.waiting
+        return not self.users and not self.is_in_hand and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
     def tell_holders(self, ids: Iterable[int]) -> None:
         """Tell who has attempts, of these activities, that no longer count or are to be cancelled."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from hourglass._embedded.activities import lost_failure
 from hourglass._embedded.draft import Draft
 from hourglass._embedded.run import Activity, Run, Step
-from hourglass._embedded.task_transitions import time_out_task
+from hourglass._embedded.task_transitions import forget_speculative_task, time_out_task
 from hourglass._embedded.transitions import lose_attempt, time_out_run
 
 
 def needs_recovery(run: Run) -> bool:
     """Whether a worker had something of this run in its hands."""
-    return run.task_is_started or any(map(_was_in_hand, run.activities.values()))
+    return run.task_is_started or _is_speculative(run) or any(map(_was_in_hand, run.activities.values()))
 
 
 def recover(run: Run, new_run_id: str, now_ns: int) -> Step:
@@ -31,9 +31,16 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Step:
     for activity in run.activities.values():
         if _was_in_hand(activity):
             lose_attempt(draft, activity, lost_failure(activity))
-    if draft.run.task_is_started:
+    if _is_speculative(draft.run):
+        forget_speculative_task(draft)
+    elif draft.run.task_is_started:
         time_out_task(draft, at_once=True)
     return draft.step()
+
+
+def _is_speculative(run: Run) -> bool:
+    """Whether the run's task was for updates that waited in memory: they are gone, and asked for again."""
+    return run.task is not None and run.task.speculative
 
 
 def _was_in_hand(activity: Activity) -> bool:

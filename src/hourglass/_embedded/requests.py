@@ -1,43 +1,35 @@
 """What clients ask of the engine: one small handler per request, and the table of them.
 
-Must not know: handles, activations. Refusals are worded as the Temporal server words them. Long polls end
-after `LONG_POLL` seconds of real time, whatever the engine's clock says: they are about patience, not about
-workflows. Invariants: an answer names the change that it rests on; whoever waits holds on to the record.
+Must not know: handles, activations. Refusals are worded as the Temporal server words them. What the handlers
+share is in `answering`, those of updates are in `update_requests`, that of resets is in `reset_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from hourglass._bridge import service as s
+from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
 from hourglass._embedded import history as h
 from hourglass._embedded import transitions
-from hourglass._embedded.bell import Bell
+from hourglass._embedded.answering import Answer, check_open, find, holding, wait
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.history_json import event_json
 from hourglass._embedded.ledger import new_run_id
 from hourglass._embedded.listing import summary
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record, Token
+from hourglass._embedded.relations import Child
+from hourglass._embedded.reset_requests import RESET_HANDLERS
 from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.starting import start_workflow
+from hourglass._embedded.update_requests import UPDATE_HANDLERS
 from hourglass._engine.events import QueryReceived
-from hourglass.errors import ServiceError, WorkflowNotFoundError
+from hourglass.errors import ServiceError
 
-LONG_POLL = 20.0
 PAGE = 1000
-
-A = TypeVar("A")
-
-
-class Answer(NamedTuple, Generic[A]):
-    """An answer, and the number of the change that it rests on."""
-
-    value: A
-    rests_on: int
 
 
 async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
@@ -50,7 +42,7 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]
     """Send a signal."""
     record = find(engine, request.workflow_id, request.run_id)
     if not (request.request_id and _was_carried_out(engine, record, request.request_id)):
-        _check_open(record)
+        check_open(record)
         _change(engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id)
     return _done(record)
 
@@ -70,7 +62,7 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
         )
     event = QueryReceived(new_run_id(), request.query_name, request.arguments, request.headers)
     asked = Query(event, asyncio.get_running_loop().create_future())
-    with _holding(engine, record):
+    with holding(engine, record):
         engine.tasks.ask(record, asked)
         engine.offers.stir()
         result = await asked.answer
@@ -93,7 +85,7 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]
 async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
     """End a workflow now."""
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
-    _check_open(record)
+    check_open(record)
     engine.runs.change(record, lambda run, now: transitions.terminate(run, request, now))
     return _done(record)
 
@@ -109,18 +101,16 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Desc
         first_execution_run_id=run.started.first_run_id,
         static_summary=run.started.static_summary,
         static_details=run.started.static_details,
+        pending_children=tuple(_pending_child(child) for child in run.children.values()),
     )
     return Answer(description, record.number)
 
 
 async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
     """List runs, newest first."""
-    begin = _offset(request.next_page_token)
-    size = max(1, request.page_size)
     await engine.durable(engine.runs.newest)  # the store answers from what is durable
-    found = engine.store.query(request.query, begin, size + 1)
-    token = str(begin + size).encode() if len(found) > size else b""
-    return Answer(s.Page(tuple(found[:size]), token), 0)
+    page = engine.store.page(request.query, request.next_page_token, max(1, request.page_size))
+    return Answer(page, 0)
 
 
 async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
@@ -132,7 +122,7 @@ async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
-    await _wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
+    await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
     return Answer(_outcome(record), record.number)
 
 
@@ -141,7 +131,7 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
     if request.wait_new:
-        await _wait(
+        await wait(
             engine,
             record,
             record.changed,
@@ -202,23 +192,18 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     s.GetHistory: get_history,
     s.CompleteActivity: complete_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    **UPDATE_HANDLERS,
+    **RESET_HANDLERS,
 }
 """Who handles what; a request that is not here is one that this engine does not know yet."""
 
-PATIENT: tuple[type[s.Request[Any]], ...] = (s.WaitForClose, s.GetHistory)
+PATIENT: tuple[type[s.Request[Any]], ...] = (
+    s.WaitForClose,
+    s.GetHistory,
+    UpdateWorkflow,
+    PollUpdate,
+)
 """Requests whose time limit ends the wait with an answer, not with an error."""
-
-
-def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> Record:
-    """The run that a request names; raises `WorkflowNotFoundError`."""
-    record = engine.record(run_id) if run_id else engine.current(workflow_id)
-    if record is None or record.run.started.workflow_id != workflow_id:
-        raise WorkflowNotFoundError(f"workflow not found for ID: {workflow_id}", status="NOT_FOUND")
-    if first_run_id and record.run.started.first_run_id != first_run_id:
-        raise WorkflowNotFoundError(
-            f"workflow not found for ID: {workflow_id} with first run {first_run_id}", status="NOT_FOUND"
-        )
-    return record
 
 
 def _was_carried_out(engine: Engine, record: Record, request_id: str) -> bool:
@@ -231,11 +216,6 @@ def _was_carried_out(engine: Engine, record: Record, request_id: str) -> bool:
             return bool(earlier) and engine.store.has_request(earlier, request_id)
         record = known
     return True
-
-
-def _check_open(record: Record) -> None:
-    if not record.run.is_open:
-        raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
 
 
 def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
@@ -282,25 +262,6 @@ def _offset(token: bytes) -> int:
     return int(token)
 
 
-@contextlib.contextmanager
-def _holding(engine: Engine, record: Record) -> Iterator[None]:
-    engine.runs.hold(record)
-    try:
-        yield
-    finally:
-        engine.runs.let_go(record)
-
-
-async def _wait(
-    engine: Engine, record: Record, bell: Bell, done: Callable[[], bool], limit: float | None
-) -> None:
-    """Wait until it is done, or until patience ends. An engine that has failed is said by whoever answers."""
-    with contextlib.suppress(TimeoutError), _holding(engine, record):
-        async with asyncio.timeout(LONG_POLL if limit is None else min(limit, LONG_POLL)):
-            while not done() and not engine.is_over:
-                await bell.wait()
-
-
 def _outcome(record: Record) -> s.Outcome:
     match record.run.final:
         case h.WorkflowExecutionCompleted() as final:
@@ -333,4 +294,13 @@ def _pending(activity: Activity) -> s.PendingActivity:
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
         last_worker_identity=activity.identity,
+    )
+
+
+def _pending_child(child: Child) -> s.PendingChild:
+    return s.PendingChild(
+        workflow_id=child.spec.workflow_id,
+        run_id=child.run_id,
+        workflow_type=child.spec.workflow_type,
+        parent_close_policy=child.spec.parent_close_policy,
     )

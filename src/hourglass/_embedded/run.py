@@ -51,8 +51,9 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
 
     From the second attempt on a task is transient: its first two events are written only when it succeeds, so
-    that a run that fails for a month does not fill its history. `number` tells the tasks of a run apart,
-    attempts included.
+    that a run that fails for a month does not fill its history. So is a speculative one, which is wanted for
+    updates alone: if all are refused it leaves no trace. `number` tells the tasks of a run apart, attempts
+    included.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     available_ns: int
     attempt: int = 1
     transient: bool = False
+    speculative: bool = False
     started_event_id: int = 0
     started_ns: int = 0
     identity: str = ""
@@ -89,6 +91,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
+    reset_run_id: str = ""
+    """The run that took its place, if it was reset."""
 
     def pending(self, event_id: int) -> Activity | Timer | Child | None:
         """What is pending since this event, if anything is."""

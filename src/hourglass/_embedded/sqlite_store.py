@@ -14,11 +14,12 @@ import sqlite3
 import weakref
 from collections.abc import Sequence
 
-from hourglass._bridge.service import WorkflowSummary
+from hourglass._bridge.service import Page
 from hourglass._embedded import database, inherited, visibility
 from hourglass._embedded.batch_writer import Batch, BatchWriter
 from hourglass._embedded.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.durability import Durability
+from hourglass._embedded.standstill import WORK, Work
 from hourglass._embedded.store import Change, Stored
 from hourglass._embedded.store_thread import StoreThread, Turn
 from hourglass._embedded.stored_reads import StoredReads
@@ -78,21 +79,22 @@ class SqliteStore:
         thread.
         """
         name = os.path.abspath(os.fspath(path))
-        opened = database.open_database(name, namespace, visibility.SCHEMA)
-        try:
-            with storage_errors(name):
-                store = cls(
-                    name,
-                    opened,
-                    reserve_bytes=reserve_bytes,
-                    checkpoint_pages=checkpoint_pages,
-                    retry=retry_seconds,
-                )
-        except BaseException:
-            inherited.close(opened.reader)
-            inherited.close(opened.writer)
-            raise
-        _live.add(store)
+        with WORK:
+            opened = database.open_database(name, namespace, visibility.SCHEMA)
+            try:
+                with storage_errors(name):
+                    store = cls(
+                        name,
+                        opened,
+                        reserve_bytes=reserve_bytes,
+                        checkpoint_pages=checkpoint_pages,
+                        retry=retry_seconds,
+                    )
+            except BaseException:
+                inherited.close(opened.reader)
+                inherited.close(opened.writer)
+                raise
+            _live.add(store)
         store._thread.start()
         return store
 
@@ -120,11 +122,11 @@ class SqliteStore:
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time, at most so many; says how many. They go with a later commit."""
-        self._check()
         self._forgetting = {
             key: place for key, place in self._forgetting.items() if place > self._sink.forgot
         }
-        found = self._reads.closed(before_ns, limit + len(self._forgetting))
+        with self._reading():
+            found = self._reads.closed(before_ns, limit + len(self._forgetting))
         keys = [key for key in found if key not in self._forgetting][:limit]
         if keys:
             self._hand_over()
@@ -152,6 +154,10 @@ class SqliteStore:
         self._hand_over()
         self._thread.close()
         self._durability.settle()
+        with WORK:
+            self._close_file()
+
+    def _close_file(self) -> None:
         connections = [self._opened.reader, self._opened.writer]
         if self._is_sound:
             # The reader first: it would keep the log from being emptied.
@@ -164,39 +170,37 @@ class SqliteStore:
 
     def load(self, run_id: str) -> Stored | None:
         """A run that is not in memory."""
-        self._check()
-        return self._reads.load(run_id)
+        with self._reading():
+            return self._reads.load(run_id)
 
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
-        self._check()
-        return self._reads.current(workflow_id)
+        with self._reading():
+            return self._reads.current(workflow_id)
 
     def has_request(self, run_id: str, request_id: str) -> bool:
         """Whether a request was carried out on a run."""
-        self._check()
-        return self._reads.has_request(run_id, request_id)
+        with self._reading():
+            return self._reads.has_request(run_id, request_id)
 
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
         """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""
-        self._check()
-        return self._reads.due(until_ns, limit, after_ns)
+        with self._reading():
+            return self._reads.due(until_ns, limit, after_ns)
 
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than `after_ns`; 0 if there is none."""
-        self._check()
-        return self._reads.next_due_ns(after_ns)
+        with self._reading():
+            return self._reads.next_due_ns(after_ns)
 
-    def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:
-        """Runs that pass a filter, newest first. Raises `ServiceError` for a filter that is not understood."""
-        self._check()
-        with storage_errors(self.path):
-            return visibility.find(self._reads.connection, text, begin, limit)
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where another page ended."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.page(self._reads.connection, text, token, limit)
 
     def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        self._check()
-        with storage_errors(self.path):
+        with self._reading(), storage_errors(self.path):
             return visibility.count(self._reads.connection, text)
 
     # --- inside ---------------------------------------------------------------------------------------------
@@ -207,9 +211,11 @@ class SqliteStore:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
 
-    def _check(self) -> None:
+    def _reading(self) -> Work:
+        """What every read is done inside of; raises if nothing can be read any more."""
         if self.failure is not None:
             raise StorageError(str(self.failure), status=self.failure.status)
+        return WORK
 
     def _on_end(self, error: Exception | None) -> None:
         """On the store thread: it ends here."""
@@ -252,11 +258,13 @@ class _Sink:
     def build(self, turns: Sequence[Turn]) -> Batch:
         changes = [change for turn in turns for change in turn.changes]
         self._asked_to_forget += sum(bool(turn.forget) for turn in turns)
-        return self._writer.build(changes, [key for turn in turns for key in turn.forget])
+        with WORK:
+            return self._writer.build(changes, [key for turn in turns for key in turn.forget])
 
     def commit(self, batch: Batch) -> None:
         self._surroundings.check_file()
-        self._writer.write(batch)
+        with WORK:
+            self._writer.write(batch)
 
     def rest(self, batch: Batch) -> None:
         self.forgot = self._asked_to_forget
@@ -265,7 +273,8 @@ class _Sink:
             return
         self._pages = 0
         try:
-            self._writer.checkpoint()
+            with WORK:
+                self._writer.checkpoint()
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.
             if not reason_to_hold(error):

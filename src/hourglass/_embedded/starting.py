@@ -8,20 +8,16 @@ from hourglass._bridge.service import (
     Started,
     StartWorkflow,
     TerminateWorkflow,
-    WorkflowStatus,
 )
 from hourglass._embedded import history as h
 from hourglass._embedded import transitions
 from hourglass._embedded.activities import complete_retry
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.ledger import new_run_id
 from hourglass._embedded.record import Record
+from hourglass._embedded.start_rules import may_reuse, timeouts
 from hourglass._engine.commands import IdReusePolicy
 from hourglass.errors import ServiceError, StorageError, WorkflowAlreadyStartedError
-
-_GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
-_DEFAULT_TASK_TIMEOUT = 10.0
 
 
 def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Record]:
@@ -83,7 +79,7 @@ def _use_existing(engine: Engine, existing: Record, request: StartWorkflow) -> S
     if repeated is not None:
         return repeated
     if not run.is_open:
-        if _may_reuse(request.id_reuse_policy, run.status):
+        if may_reuse(request.id_reuse_policy, run.status):
             return None
         raise _taken(existing, "Workflow execution already finished")
     conflict = request.id_conflict_policy
@@ -105,16 +101,6 @@ def _use_existing(engine: Engine, existing: Record, request: StartWorkflow) -> S
     raise _taken(existing, "Workflow execution is already running")
 
 
-def _may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
-    match policy:
-        case IdReusePolicy.REJECT_DUPLICATE:
-            return False
-        case IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY:
-            return status not in _GOOD_ENDS
-        case _:
-            return True
-
-
 def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
     run = existing.run
     return WorkflowAlreadyStartedError(
@@ -126,12 +112,8 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
 
 
 def _first_event(engine: Engine, request: StartWorkflow) -> h.WorkflowExecutionStarted:
-    run_id = new_run_id()
-    whole = request.execution_timeout or 0.0
-    one = request.run_timeout or whole
-    if whole:
-        one = min(one, whole)
-    task = request.task_timeout or _DEFAULT_TASK_TIMEOUT
+    run_id = engine.runs.new_run_id()
+    whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
     delay = request.start_delay or 0.0
     return h.WorkflowExecutionStarted(
         workflow_id=request.workflow_id,
@@ -142,7 +124,7 @@ def _first_event(engine: Engine, request: StartWorkflow) -> h.WorkflowExecutionS
         arguments=request.arguments,
         execution_timeout=whole,
         run_timeout=one,
-        task_timeout=min(task, one) if one else task,
+        task_timeout=task,
         expiration_ns=engine.clock.now_ns() + to_ns(whole + delay) if whole else 0,
         identity=request.identity,
         retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from hourglass._bridge.service import WorkflowSummary
+from hourglass._bridge.service import Page
 from hourglass._embedded import history as h
 from hourglass._embedded.run import Run
 
@@ -26,11 +26,11 @@ AT_ONCE = 1
 class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
-    `touched` names what is pending and changed, by the id of the event that began it: each is in
-    `run.activities`, in `run.timers` (both are keyed so), or is gone. `wake_ns` is when the run must be looked
+    `touched` names what is pending and changed, by the id of the event that began it: each is `run.pending` by
+    that id, or is gone. `wake_ns` is when the run must be looked
     at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the requests that it carries out.
-    `also` are changes of other runs that become durable together with it, under its number: a run that closes
-    and the run that follows it are one step.
+    `also` are changes, of other runs or further ones of this run, that become durable together with it, under
+    its number: a run that closes and the run that follows it are one step, and so are a parent and its child.
     """
 
     run: Run
@@ -90,8 +90,11 @@ class Store(Protocol):
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         ...
 
-    def query(self, text: str, begin: int, limit: int) -> Sequence[WorkflowSummary]:
-        """Runs that pass a filter, newest first. Raises `ServiceError` for a filter that is not understood."""
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where the page that gave the token ended (empty: from the
+        beginning). Runs that start or close meanwhile do not shift pages. Raises `ServiceError` for a filter or a
+        token that is not understood.
+        """
         ...
 
     def count(self, text: str) -> int:

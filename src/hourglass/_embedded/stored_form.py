@@ -2,8 +2,8 @@
 
 Must not know: SQL, threads, files. It is read for years, so: fields are only added, each with a default; a
 default never changes, for what equals it was not written; what is not known is passed over. The kinds of
-events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities were
-scheduled with are in its events, and come from there again.
+events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities and
+children were asked for with are in its events, and come from there again.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from types import GenericAlias
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 import msgspec.structs
 
 from hourglass._embedded import history as h
+from hourglass._embedded.history_others import StartChildWorkflowExecutionInitiated
+from hourglass._embedded.relations import Child
 from hourglass._embedded.run import Activity, Run, Timer
 
+S = TypeVar("S", bound=h.Attributes)
+
 IN_EVENTS = frozenset({"started", "final"})
-PENDING = frozenset({"activities", "timers"})
+PENDING = frozenset({"activities", "timers", "children"})
 
 _ANY_KIND: Any = reduce(or_, h.KINDS)
 
@@ -51,17 +55,19 @@ _StoredEvent = _without(h.HistoryEvent, frozenset(), None, attributes=_ANY_KIND)
 _StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[_ANY_KIND, ...])
 _StoredActivity = _without(Activity, frozenset({"spec"}), "activity")
 _StoredTimer = _without(Timer, frozenset(), "timer")
+_StoredChild = _without(Child, frozenset({"spec"}), "child")
 
 _RUN_FIELDS = _StoredRun.__struct_fields__
 _ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
 _TIMER_FIELDS = _StoredTimer.__struct_fields__
+_CHILD_FIELDS = _StoredChild.__struct_fields__
 
 _encoder = msgspec.msgpack.Encoder()
 _run_decoder = msgspec.msgpack.Decoder(_StoredRun)
 _events: Any = GenericAlias(list, (_StoredEvent,))
 _events_decoder = msgspec.msgpack.Decoder(_events)
 _shown_decoder = msgspec.msgpack.Decoder(tuple[h.WorkflowExecutionStarted, h.Fields, h.Fields])
-_pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer)
+_pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _StoredChild)
 
 
 def encode_state(run: Run) -> bytes:
@@ -74,11 +80,15 @@ def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
     return _encode(events)
 
 
-def encode_pending(thing: Activity | Timer) -> bytes:
-    """An activity without what it was scheduled with, or a timer."""
-    if isinstance(thing, Activity):
-        return _encode(_StoredActivity(**{name: getattr(thing, name) for name in _ACTIVITY_FIELDS}))
-    return _encode(_StoredTimer(**{name: getattr(thing, name) for name in _TIMER_FIELDS}))
+def encode_pending(thing: Activity | Timer | Child) -> bytes:
+    """An activity or a child without what it was asked for with, or a timer."""
+    match thing:
+        case Activity():
+            return _encode(_StoredActivity(**{name: getattr(thing, name) for name in _ACTIVITY_FIELDS}))
+        case Child():
+            return _encode(_StoredChild(**{name: getattr(thing, name) for name in _CHILD_FIELDS}))
+        case Timer():
+            return _encode(_StoredTimer(**{name: getattr(thing, name) for name in _TIMER_FIELDS}))
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
@@ -97,16 +107,20 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
     _check_history(stored.length, events)
     activities: dict[int, Activity] = {}
     timers: dict[int, Timer] = {}
+    children: dict[int, Child] = {}
     for event_id in sorted(pending):
         thing = _pending_decoder.decode(pending[event_id])
         fields = msgspec.structs.asdict(thing)
         if isinstance(thing, _StoredTimer):
             timers[event_id] = Timer(**fields)
+        elif isinstance(thing, _StoredChild):
+            asked = _spec(events, event_id, StartChildWorkflowExecutionInitiated)
+            children[event_id] = Child(spec=asked, **fields)
         else:
-            activities[event_id] = Activity(spec=_spec(events, event_id), **fields)
+            activities[event_id] = Activity(spec=_spec(events, event_id, h.ActivityTaskScheduled), **fields)
     whole: Any = msgspec.structs.asdict(stored)
     whole |= {"started": events[0].attributes, "final": _final(events), "activities": activities}
-    return Run(**whole, timers=timers)
+    return Run(**whole, timers=timers, children=children)
 
 
 def shown_form(run: Run) -> Run:
@@ -132,10 +146,10 @@ def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
         raise ValueError("its history does not begin with its start")
 
 
-def _spec(events: Sequence[h.HistoryEvent], event_id: int) -> h.ActivityTaskScheduled:
+def _spec(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
     spec = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
-    if not isinstance(spec, h.ActivityTaskScheduled):
-        raise ValueError(f"event {event_id} schedules no activity, though one is pending")
+    if not isinstance(spec, kind):
+        raise ValueError(f"event {event_id} is no {kind.__name__}, though one is pending since then")
     return spec
 
 

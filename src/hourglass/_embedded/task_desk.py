@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
-from hourglass._embedded.ledger import Ledger, new_run_id
+from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
@@ -74,7 +74,7 @@ class TaskDesk:
         """Take the answer to a task; gives why the run must be evicted, or "" if all is well."""
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
-        follower = new_run_id() if tasks.may_be_followed(answer) else ""
+        follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
         try:
             ended = self._ledger.change(
                 record,

@@ -11,13 +11,18 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._bridge.service import WorkflowStatus
-from hourglass._embedded import activities
+from hourglass._embedded import activities, children
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import SECOND, to_ns
+from hourglass._embedded.command_checks import Refused as Refused
+from hourglass._embedded.command_checks import check
 from hourglass._embedded.draft import Draft
 from hourglass._embedded.followers import continue_follower, retry_follower
+from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.limits import Limits
+from hourglass._embedded.relations import RequestCancelChild
 from hourglass._embedded.run import Activity, Run, Step, Task, Timer
+from hourglass._embedded.update_answers import write_answer
 from hourglass._engine import commands as c
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -26,10 +31,13 @@ _LONGEST_WAIT = 600.0
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A command as it reaches the engine: with the id of the event that it refers to, if any."""
+    """A command as it reaches the engine: with the id of the event that it refers to, and with the update that
+    it answers, if any.
+    """
 
     command: c.Command
     link: int = 0
+    update: UpdateRequest | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +46,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[Sent, ...] = ()
     flags: tuple[int, ...] = ()
     identity: str = ""
+    refused_updates: tuple[tuple[str, Failure], ...] = ()
 
 
 def may_be_followed(answer: Answer) -> bool:
@@ -45,13 +54,9 @@ def may_be_followed(answer: Answer) -> bool:
     return any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands)
 
 
-class Refused(Exception):
-    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again."""
-
-    def __init__(self, cause: int, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-        self.reason = reason
+def leaves_no_trace(task: Task, answer: Answer) -> bool:
+    """Whether a task that was for updates alone led to nothing: all were refused."""
+    return task.speculative and not answer.commands
 
 
 def start_task(run: Run, identity: str, limits: Limits, now_ns: int) -> Step:
@@ -91,8 +96,10 @@ def complete_task(run: Run, answer: Answer, new_run_id: str, limits: Limits, now
         raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = _task(run)
     draft = Draft(run, now_ns)
-    for event in unwritten(run):
-        draft.write(event.attributes, time_ns=event.time_ns)
+    if leaves_no_trace(task, answer):
+        forget_speculative_task(draft)
+        return draft.step()
+    _write_begin(draft)
     completed = draft.write(
         h.WorkflowTaskCompleted(
             scheduled_event_id=task.scheduled_event_id,
@@ -103,8 +110,7 @@ def complete_task(run: Run, answer: Answer, new_run_id: str, limits: Limits, now
     )
     follower = None
     for sent in answer.commands:
-        if isinstance(sent.command, c.ScheduleActivity):
-            _check_pending(draft.run, limits)
+        check(draft, sent.command, limits)
         follower = _apply(draft, sent, completed, new_run_id) or follower
     if draft.run.is_open:
         draft.change(task=None)
@@ -117,7 +123,9 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
     """A worker could not handle the task, or its answer was refused: the task is wanted again."""
     task = _task(run)
     draft = Draft(run, now_ns)
-    if not task.transient:
+    if task.speculative:
+        _write_begin(draft)
+    if not task.transient or task.speculative:
         draft.write(
             h.WorkflowTaskFailed(
                 scheduled_event_id=task.scheduled_event_id,
@@ -134,7 +142,9 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
     """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
     task = _task(draft.run)
-    if not task.transient:
+    if task.speculative:
+        _write_begin(draft)
+    if not task.transient or task.speculative:
         draft.write(
             h.WorkflowTaskTimedOut(
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
@@ -143,20 +153,22 @@ def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
     _want_again(draft, task, at_once=at_once)
 
 
-def _check_pending(run: Run, limits: Limits) -> None:
-    pending = len(run.activities)
-    if pending >= limits.pending:
-        raise Refused(
-            h.PENDING_ACTIVITIES_LIMIT_EXCEEDED,
-            "FATAL",
-            f"PendingActivitiesLimitExceeded: the number of pending activities, {pending}, "
-            f"has reached the per-workflow limit of {limits.pending}",
-        )
+def forget_speculative_task(draft: Draft) -> None:
+    """A task that was for updates alone led to nothing: it never was."""
+    draft.change(task=None)
+    if draft.flush():
+        draft.want_task()
+
+
+def _write_begin(draft: Draft) -> None:
+    """Write the first two events of the task in hand, if they are not in the history yet."""
+    for event in unwritten(draft.run):
+        draft.write(event.attributes, time_ns=event.time_ns)
 
 
 def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
     draft.change(task=None)
-    if draft.flush():
+    if draft.flush() or task.speculative:
         draft.want_task()
         return
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
@@ -176,6 +188,14 @@ def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.Workf
             _schedule_activity(draft, schedule, completed)
         case c.RequestCancelActivity():
             _cancel_activity(draft, sent.link, completed)
+        case c.StartChildWorkflow() as start:
+            children.initiate_child(draft, start, completed)
+        case c.SignalExternalWorkflow() as send:
+            children.initiate_signal(draft, send, completed)
+        case c.RequestCancelExternal() | RequestCancelChild() as stop:
+            children.initiate_cancel(draft, stop, completed)
+        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate() as answer:
+            write_answer(draft, answer, sent.update, sent.link, completed)
         case c.SetPatchMarker(patch_id, deprecated):
             draft.write(
                 h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)

@@ -208,15 +208,11 @@ def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def find(connection: sqlite3.Connection, text: str, begin: int, limit: int) -> tuple[WorkflowSummary, ...]:
-    """Runs that pass a filter, from the `begin`-th on. Raises `ServiceError` for a filter that is not understood."""
-    where = _where(connection, text)
-    sql = f"SELECT {_READ} FROM visibility WHERE {where.text} {_ORDER} LIMIT ? OFFSET ?"
-    return tuple(_summary(row) for row in connection.execute(sql, (*where.values, limit, begin)))
-
-
 def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) -> Page:
-    """Runs that pass a filter, from where another page ended; runs that come, go or close do not shift pages."""
+    """Runs that pass a filter, from where another page ended; runs that come, go or close do not shift pages.
+
+    Raises `ServiceError` for a filter or a token that is not understood.
+    """
     where = _where(connection, text)
     after = _after(token)
     beyond = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""

@@ -207,6 +207,13 @@ class LiveRun:
             self._random = random.Random(self.started.seed)
         return self._random
 
+    def reseed(self, seed: int) -> None:
+        """Randomness goes on from another seed; after a reset that may be said before the run has started."""
+        if self._random is None:
+            self._random = random.Random(seed)
+        else:
+            self._random.seed(seed)
+
     @property
     def notes(self) -> Notes:
         """What the run says of itself to those who look at it."""

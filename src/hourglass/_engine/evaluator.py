@@ -272,7 +272,7 @@ def _prepare(live: LiveRun, event: AnyEvent) -> None:
     if isinstance(event, PatchNoticed):
         live.patches |= {event.patch_id}
     elif isinstance(event, SeedChanged):
-        live.random.seed(event.seed)
+        live.reseed(event.seed)
 
 
 def _apply(live: LiveRun, events: list[AnyEvent]) -> None:

@@ -59,7 +59,8 @@ def compare(
         if was is not None and now is not None and _bare(was) == _bare(now):
             continue
         is_missing = now is None or (was is not None and _kind(now) in map(_kind, expected[position + 1 :]))
-        file, line = _site(first, position) if is_missing else _site(again, position)
+        sites = _site(first, position), _site(again, position)
+        file, line = next((each for each in (sites if is_missing else sites[::-1]) if each[0]), ("", 0))
         return NondeterminismError(
             "the workflow is not deterministic: executed again on the same events, it asked for something else\n"
             f"  the first time: {describe(was)}{_at(_site(first, position))}\n"

@@ -107,6 +107,11 @@ class StateCache:
         """How many states somebody owns."""
         return len(self._owned.get(owner, ()))
 
+    def owned(self, owner: object) -> list[Entry]:
+        """Somebody's states."""
+        with self._lock:
+            return list(self._owned.get(owner, _NOTHING).values())
+
     def get(self, key: Key, owner: object) -> Entry | None:
         """The owner's run, which becomes the most recently used; None on a miss."""
         with self._lock:

@@ -71,6 +71,7 @@ class Evaluations:
     """The runs of one lane and how they are evaluated.
 
     `cache` may be shared with other lanes and outlive this one; `quarantine` says which runs must not be executed.
+    `on_demand`: runs are verified when `recheck` is called, and not before.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Evaluations:
         quarantine: Quarantine | None = None,
         parked: ParkedRuns | None = None,
         note: LaneNote | None = None,
+        on_demand: bool = False,
     ) -> None:
         self.counts = Counts()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
@@ -104,6 +106,7 @@ class Evaluations:
         self._dropping: Entry | None = None
         self._retired = False
         self._note = note
+        self._on_demand = on_demand
 
     @property
     def task_queue(self) -> str:
@@ -136,6 +139,13 @@ class Evaluations:
             self._drop(entry)
         self.counts.cached, self.counts.live = self._cache.count(self), len(self._live)
 
+    def recheck(self) -> None:
+        """Execute every verified run once more, now, and compare; one that differs is parked. On the lane's thread."""
+        for entry in self._cache.owned(self):
+            difference = verify_run(entry.run) if entry.verified and not entry.run.closed else None
+            if difference is not None:
+                self._park(entry, difference)
+
     def close(self) -> None:
         """Drop everything, on the lane's thread."""
         self.unwind()
@@ -166,6 +176,7 @@ class Evaluations:
             watcher=self._watcher.renewed() if self._watcher is not None else None,
             cache=self._cache,
             quarantine=self.quarantine,
+            on_demand=self._on_demand,
         )
         heir._note = self._note.renewed() if self._note is not None else None
         self._retired = True
@@ -285,7 +296,7 @@ class Evaluations:
         """Execute the run a second time, at activations 1, 2, 4, 8 … and at its close, and compare."""
         entry.grown(activation)
         count = entry.activations
-        if not entry.verified or not (closing or count & (count - 1) == 0):
+        if not entry.verified or self._on_demand or not (closing or count & (count - 1) == 0):
             return completion
         difference = verify_run(entry.run)
         self._raise_if_retired()

@@ -24,9 +24,8 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
 from hourglass._runtime.foreign_call import ForeignCall
@@ -62,9 +61,7 @@ class Portal:
         self._state_lock = threading.Lock()
         self._closed = False
         self._warned_of_running_loop = False
-        self._mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._thread = threading.Thread(target=self._run, name="hourglass-control", daemon=True)
         self._thread.start()
 
@@ -142,7 +139,7 @@ class Portal:
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
                 raise _given_up() from None
-            if not self._closed:
+            with suppress(RuntimeError):  # the control loop has closed, and cancelled everything itself
                 self._loop.call_soon_threadsafe(call.cancel)
             raise
 
@@ -150,7 +147,10 @@ class Portal:
         """Answers that come together wake the loop that waits for them once."""
         mailbox = self._mailboxes.get(loop)
         if mailbox is None:
-            mailbox = self._mailboxes[loop] = Mailbox()
+            # Two threads may do this at once: a loop whose mailbox is lost to that gets another.
+            living = {each: box for each, box in self._mailboxes.copy().items() if not each.is_closed()}
+            mailbox = living[loop] = Mailbox()
+            self._mailboxes = living
         return mailbox
 
     def at_exit(self, closer: Closer, limit: float = _CLOSER_LIMIT) -> Callable[[], None]:

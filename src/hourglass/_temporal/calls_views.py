@@ -8,6 +8,7 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import PendingActivityState
 
 from hourglass._bridge import service as sv
+from hourglass._engine.commands import ParentClosePolicy
 from hourglass._temporal.calls import Call, Scope, put_execution
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import nanos_from, payload_from, payload_map_from
@@ -35,6 +36,7 @@ def _described(data: bytes) -> sv.Description:
         first_execution_run_id=info.first_run_id,
         static_summary=payload_from(metadata.summary) if metadata.HasField("summary") else None,
         static_details=payload_from(metadata.details) if metadata.HasField("details") else None,
+        pending_children=tuple(_child(child) for child in answer.pending_children),
     )
 
 
@@ -49,6 +51,15 @@ def _pending(activity: Any) -> sv.PendingActivity:
         next_attempt_time_ns=nanos_from(activity.next_attempt_schedule_time),
         last_started_time_ns=nanos_from(activity.last_started_time),
         last_worker_identity=activity.last_worker_identity,
+    )
+
+
+def _child(child: Any) -> sv.PendingChild:
+    return sv.PendingChild(
+        workflow_id=child.workflow_id,
+        run_id=child.run_id,
+        workflow_type=child.workflow_type_name,
+        parent_close_policy=ParentClosePolicy(child.parent_close_policy),
     )
 
 

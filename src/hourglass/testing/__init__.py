@@ -20,28 +20,34 @@ from hourglass.testing._dev_server import DevServer, dev_server
 if TYPE_CHECKING:
     from hourglass.testing._engine_bound import (
         ActivityEnvironment,
+        Arrival,
         AsyncEnvironment,
         Call,
         Chooser,
         Environment,
+        Exploration,
         Later,
         Shuffled,
         Step,
         call,
+        sometime,
     )
 
 __all__ = [
     "ActivityEnvironment",
+    "Arrival",
     "AsyncEnvironment",
     "Call",
     "Chooser",
     "DevServer",
     "Environment",
+    "Exploration",
     "Later",
     "Shuffled",
     "Step",
     "call",
     "dev_server",
+    "sometime",
 ]
 
 _LATER = frozenset(__all__) - {"DevServer", "dev_server"}

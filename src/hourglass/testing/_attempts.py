@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityResult, ActivityTask
+from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._runtime import outcomes
@@ -34,7 +34,7 @@ from hourglass.testing._bench import activity_loop, activity_threads
 from hourglass.testing._calls import Call
 from hourglass.testing._choosing import Step, StepKind
 from hourglass.testing._driver import Driver
-from hourglass.testing._fakes import Fake
+from hourglass.testing._fakes import Fake, Raisable, raised
 from hourglass.testing._queues import Queue
 from hourglass.testing._trouble import is_to_be_let_out
 
@@ -42,6 +42,14 @@ from hourglass.testing._trouble import is_to_be_let_out
 _BEAT = 0.8 * LIVENESS_TIMEOUT
 # An activity that has failed so often will not stop failing.
 _MOST_ATTEMPTS = 5000
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """What befalls an attempt: an error in the place of the call, or an answer that reaches nobody."""
+
+    error: Raisable | None = None
+    answer_lost: bool = False
 
 
 @dataclass(eq=False)
@@ -55,6 +63,8 @@ class Attempt:
     alarms: tuple[Cancel, ...] = ()
     coroutine: asyncio.Task[None] | None = None
     over: bool = False
+    mishap: Mishap | None = None
+    called: Call | None = None
 
     @property
     def name(self) -> str:
@@ -73,6 +83,8 @@ class Attempts:
         self._held: dict[bytes, Attempt] = {}
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
+        self.inline = False
+        """Whether real `def` activities are called here and now, too: whoever decides on the order wants no threads."""
 
     @property
     def running(self) -> int:
@@ -90,7 +102,7 @@ class Attempts:
             held = self._held.get(item.token)
             return "cancel", "an attempt" if held is None else held.name, partial(self._cancel, item)
         name = f"{item.activity_type} ({item.activity_id}, attempt {item.attempt})"
-        return "attempt", name, partial(self._begin, queue, item)
+        return "attempt", name, partial(self.begin, queue, item)
 
     def abandon(self) -> None:
         """Forget all attempts; those that run elsewhere are told to stop, and not heard any more."""
@@ -101,7 +113,8 @@ class Attempts:
 
     # --- beginning ----------------------------------------------------------------------------------------
 
-    def _begin(self, queue: Queue, task: ActivityTask) -> None:
+    def begin(self, queue: Queue, task: ActivityTask, mishap: Mishap | None = None) -> None:
+        """Begin an attempt, which a mishap may befall."""
         if task.attempt > _MOST_ATTEMPTS:
             self._driver.troubles.add(
                 WorkflowStuck(
@@ -115,7 +128,7 @@ class Attempts:
             self._driver.troubles.add(error)
             self._send(queue, outcomes.failed(task, type(error).__name__, str(error), non_retryable=True))
             return
-        attempt = Attempt(queue, task, fake, self._context(queue, task))
+        attempt = Attempt(queue, task, fake, self._context(queue, task), mishap=mishap)
         self._held[task.token] = attempt
         self._record(attempt)
         if fake.takes:
@@ -153,6 +166,7 @@ class Attempts:
             workflow_id=task.workflow_id,
             function=attempt.fake.shown,
         )
+        attempt.called = called
         self.calls.setdefault(task.activity_type, []).append(called)
 
     # --- virtual durations --------------------------------------------------------------------------------
@@ -188,18 +202,22 @@ class Attempts:
 
     def _perform(self, attempt: Attempt) -> None:
         definition, task = attempt.fake.definition, attempt.task
-        planned = attempt.fake.planned(task.attempt)
+        planned = self._planned(attempt)
         if planned is not None:
             reason = attempt.context.cancel_reason
             self._end(attempt, outcomes.ended_by(task, planned, reason, self._converter, PAYLOAD_LIMIT))
         elif definition.is_async:
             self._running.add(attempt.task.token)
             activity_loop().submit(partial(self._on_loop, attempt), partial(self._began, attempt))
-        elif not attempt.fake.real:
+        elif not attempt.fake.real or self.inline:
             self._end(attempt, self._call_here(attempt))
         else:
             self._running.add(attempt.task.token)
             activity_threads().submit(partial(self._in_thread, attempt))
+
+    def _planned(self, attempt: Attempt) -> BaseException | None:
+        error = None if attempt.mishap is None else attempt.mishap.error
+        return attempt.fake.planned(attempt.task.attempt) if error is None else raised(error)
 
     def _call_here(self, attempt: Attempt) -> ActivityResult:
         definition = attempt.fake.definition
@@ -254,8 +272,12 @@ class Attempts:
             activity_loop().call_soon(lambda: attempt.coroutine is not None and attempt.coroutine.cancel())
 
     def _end(self, attempt: Attempt, result: ActivityResult) -> None:
-        if not attempt.over:
-            self._let_go(attempt)
+        if attempt.over:
+            return
+        self._let_go(attempt)
+        if attempt.called is not None and isinstance(result, ActivityOk):
+            attempt.called.outcome.append("returned")
+        if attempt.mishap is None or not attempt.mishap.answer_lost:
             self._send(attempt.queue, result)
 
     def _let_go(self, attempt: Attempt) -> None:

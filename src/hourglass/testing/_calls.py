@@ -26,6 +26,12 @@ class Call:
     time_ns: int = field(default=0, repr=False)
     workflow_id: str = ""
     function: Callable[..., Any] | None = field(default=None, repr=False)
+    outcome: list[str] = field(default_factory=list, repr=False)
+
+    @property
+    def returned(self) -> bool:
+        """Whether it did its work and returned, be it that its answer was lost."""
+        return "returned" in self.outcome
 
     @property
     def time(self) -> datetime:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +19,7 @@ from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import UnknownTypeError, UsageError
+from hourglass.testing._explore.mishaps import Mishaps
 from hourglass.testing._fakes import Fake, shown
 
 
@@ -31,15 +32,26 @@ class Cast:
     modules: Sequence[str | ModuleType] = ()
     real_activities: bool = True
     fakes: dict[str, Fake] = field(default_factory=dict)
+    mishaps: dict[str, Mishaps] = field(default_factory=dict)
     _resolver: Resolver | None = None
     _started: dict[str, WorkflowDefinition] = field(default_factory=dict)
     _called: dict[str, Activity[..., Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.workflows or self.activities or self.modules:
+        if self._resolver is None and (self.workflows or self.activities or self.modules):
             self._resolver = Resolver(
                 workflows=self.workflows, activities=self.activities, modules=self.modules
             )
+
+    def copy(self) -> Cast:
+        """The same, to be changed apart."""
+        return replace(
+            self,
+            fakes=dict(self.fakes),
+            mishaps=dict(self.mishaps),
+            _started=dict(self._started),
+            _called=dict(self._called),
+        )
 
     # --- workflows ----------------------------------------------------------------------------------------
 

@@ -22,9 +22,8 @@ from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.handle import ActivityItem
 from hourglass._bridge.handle_record import is_eviction
-from hourglass._bridge.service import Connection, WaitForClose
-from hourglass._embedded import VirtualClock
-from hourglass._engine.commands import Succeeded
+from hourglass._bridge.service import WaitForClose
+from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
 from hourglass.activity._seen import listening
@@ -39,8 +38,6 @@ from hourglass.testing._trouble import Troubles
 T = TypeVar("T")
 
 _PATIENCE = 10.0
-# So often may time move without anything coming of it, before that is taken for the end of the story.
-_IDLE_MOVES = 5000
 
 
 class Performer(Protocol):
@@ -72,22 +69,26 @@ class Interrupted(BaseException):
 class Driver:
     """Drives one environment. Everything but what says otherwise belongs to its own thread."""
 
+    make_queue: Callable[..., Queue] = Queue
+
     def __init__(
         self,
-        connection: Connection,
-        is_idle: Callable[[], bool],
+        connection: EngineConnection,
         clock: VirtualClock,
         loop: QuietLoop,
         cast: Cast,
         chooser: Chooser,
         evaluations: Callable[[str, Troubles], Evaluations],
         horizon_ns: int,
+        troubles: Troubles | None = None,
     ) -> None:
         self.connection = connection
+        self.engine = connection.engine
+        self.engine.offers.gate = self.may_take
         self.clock = clock
         self.loop = loop
         self.cast = cast
-        self.troubles = Troubles()
+        self.troubles = troubles or Troubles()
         self.chooser = chooser
         self.performer: Performer | None = None
         self.waited_for: list[WaitForClose] = []
@@ -98,13 +99,17 @@ class Driver:
         self.closed = False
         self.steps: list[Step] = []
         self.horizon_ns = clock.now_ns() + horizon_ns
-        self._is_idle = is_idle
         self._evaluations = evaluations
         self._thread = threading.get_ident()
         self._queues: dict[str, Queue] = {}
         self._bell: asyncio.Future[None] | None = None
         self._interrupted = False
-        self._idle_moves = 0
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """Whether the engine may give this out: nothing but the tasks of runs that are parked. The code will not change
+        while the test runs: executed once more, it would raise once more.
+        """
+        return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
 
     # --- from any thread ----------------------------------------------------------------------------------
 
@@ -187,7 +192,7 @@ class Driver:
     async def serve(self, task_queue: str) -> None:
         """Serve a queue from now on; on the loop."""
         if task_queue not in self._queues:
-            queue = self._queues[task_queue] = Queue(
+            queue = self._queues[task_queue] = self.make_queue(
                 task_queue, self.connection, self.loop, lambda name: self._evaluations(name, self.troubles)
             )
             await queue.open()
@@ -244,7 +249,7 @@ class Driver:
         assert performer is not None
         if performer.running > len(self.outside):
             self.loop.do(self._ring_or(None))
-        elif not performer.asleep and not performer.running and not self._is_idle():
+        elif not performer.asleep and not performer.running and not self.engine.is_idle:
             self._await_others()
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has come to the environment's horizon")
@@ -261,9 +266,6 @@ class Driver:
     def _move(self) -> bool:
         """Let time pass until something is due; False if nothing ever will be."""
         self.moves += 1
-        self._idle_moves += 1
-        if self._idle_moves > _IDLE_MOVES:
-            return False
         return self.loop.do(self._advance())
 
     async def _advance(self) -> bool:
@@ -296,7 +298,6 @@ class Driver:
         if isinstance(item, Activation):
             return Step("activation", item.run_id, lambda: self._evaluate(queue, item))
         assert self.performer is not None
-        self._idle_moves = 0
         return Step(*self.performer.step(queue, item))
 
     def _evaluate(self, queue: Queue, activation: Activation) -> None:
@@ -304,13 +305,10 @@ class Driver:
             if isinstance(event, RunEvicted):
                 self.troubles.evicted(activation.run_id, event)
         if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
-            # The code will not change while the test runs: executed once more, it would raise once more.
             queue.refuse(activation, "the run is parked")
             return
         with listening(self.cast.meet_activity):
             completion = queue.evaluate(activation)
-        if isinstance(completion, Succeeded) and not is_eviction(activation):
-            self._idle_moves = 0  # a run that is parked is tried again and again, which leads nowhere
         for name in queues_of(completion):
             self.loop.do(self.serve(name))
 

@@ -11,7 +11,7 @@ what would make a test slow or chancy: real time, and threads for workflow code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -20,8 +20,14 @@ from hourglass.client import Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
 from hourglass.testing._async_environment import AsyncEnvironment
+from hourglass.testing._explore.arrivals import Arrival, checked_arrivals
+from hourglass.testing._explore.coverage import Exploration
+from hourglass.testing._explore.explorer import explore, replay
+from hourglass.testing._explore.options import chosen_sorts
+from hourglass.testing._explore.order import Plan, start_options
+from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._faces import EnvironmentFacts
-from hourglass.testing._stage import Stage
+from hourglass.testing._stage import Setting, Stage
 from hourglass.testing._virtual_time import span
 
 R = TypeVar("R")
@@ -110,6 +116,55 @@ class Environment(EnvironmentFacts):
         """Start a workflow and wait for its result; time passes as it needs to."""
         return self.start_workflow(workflow, *args, **options).result()
 
+    # --- many orders ----------------------------------------------------------------------------------------
+
+    def explore(
+        self,
+        workflow: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        runs: int = 200,
+        seed: int | None = None,
+        check: Callable[[Any, Environment], object] | None = None,
+        invariant: Callable[[Environment], object] | None = None,
+        allowed: type[BaseException] | str | Sequence[type[BaseException] | str] | None = None,
+        arrivals: Sequence[Arrival] = (),
+        prepare: Callable[[Environment], object] | None = None,
+        crashes: bool = True,
+        failures: bool = True,
+        timeouts: bool = True,
+        redeliveries: bool = True,
+        story: str | None = None,
+        options: StartOptions | None = None,
+    ) -> Exploration:
+        """Run a workflow under many orders of events and mishaps; raise `ExplorationFailed`, with the story of the smallest
+        order that breaks a property.
+
+        Which ready activity runs first; which fails, times out or loses its answer; when signals come; where the worker
+        crashes; what time brings first: all of it is chosen, the same for the same seed. Each order has an
+        environment of its own, with the fakes of this one; `prepare` gets it before. Always forbidden: a run that is
+        parked, stuck, or not deterministic. `check(result, env)` is called at the end, with what the workflow returned or the
+        `WorkflowFailedError` it ended with; `invariant(env)` after every step. Both fail by raising or by returning False.
+        A run may fail only as `allowed` says or, where that is not given, if something went wrong before. `story` runs
+        one order again that a failure has named.
+        """
+        self._stage.driver.check()
+        plan = Plan(
+            workflow=workflow,
+            arguments=args,
+            options=start_options(options),
+            setting=self._setting,
+            cast=self._stage.driver.cast,
+            sorts=chosen_sorts(
+                crashes=crashes, failures=failures, timeouts=timeouts, redeliveries=redeliveries
+            ),
+            arrivals=checked_arrivals(arrivals),
+            properties=Properties(check, invariant, checked_allowed(allowed)),
+            prepare=prepare,
+            face=_face,
+        )
+        return replay(plan, story) if story is not None else explore(plan, runs, seed)
+
     # --- time -----------------------------------------------------------------------------------------------
 
     def skip(
@@ -130,3 +185,10 @@ class Environment(EnvironmentFacts):
     def crash(self) -> None:
         """Lose what a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
         self._stage.driver.crash()
+
+
+def _face(setting: Setting, stage: Stage) -> Environment:
+    """An environment around a stage that somebody else has opened."""
+    env = object.__new__(Environment)
+    env._setting, env._opened = setting, stage
+    return env

@@ -15,7 +15,8 @@ from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.testing._calls import Call
 from hourglass.testing._choosing import Chooser, InOrder
-from hourglass.testing._fakes import UNSET, Raises, make_fake
+from hourglass.testing._explore.mishaps import Mishaps, checked_errors
+from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
 from hourglass.testing._later import Later
 from hourglass.testing._stage import Setting, Stage
 from hourglass.testing._virtual_time import as_datetime, as_ns, span
@@ -142,6 +143,22 @@ class EnvironmentFacts:
             takes=takes,
             heartbeat_every=heartbeat_every,
         )
+
+    def may_fail(
+        self,
+        activity: Activity[..., Any] | str,
+        /,
+        *,
+        with_: Raisable | Sequence[Raisable],
+    ) -> None:
+        """For `explore`: an activity fails with these errors, and no others."""
+        name, _ = self._stage.driver.cast.definition(activity)
+        self._stage.driver.cast.mishaps[name] = Mishaps(checked_errors(name, with_))
+
+    def cannot_fail(self, activity: Activity[..., Any] | str, /) -> None:
+        """For `explore`: an activity succeeds in the end. Attempts still fail and time out, while another one may follow."""
+        name, _ = self._stage.driver.cast.definition(activity)
+        self._stage.driver.cast.mishaps[name] = Mishaps(sure=True)
 
     def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
         """Every attempt of an activity so far, in order: compare them with `call(…)`."""

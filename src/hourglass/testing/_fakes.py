@@ -44,9 +44,12 @@ class Fake:
     def planned(self, attempt: int) -> BaseException | None:
         """What this attempt is to raise; bare, for there is no code that it comes from."""
         error = self.raises(attempt)
-        if isinstance(error, BaseException):
-            return error.with_traceback(None)
-        return None if error is None else error()
+        return None if error is None else raised(error)
+
+
+def raised(error: Raisable) -> BaseException:
+    """An exception that was given as one or as its class, without a traceback."""
+    return error.with_traceback(None) if isinstance(error, BaseException) else error()
 
 
 def shown(definition: ActivityDefinition) -> Callable[..., Any] | None:

@@ -14,7 +14,7 @@ from hourglass._bridge.handle import ActivityItem, Handle, HandleConfig, Shutdow
 from hourglass._bridge.service import Connection
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation
-from hourglass._runtime.evaluation import Evaluations
+from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.parked import task_failed
 from hourglass.testing._bench import Poll, QuietLoop
 
@@ -72,11 +72,19 @@ class Queue:
 
     def evaluate(self, activation: Activation) -> Completion:
         """Have an activation evaluated and answered."""
-        verdict = self.evaluations.evaluate(activation)
+        verdict = self.judge(activation)
+        self.answer(verdict)
+        return verdict.completion
+
+    def judge(self, activation: Activation) -> Verdict:
+        """Have an activation evaluated; whoever asks sees to the answer."""
+        return self.evaluations.evaluate(activation)
+
+    def answer(self, verdict: Verdict) -> None:
+        """Answer the activation of a verdict."""
         self._loop.do(self.handle.complete_activation(verdict.completion))
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
-        return verdict.completion
 
     def crash(self) -> None:
         """Lose everything that a worker knows, as if its process had died, and begin anew."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, cast
 from hourglass._bridge.service import (
     Connection,
     DescribeWorkflow,
+    QueryWorkflow,
     Request,
     StartWorkflow,
     WaitForClose,
@@ -106,9 +107,10 @@ class EnvironmentSession(Session):
         driver, asked = self.driver, cast(object, request)
         if isinstance(asked, StartWorkflow):
             await driver.serve(asked.task_queue)
+        if isinstance(asked, (WaitForClose, QueryWorkflow)):
+            await self._refuse_parked(asked.workflow_id, asked.run_id)
         if not isinstance(asked, WaitForClose):
             return await driver.connection.call(request)
-        await self._refuse_parked(asked)
         driver.waited_for.append(asked)
         try:
             return await driver.connection.call(request)
@@ -133,11 +135,12 @@ class EnvironmentSession(Session):
             finally:
                 cancel()
 
-    async def _refuse_parked(self, request: WaitForClose) -> None:
-        """A parked run never closes: whoever waits for one is told why, every time."""
-        run_id = request.run_id
+    async def _refuse_parked(self, workflow_id: str, run_id: str) -> None:
+        """A parked run never closes and answers nothing: whoever waits for one is told why, every time."""
+        if not self.driver.troubles.known():
+            return
         if not run_id:
-            question = DescribeWorkflow(workflow_id=request.workflow_id)
+            question = DescribeWorkflow(workflow_id=workflow_id)
             run_id = (await self.driver.connection.call(question)).summary.run_id
         parked = self.driver.troubles.of_run(run_id)
         if parked is not None:

@@ -52,6 +52,7 @@ class Setting:
     start: datetime | None
     horizon: Duration
     chooser: Chooser
+    verify_on_demand: bool = False
 
     def cast(self) -> Cast:
         """Those who play; refuses what is no workflow and no activity."""
@@ -76,18 +77,26 @@ class Setting:
             verify=verify,
             watcher=Watcher(watch) if watch is not None else None,
             parked=troubles,
+            on_demand=self.verify_on_demand,
         )
 
 
 class Stage:
     """An open environment."""
 
-    def __init__(self, setting: Setting, runner: Runner | None = None) -> None:
-        loop, clock, cast = current_loop(), setting.clock(), setting.cast()
+    def __init__(
+        self,
+        setting: Setting,
+        runner: Runner | None = None,
+        *,
+        cast: Cast | None = None,
+        make_driver: Callable[..., Driver] = Driver,
+    ) -> None:
+        loop, clock = current_loop(), setting.clock()
+        cast = setting.cast() if cast is None else cast
         connection = loop.do(connect_memory(identity=IDENTITY, clock=clock))
-        self.driver = Driver(
+        self.driver = make_driver(
             connection,
-            lambda: connection.engine.is_idle,
             clock,
             loop,
             cast,

@@ -90,6 +90,18 @@ class Troubles(ParkedRuns):
         self._untold.append((run_id, parked))
 
 
+class QuietTroubles(Troubles):
+    """The same, for whoever looks for troubles and tells of them himself: nothing is logged."""
+
+    def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
+        """A run's code has a bug."""
+        self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
+
+    def say_died(self, run_id: str, error: BaseException) -> None:
+        """A run could not be evaluated."""
+        self._park(run_id, f"run {run_id}", error)
+
+
 def is_to_be_let_out(error: BaseException) -> bool:
     """Whether an exception in user code is meant for whoever runs the tests: Ctrl-C, `pytest.fail`, `pytest.skip`."""
     return isinstance(error, _NOT_A_BUG) or _is_of_pytest(error)

@@ -119,11 +119,17 @@ def _example(kind: object) -> object:
         return (1, 2)
     if "Payload" in inner and "tuple" in inner:
         return (Payload(b"1"), Payload(b"", "binary/null"))
+    if "UpdateRequest" in inner:
+        return UpdateRequest(update_id="u", name="n", arguments=(Payload(b"1"),), identity="somebody")
     return msgspec.convert(_PLAIN.get(getattr(kind, "__name__", ""), {"data": "eA=="}), type=kind)
 
 
 _PLAIN: dict[str, object] = {
     "Initiator": 2,
+    "ParentClosePolicy": 2,
+    "IdReusePolicy": 3,
+    "StartChildFailedCause": 2,
+    "ExternalFailedCause": 2,
     "RetryState": 3,
     "RetryRule": {"initial_interval": 2.5},
     "Failure": {"message": "m"},

@@ -5,27 +5,29 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from hourglass._check.names import words
 from hourglass._check.values import SET, UNKNOWN, Class, External, Instance, Items, Value
 
 if TYPE_CHECKING:
     from hourglass._check.resolving import Resolver
     from hourglass._check.scopes import Scope
 
-_SETS = frozenset(
-    "set frozenset typing.Set typing.FrozenSet typing.AbstractSet typing.MutableSet collections.abc.Set "
-    "collections.abc.MutableSet".split()
+_SETS = words(
+    "set frozenset typing.Set typing.FrozenSet typing.AbstractSet typing.MutableSet "
+    "collections.abc.Set collections.abc.MutableSet"
 )
-_WRAPPERS = frozenset(
-    "typing.Optional typing.Annotated typing.Final typing.ClassVar typing.Required typing.NotRequired "
-    "dataclasses.InitVar".split()
+_WRAPPERS = words(
+    "typing.Optional typing.Annotated typing.Final typing.ClassVar typing.Required "
+    "typing.NotRequired dataclasses.InitVar"
 )
-_CONTAINERS = frozenset(
-    "list tuple collections.deque typing.List typing.Tuple typing.Sequence typing.Iterable typing.Iterator typing.Collection "
-    "collections.abc.Sequence collections.abc.Iterable collections.abc.Iterator collections.abc.Collection".split()
+_CONTAINERS = words(
+    "list tuple collections.deque typing.List typing.Tuple typing.Sequence typing.Iterable "
+    "typing.Iterator typing.Collection collections.abc.Sequence collections.abc.Iterable "
+    "collections.abc.Iterator collections.abc.Collection"
 )
-_MAPPINGS = frozenset(
-    "dict collections.defaultdict collections.OrderedDict typing.Dict typing.Mapping typing.MutableMapping "
-    "collections.abc.Mapping collections.abc.MutableMapping".split()
+_MAPPINGS = words(
+    "dict collections.defaultdict collections.OrderedDict typing.Dict typing.Mapping "
+    "typing.MutableMapping collections.abc.Mapping collections.abc.MutableMapping"
 )
 _TYPES = frozenset({"type", "typing.Type"})
 

@@ -1,0 +1,344 @@
+"""One function of workflow code, statement by statement: what in it breaks a rule, and which functions it leads to.
+
+A function that is mentioned counts as called: it may be given to `spawn`, `map` or `sorted(key=…)`, or put into a table
+first. What stands in `with workflow.unsafe():`, or where the code knows that it is in no workflow, does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hourglass._check import order, rules
+from hourglass._check.durable import BY_REFERENCE
+from hourglass._check.external import READS, is_function, rule_of_call
+from hourglass._check.import_time import made_at_import
+from hourglass._check.meanwhile import changed_meanwhile
+from hourglass._check.seen import Hit, Lens, Seen
+from hourglass._check.sharing import Shared
+from hourglass._check.values import AnySet, Class, External, Func, Instance, Value
+
+_DECIDED_BY_PROCESS = (
+    "hourglass.workflow.is_replaying",
+    "logging.Logger.isEnabledFor",
+    "logging.Logger.getEffectiveLevel",
+    "hourglass.workflow.logger.isEnabledFor",
+)
+_BUILT_WITH = ("__new__", "__init__", "__post_init__")
+
+
+def look(function: Func, lens: Lens, *, is_root: bool) -> Seen:
+    """Walk through a function."""
+    walk = _Walk(function, lens, is_root)
+    walk.function()
+    return walk.seen
+
+
+class _Walk:
+    def __init__(self, function: Func, lens: Lens, is_root: bool) -> None:
+        self.seen = Seen()
+        self._function = function
+        self._lens = lens
+        self._is_root = is_root
+        self._module = function.module
+        self._scope = function.module.scope_of_function(function.node, function.scope)
+        self._receiver = function.receiver
+        self._free: set[ast.AST] = set()  # comprehensions whose order nobody cares for
+        self._by_reference: set[ast.AST] = set()  # names of what runs elsewhere
+        self._changed: set[tuple[Shared, int]] = set()  # said already, and worse than reading
+
+    def function(self) -> None:
+        """The body, and what decorators put around it."""
+        node = self._function.node
+        for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
+            self._visit(statement)
+        for wrapper in self._lens.kinds.decorators(self._function):
+            self._follow(wrapper, node)
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _values(self, node: ast.expr) -> tuple[Value, ...]:
+        return self._lens.resolver.values(node, self._scope, self._receiver)
+
+    def _externals(self, node: ast.expr) -> Iterator[str]:
+        return (each.name for each in self._values(node) if isinstance(each, External))
+
+    def _hit(self, code: str, node: ast.AST, message: str) -> None:
+        self.seen.hits.append(Hit(code, self._module, node, message))
+
+    def _follow(self, function: Func, node: ast.AST) -> None:
+        if not self._lens.kinds.is_boundary(function):
+            self.seen.calls.append((function, node))
+
+    # --- the walk ----------------------------------------------------------------------------------------------------
+
+    def _visit(self, node: ast.AST) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                self._definition(node)
+                return
+            case ast.With(items=items) if self._is_unsafe(items):
+                return
+            case ast.If(test=test) if (chosen := self._in_workflow(node)) is not None:
+                self._visit(test)
+                for statement in chosen:
+                    self._visit(statement)
+                return
+            case ast.AnnAssign(target=target, value=value):
+                self._changes(node)
+                for part in (target, value):
+                    if part is not None:
+                        self._visit(part)
+                return
+            case _:
+                self._node(node)
+        for child in ast.iter_child_nodes(node):
+            self._visit(child)
+
+    def _node(self, node: ast.AST) -> None:
+        self._order(node)
+        match node:
+            case ast.Call():
+                self._call(node)
+                self._changes(node)
+            case ast.Name(ctx=ast.Load()) | ast.Attribute(ctx=ast.Load()):
+                self._load(node)
+            case ast.Assign() | ast.AugAssign() | ast.Delete():
+                self._changes(node)
+            case ast.With(items=items):
+                self._enter(items)
+            case ast.If(test=test) | ast.While(test=test):
+                self._branch(node, test)
+            case ast.For():
+                self._loop(node)
+            case ast.Return(value=ast.expr() as value) if self._is_root and self._lens.resolver.is_set(
+                value, self._scope, self._receiver
+            ):
+                self._hit(rules.SET_ORDER, value, "the result is sent in the order of a set")
+            case _:
+                pass
+
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        """What is defined here runs when it is called; handlers, and all else that is given to a decorator, may be."""
+        for decorator in node.decorator_list:
+            self._visit(decorator)
+        if isinstance(node, ast.ClassDef):
+            return
+        for default in [*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)]:
+            self._visit(default)
+        if node.decorator_list:
+            self._follow(Func(self._module, node, self._scope, self._receiver), node)
+
+    def _is_unsafe(self, items: list[ast.withitem]) -> bool:
+        return any(
+            isinstance(item.context_expr, ast.Call)
+            and "hourglass.workflow.unsafe" in self._externals(item.context_expr.func)
+            for item in items
+        )
+
+    def _in_workflow(self, node: ast.If) -> list[ast.stmt] | None:
+        """The branch that a workflow takes, where the code asks whether it is one."""
+        test, chosen = node.test, node.body
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, chosen = test.operand, node.orelse
+        is_question = isinstance(test, ast.Call) and "hourglass.workflow.in_workflow" in self._externals(
+            test.func
+        )
+        return chosen if is_question else None
+
+    # --- calls and names ---------------------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call) -> None:
+        for value in self._values(node.func):
+            match value:
+                case External(name):
+                    self._external(name, node)
+                case Class():
+                    self._build(value, node)
+                case Instance(cls):
+                    self._methods(cls, ("__call__",), node)
+                case _:
+                    pass
+        self._out_of_tables(node.func)
+        given = [*node.args, *(each.value for each in node.keywords)]
+        for argument in given:
+            self._handed_on(argument)
+            self._out_of_tables(argument)
+        if self._lens.durable.is_durable(node, self._scope, self._receiver):
+            self.seen.asks = True
+            for argument in given:
+                if not isinstance(argument, ast.Starred) and self._is_set(argument):
+                    self._hit(rules.SET_ORDER, argument, "the argument is sent in the order of a set")
+
+    def _external(self, name: str, node: ast.Call) -> None:
+        code = rule_of_call(name, node)
+        if code is not None:
+            self._hit(code, node, f"{_shown(name)}() {rules.RULES[code].title}")
+            return
+        if name in BY_REFERENCE and node.args:
+            self._by_reference.add(node.args[0])
+        if name in order.INSENSITIVE:
+            self._free.update(node.args)
+        for expression, how in order.ordered_by_call(node, name):
+            self._ordered(expression, how)
+
+    def _handed_on(self, argument: ast.expr) -> None:
+        """A function that is given to another one will be called by it: `key=id`, `default_factory=uuid4`."""
+        if isinstance(argument, ast.Name | ast.Attribute):
+            for name in self._externals(argument):
+                code = rule_of_call(name, None)
+                if code is not None and is_function(name):
+                    self._hit(
+                        code,
+                        argument,
+                        f"{_shown(name)} {rules.RULES[code].title}, and is handed on to be called",
+                    )
+
+    def _out_of_tables(self, node: ast.expr) -> None:
+        """`STEPS[name]` and `STEPS.get(name)`: functions that are mentioned elsewhere."""
+        if isinstance(node, ast.Subscript | ast.Call):
+            for value in self._values(node):
+                if isinstance(value, Func) and not isinstance(value.node, ast.Lambda):
+                    self._follow(value, node)
+
+    def _load(self, node: ast.Name | ast.Attribute) -> None:
+        if node in self._by_reference:
+            return
+        for value in self._values(node):
+            match value:
+                case Func() if isinstance(node, ast.Name | ast.Attribute):
+                    self._follow(value, node)
+                case External(name) if name in READS:
+                    code = READS[name]
+                    self._hit(
+                        code, node, f"{name} {rules.RULES[code].title.replace('reads', 'is a part of')}"
+                    )
+                case _:
+                    pass
+        variable = self._lens.sharing.variable(node, self._scope, self._receiver)
+        if variable is not None:
+            self._read(variable, node)
+
+    def _build(self, cls: Class, node: ast.Call) -> None:
+        """An object is made: its constructors run, and so do the defaults of its fields."""
+        if self._lens.kinds.is_boundary(cls):
+            return
+        self._methods(cls, _BUILT_WITH, node)
+        for each in self._lens.resolver.members.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            for statement in each.node.body:
+                factory = _default_factory(statement)
+                for value in self._lens.resolver.values(factory, scope) if factory is not None else ():
+                    if isinstance(value, Func):
+                        self._follow(value, node)
+                    elif (
+                        isinstance(value, External)
+                        and (code := rule_of_call(value.name, None))
+                        and factory is not None
+                    ):
+                        message = f"{_shown(value.name)}() {rules.RULES[code].title}, for each {each.node.name} that is made"
+                        self.seen.hits.append(
+                            Hit(code, each.module, factory, message, (each.node.name, node))
+                        )
+
+    def _methods(self, cls: Class, names: tuple[str, ...], node: ast.AST) -> None:
+        for name in names:
+            for value in self._lens.resolver.attribute(cls, name):
+                if isinstance(value, Func):
+                    self._follow(value, node)
+
+    def _enter(self, items: list[ast.withitem]) -> None:
+        for item in items:
+            for value in self._values(item.context_expr):
+                if isinstance(value, Instance):
+                    self._methods(value.cls, ("__enter__", "__exit__"), item.context_expr)
+                elif isinstance(value, External) and not isinstance(item.context_expr, ast.Call):
+                    code = rule_of_call(f"{value.name}.__enter__", None)
+                    if code is not None:
+                        self._hit(code, item.context_expr, f"a {value.name} {rules.RULES[code].title}")
+
+    # --- shared variables --------------------------------------------------------------------------------------------
+
+    def _changes(self, node: ast.AST) -> None:
+        for change in self._lens.sharing.changes(node, self._scope, self._receiver):
+            if not self._is_ours(change.variable):
+                self._changed.add((change.variable, getattr(node, "lineno", 0)))
+                self._hit(
+                    rules.GLOBALS,
+                    node,
+                    f"it changes {change.variable.name}, which all runs in a process share",
+                )
+
+    def _read(self, variable: Shared, node: ast.expr) -> None:
+        if self._is_ours(variable) or (variable, node.lineno) in self._changed:
+            return
+        changed = self._lens.sharing.changed_at(variable)
+        if changed is not None:
+            module, place = changed
+            line = getattr(place, "lineno", 1)
+            if module.allowed.get(line) is None:
+                message = (
+                    f"it reads {variable.name}, which {module.shown}:{line} changes while the program runs"
+                )
+                self._hit(rules.GLOBALS, node, message)
+            return
+        made = made_at_import(variable, self._lens.resolver)
+        if made is not None:
+            self._hit(
+                rules.IMPORT_TIME, node, f"{variable.name} is made from {made} when its module is imported"
+            )
+
+    def _is_ours(self, variable: Shared) -> bool:
+        """Channels and other things of Hourglass are meant to be shared."""
+        values = (
+            self._lens.resolver.lookup(variable.name, variable.module.scope)
+            if "." not in variable.name
+            else ()
+        )
+        return any(isinstance(each, External) and each.name.startswith("hourglass.") for each in values)
+
+    # --- order and branches ------------------------------------------------------------------------------------------
+
+    def _is_set(self, node: ast.expr) -> bool:
+        return self._lens.resolver.is_set(node, self._scope, self._receiver)
+
+    def _order(self, node: ast.AST) -> None:
+        for expression, how in order.ordered_by_syntax(node):
+            self._ordered(expression, how)
+        for expression, how in order.ordered_by_comprehension(node, self._free):
+            self._ordered(expression, how)
+
+    def _ordered(self, expression: ast.expr, how: str) -> None:
+        if all(isinstance(each, AnySet) for each in self._values(expression)):
+            self._hit(rules.SET_ORDER, expression, f"{how} a set, in an order that differs between processes")
+
+    def _branch(self, node: ast.If | ast.While, test: ast.expr) -> None:
+        for part in ast.walk(test):
+            if isinstance(part, ast.Call):
+                for name in self._externals(part.func):
+                    inside = [*node.body, *node.orelse]
+                    if name in _DECIDED_BY_PROCESS and self._lens.durable.asks(
+                        inside, self._scope, self._receiver
+                    ):
+                        shown = name.removeprefix("hourglass.")
+                        self._hit(rules.REPLAY_BRANCH, part, f"{shown}() decides what the workflow asks for")
+
+    def _loop(self, node: ast.For) -> None:
+        changed = changed_meanwhile(node, self._function, self._lens.resolver, self._lens.kinds)
+        if changed is not None and self._lens.durable.waits(node.body, self._scope, self._receiver):
+            where = f"line {getattr(changed, 'lineno', 1)} changes meanwhile"
+            self._hit(
+                rules.CHANGED_MEANWHILE, node.iter, f"the loop waits in its body while it walks what {where}"
+            )
+
+
+def _default_factory(node: ast.stmt) -> ast.expr | None:
+    match node:
+        case ast.AnnAssign(value=ast.Call(keywords=keywords)) | ast.Assign(value=ast.Call(keywords=keywords)):
+            return next((each.value for each in keywords if each.arg in ("default_factory", "factory")), None)
+        case _:
+            return None
+
+
+def _shown(name: str) -> str:
+    return name.replace("()", "")

@@ -1,0 +1,159 @@
+"""A whole check: from every workflow through all that it calls, the shortest way first. Each place is reported once."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hourglass._check import rules
+from hourglass._check.allowing import EVERYTHING, allows
+from hourglass._check.body import look
+from hourglass._check.durable import Durable
+from hourglass._check.files import python_files
+from hourglass._check.kinds import Kinds, Root
+from hourglass._check.modules import Broken, Module, Project
+from hourglass._check.report import Finding, Place, Report, Step
+from hourglass._check.resolving import Resolver
+from hourglass._check.seen import Hit, Lens, Seen
+from hourglass._check.sharing import Sharing
+from hourglass._check.values import Class, Func
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A function to look at: how it was reached, what comments on the way allow, and a cached function on the way."""
+
+    function: Func
+    path: tuple[Step, ...]
+    allowed: frozenset[str]
+    cached: Func | None
+
+    @property
+    def key(self) -> tuple[ast.AST, Class | None, frozenset[str], bool]:
+        return self.function.node, self.function.receiver, self.allowed, self.cached is not None
+
+
+def check_paths(paths: Sequence[Path], base: Path) -> Report:
+    """Check files, and directories with all that is below them; names are shown as seen from `base`."""
+    roots = [path.resolve() for path in paths if path.is_dir()]
+    project = Project(base, roots)
+    found = python_files(paths)
+    return _Checker(project).check(project.load(found), len(found))
+
+
+class _Checker:
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        resolver = Resolver(project)
+        kinds = Kinds(resolver)
+        self._lens = Lens(resolver, kinds, Durable(resolver, kinds), Sharing(resolver, kinds.definitions))
+        self._todo: deque[_Visit] = deque()
+        self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool]] = set()
+        self._findings: dict[tuple[str, int, int, str], Finding] = {}
+
+    def check(self, modules: Iterable[Module], files: int) -> Report:
+        """Look at all workflows of these modules and at what they call, wherever that is in the project."""
+        workflows: set[str] = set()
+        for module in modules:
+            for root in self._lens.kinds.roots(module):
+                workflows.add(f"{module.shown}:{root.name.partition('.')[0]}")
+                self._begin(root)
+        while self._todo:
+            self._look(self._todo.popleft())
+        found = [*self._findings.values(), *map(_broken, self._project.broken)]
+        found.sort(key=lambda each: (each.place.file, each.place.line, each.place.column, each.code))
+        return Report(tuple(found), files, len(workflows))
+
+    def _begin(self, root: Root) -> None:
+        function = root.function
+        step = Step(root.name, function.module.shown, function.node.lineno)
+        self._add(_Visit(function, (step,), _NOTHING, None))
+
+    def _add(self, visit: _Visit) -> None:
+        if "*" not in visit.allowed and visit.key not in self._known:
+            self._known.add(visit.key)
+            self._todo.append(visit)
+
+    def _look(self, visit: _Visit) -> None:
+        function = visit.function
+        try:
+            seen = look(function, self._lens, is_root=len(visit.path) == 1)
+        except RecursionError:
+            line = function.node.lineno
+            reason = f"{function.name} is nested too deeply to be checked"
+            self._project.broken.append(Broken(function.module.shown, line, 1, reason))
+            return
+        for hit in seen.hits:
+            self._report(hit, visit)
+        self._report_cached(seen, visit)
+        for called, node in seen.calls:
+            self._follow(called, node, visit)
+
+    def _follow(self, called: Func, node: ast.AST, visit: _Visit) -> None:
+        module = visit.function.module
+        step = Step(called.name, module.shown, getattr(node, "lineno", 1))
+        allowed = visit.allowed | _allowed_at(module, node)
+        cached = visit.cached or (called if "cached" in self._lens.kinds.of(called) else None)
+        self._add(_Visit(called, (*visit.path, step), allowed, cached))
+
+    def _report_cached(self, seen: Seen, visit: _Visit) -> None:
+        if seen.asks and visit.cached is not None:
+            node = visit.cached.node
+            message = f"{visit.cached.name} keeps its results for the whole process, and asks for something"
+            mark = node.decorator_list[0] if isinstance(node, ast.FunctionDef) else node
+            self._report(Hit(rules.CACHED, visit.cached.module, mark, message), visit)
+
+    def _report(self, hit: Hit, visit: _Visit) -> None:
+        allowed = visit.allowed | _allowed_at(hit.module, hit.node)
+        if allows(allowed, hit.code):
+            return
+        path = visit.path
+        if hit.via is not None:
+            name, node = hit.via
+            if allows(_allowed_at(visit.function.module, node), hit.code):
+                return
+            path = (*path, Step(name, visit.function.module.shown, getattr(node, "lineno", 1)))
+        finding = _finding(hit, path)
+        key = (finding.place.file, finding.place.line, finding.place.column, finding.code)
+        self._findings.setdefault(key, finding)
+
+
+def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
+    """What comments allow on the lines that a node stands on; all of a long statement's first and last line count."""
+    if not module.allowed:
+        return _NOTHING
+    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+    if isinstance(node, ast.FunctionDef | ast.For | ast.While | ast.If | ast.With):
+        last = first
+    found = frozenset(code for line in range(first, last + 1) for code in module.allowed.get(line, ()))
+    return EVERYTHING if "*" in found else found
+
+
+def _finding(hit: Hit, path: tuple[Step, ...]) -> Finding:
+    node = hit.node
+    line = getattr(node, "lineno", 1)
+    end_line = getattr(node, "end_lineno", line) or line
+    source = hit.module.lines[line - 1] if line <= len(hit.module.lines) else ""
+    place = Place(
+        hit.module.shown,
+        line,
+        _column(source, getattr(node, "col_offset", 0)),
+        end_line,
+        _column(source, getattr(node, "end_col_offset", 0)) if end_line == line else len(source) + 1,
+    )
+    return Finding(hit.code, place, hit.message, source, path)
+
+
+def _column(source: str, offset: int) -> int:
+    """Syntax trees count bytes, people count characters."""
+    return len(source.encode()[:offset].decode(errors="ignore")) + 1
+
+
+def _broken(each: Broken) -> Finding:
+    place = Place(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
+    return Finding(rules.BROKEN, place, each.reason, each.source)

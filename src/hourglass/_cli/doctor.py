@@ -1,0 +1,113 @@
+"""`hourglass doctor`: is everything there, and does it work together?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hourglass._cli import asking, console
+from hourglass._cli.asking import Json
+from hourglass._cli.options import Namespace, Target
+from hourglass.errors import HourglassError
+
+if TYPE_CHECKING:
+    from hourglass._runtime.targets import Target as Where
+
+_OLDEST_SQLITE = (3, 37, 0)
+_PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; `ok` None means that it is only said."""
+
+    what: str
+    told: str
+    ok: bool | None = None
+
+
+def doctor(
+    target: Target = None,
+    namespace: Namespace = None,
+    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue to look at.")] = "default",
+    json: Json = False,
+) -> None:
+    """Look at versions, the target, and what is needed to work with it. Exit code 1 where something is wrong.
+
+    \b
+    Example:
+      hourglass doctor --target localhost:7233
+    """
+    findings = list(_findings(target, namespace, task_queue))
+    if json:
+        asking.write_json(findings)
+    else:
+        for finding in findings:
+            mark = {True: "ok   ", False: "WRONG", None: "     "}[finding.ok]
+            console.show(f"{mark} {finding.what:<18} {finding.told}")
+    if any(finding.ok is False for finding in findings):
+        raise typer.Exit(1)
+
+
+def _findings(target: str | None, namespace: str | None, task_queue: str) -> Iterator[Finding]:
+    yield Finding("python", f"{platform.python_version()} ({sys.executable})", sys.version_info >= (3, 11))
+    for package in _PACKAGES:
+        yield Finding(package, _version(package))
+    sqlite = tuple(int(part) for part in sqlite3.sqlite_version.split("."))
+    yield Finding("sqlite", sqlite3.sqlite_version, sqlite >= _OLDEST_SQLITE)
+    yield from _target(target, namespace, task_queue)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _target(target: str | None, namespace: str | None, task_queue: str) -> Iterator[Finding]:
+    from hourglass._runtime.targets import resolve
+
+    try:
+        where = resolve(target, namespace=namespace)
+    except HourglassError as error:
+        yield Finding("target", str(error), False)
+        return
+    yield Finding("target", f"{where} (from {where.origin})")
+    if where.kind == "file":
+        yield from _file(where)
+    yield _tried("reachable", lambda: _reach(target, namespace))
+
+
+def _file(where: Where) -> Iterator[Finding]:
+    path = Path(where.path)
+    if not path.exists():
+        folder = path.parent
+        writable = folder.is_dir() and os.access(folder, os.W_OK)
+        told = "is not there yet; it is made when it is first used"
+        yield Finding("file", told if writable else f"cannot be made: {folder} is not writable", writable)
+        return
+    writable = os.access(path, os.R_OK | os.W_OK)
+    yield Finding("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)
+
+
+def _reach(target: str | None, namespace: str | None) -> str:
+    with asking.connected(target, namespace) as client:
+        found = client.count_workflows()
+    return f"{found} workflows"
+
+
+def _tried(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, look(), True)
+    except HourglassError as error:
+        return Finding(what, str(error), False)

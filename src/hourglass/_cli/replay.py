@@ -1,0 +1,110 @@
+"""`hourglass replay`: recorded histories against today's code, before it is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hourglass._cli import asking, console
+from hourglass._cli.asking import Json
+from hourglass._cli.options import Namespace, Target
+from hourglass.errors import HistoryError, UsageError
+
+if TYPE_CHECKING:
+    from hourglass.replay import History, ReplayResult
+
+
+def replay(
+    histories: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE|FOLDER]…", help="Histories in JSON; a folder means all in it."),
+    ] = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
+    ] = None,
+    query: Annotated[
+        str | None,
+        typer.Option(metavar="FILTER", help="Also the histories of workflows that a filter finds."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many the filter may find.")] = 100,
+    arguments: Annotated[
+        bool, typer.Option(help="Compare arguments and results too; Temporal lets them change.")
+    ] = True,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Replay histories against the code: does it still do what it did?
+
+    Exit code 1 where it does not: with file and line, what was expected and what came.
+
+    \b
+    Examples:
+      hourglass replay histories/ --code app.py
+      hourglass replay --query "ExecutionStatus = 'Running'" --code app.orders
+    """
+    from hourglass._cli.loading import load
+    from hourglass.replay import Replayer
+
+    if not code:
+        raise UsageError("say where the workflows are: --code app.py")
+    if not histories and query is None:
+        raise UsageError("name histories, or give --query to take them from where they run")
+    loaded = load(code)
+    failed = 0
+    count = 0
+    with Replayer(modules=loaded.modules, compare_arguments=arguments) as replayer:
+        for name, history in _histories(histories or [], query, limit, target, namespace):
+            count += 1
+            result = replayer.try_replay(history)
+            failed += not result.ok
+            _tell(name, result, json)
+    if not json:
+        console.show(f"{count - failed} of {count} fit")
+    if not count:
+        raise UsageError("there are no histories")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _histories(
+    paths: list[str], query: str | None, limit: int, target: str | None, namespace: str | None
+) -> Iterator[tuple[str, History]]:
+    from hourglass.replay import History
+
+    for path in _files(paths):
+        yield str(path), History.from_file(path)
+    if query is not None:
+        with asking.connected(target, namespace) as client:
+            for run in islice(client.list_workflows(query), limit):
+                yield run.id, client.get_workflow_handle(run.id, run_id=run.run_id).history()
+
+
+def _files(paths: list[str]) -> Iterator[Path]:
+    for text in paths:
+        path = Path(text)
+        if path.is_dir():
+            found = sorted(path.rglob("*.json"))
+            if not found:
+                raise UsageError(f"there are no .json files in {path}")
+            yield from found
+        elif path.is_file():
+            yield path
+        else:
+            raise UsageError(f"there is no file or folder {path}")
+
+
+def _tell(name: str, result: ReplayResult, json: bool) -> None:
+    error = result.error
+    if json:
+        asking.write_json({"history": name, "ok": result.ok, "error": error}, indent=None)
+    elif error is None:
+        console.show(f"fits    {name}")
+    else:
+        console.show(f"{'BROKEN' if isinstance(error, HistoryError) else 'BREAKS'}  {name}")
+        console.show("        " + str(error).replace("\n", "\n        "))

@@ -1,0 +1,129 @@
+"""`hourglass run`: one workflow from start to result, with a live picture of what it does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hourglass._cli import asking, console, picture
+from hourglass._cli.asking import Json, Values
+from hourglass._cli.options import Namespace, Target
+from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked
+
+if TYPE_CHECKING:
+    from hourglass._cli.loading import Loaded
+    from hourglass.client import Client, WorkflowHandle
+
+_PAUSE = 0.2
+
+
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FILE[:WORKFLOW]", help="app.py, app.py:checkout, or app.orders:checkout."),
+    ],
+    arguments: Values = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")] = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, no picture.")] = False,
+    json: Json = False,
+) -> None:
+    """Run a workflow to its end and show its result, with a live view of what it does.
+
+    Ctrl-C leaves it where it is; the same command with the same --id goes on with it.
+
+    \b
+    Examples:
+      hourglass run app.py order-1 1200
+      hourglass run app.py:checkout '{"id": "o-1"}' --id order-1
+    """
+    from hourglass._cli.loading import load
+    from hourglass.worker import Worker
+
+    logging.getLogger("hourglass").setLevel(logging.CRITICAL)  # what stops a run is said here, once
+    place, name = _split(source)
+    loaded = load([place])
+    workflow = _chosen(loaded, name, place)
+    with ExitStack() as stack:
+        client = stack.enter_context(asking.connected(target, namespace))
+        stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
+        options: dict[str, Any] = {} if id is None else {"id": id}
+        from hourglass.client import IdConflictPolicy
+
+        handle = client.start_workflow(
+            workflow,
+            *asking.values(arguments),
+            task_queue=_queue(),
+            id_conflict_policy=IdConflictPolicy.USE_EXISTING,
+            **options,
+        )
+        _follow(client, handle, quiet or json)
+        asking.answer(_result(handle), json)
+
+
+def _queue() -> str:
+    return "default"
+
+
+def _split(source: str) -> tuple[str, str]:
+    place, colon, name = source.rpartition(":")
+    return (place, name) if colon and name.isidentifier() and len(place) > 1 else (source, "")
+
+
+def _chosen(loaded: Loaded, name: str, place: str) -> str:
+    known = ", ".join(loaded.workflows) or "none"
+    if name:
+        if name not in loaded.workflows:
+            raise UsageError(f"{place} has no workflow {name!r}; its workflows are {known}")
+        return name
+    if len(loaded.workflows) != 1:
+        raise UsageError(f"say which workflow: {place}:NAME; its workflows are {known}")
+    return loaded.workflows[0]
+
+
+def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
+    """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
+    from hourglass._cli.telling import Watched
+    from hourglass._story.values import hidden
+
+    watched = Watched(client, handle.id, handle.run_id, hidden, False)
+    rest = threading.Event()
+    with picture.redrawn(None, quiet=quiet) as redraw:
+        for story in watched.stories(lambda: rest.wait(_PAUSE)):
+            redraw(picture.Picture(story, width=None, limit=None))
+            if client.get_workflow_handle(handle.id, run_id=handle.run_id).describe().parked:
+                break
+    _raise_parked(client, handle)
+
+
+def _raise_parked(client: Client, handle: WorkflowHandle[Any]) -> None:
+    described = handle.describe()
+    if not described.parked:
+        return
+    failures = [
+        event["workflowTaskFailedEventAttributes"].get("failure", {})
+        for event in handle.history().events
+        if "workflowTaskFailedEventAttributes" in event
+    ]
+    told = failures[-1].get("message", "") if failures else ""
+    trace = failures[-1].get("stackTrace", "") if failures else ""
+    last = [line for line in trace.splitlines() if line.strip().startswith("File ")][-1:]
+    where = f"\n  {last[0].strip()}" if last else ""
+    raise WorkflowParked(
+        f"{described.workflow_type} {handle.id} is stopped by a bug in its code: {told}{where}"
+    )
+
+
+def _result(handle: WorkflowHandle[Any]) -> Any:
+    try:
+        return handle.result()
+    except WorkflowFailedError as error:
+        cause = error.cause
+        kind = "timed out" if isinstance(cause, TimedOutError) else f"{type(cause).__name__}: {cause}"
+        console.error(f"the workflow failed: {kind}")
+        raise typer.Exit(1) from error

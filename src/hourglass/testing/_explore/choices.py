@@ -1,0 +1,86 @@
+"""The choices of one order: taken from a script, then by chance or as usual, and written down. Pure.
+
+Invariants: a choice among one is none, and is not written down; where a script names what is not there (the code has
+changed) what is usual is taken; the same script and the same chance give the same choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from hourglass.testing._explore.options import SORT_OF, SORTS, Options, Sort
+
+
+class Chance(Protocol):
+    """Who decides where no script does."""
+
+    def choose(self, options: Options) -> int:
+        """The place of what happens."""
+        ...
+
+
+class Choices:
+    """One order, as it is chosen. `taken` and `widths` grow with it; `misfits` counts what the script, of the length
+    `scripted`, named in vain.
+    """
+
+    def __init__(self, script: Sequence[int] = (), chance: Chance | None = None) -> None:
+        self.taken: list[int] = []
+        self.widths: list[int] = []
+        self.misfits = 0
+        self.scripted = len(script)
+        self._script = script
+        self._chance = chance
+
+    def choose(self, options: Options) -> int:
+        """The place of what happens next."""
+        width = len(options)
+        if width == 1:
+            return 0
+        position = len(self.taken)
+        if position < len(self._script):
+            chosen = self._script[position]
+            if chosen >= width:
+                self.misfits += 1
+                chosen = 0
+        elif self._chance is not None:
+            chosen = self._chance.choose(options)
+        else:
+            chosen = 0
+        self.taken.append(chosen)
+        self.widths.append(width)
+        return chosen
+
+
+@dataclass
+class Swarm:
+    """Deviations by chance: of a few sorts only, now and then, and not too many.
+
+    Few sorts at a time find more than all of them at once: a crash in every order would hide what comes without one.
+    Only `Random.random` is asked, which is the same on every machine and in every version of Python.
+    """
+
+    random: Random
+    sorts: frozenset[Sort]
+    rate: float
+    left: int
+
+    @classmethod
+    def drawn(cls, random: Random, points: int) -> Swarm:
+        """A new mixture, for orders of about so many choices."""
+        sorts = frozenset(sort for sort in SORTS if random.random() < 0.6) or frozenset(SORTS)
+        wanted = 2 + int(random.random() * 5)
+        return cls(random, sorts, min(0.6, 2 * wanted / max(points, 1)), wanted)
+
+    def choose(self, options: Options) -> int:
+        """What is usual, or now and then something else."""
+        if not self.left or self.random.random() >= self.rate:
+            return 0
+        others = [place for place in range(1, len(options)) if SORT_OF[options[place].kind] in self.sorts]
+        if not others:
+            return 0
+        self.left -= 1
+        return others[int(self.random.random() * len(others))]

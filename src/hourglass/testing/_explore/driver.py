@@ -1,0 +1,365 @@
+"""One order: an environment in which somebody decides at each step what happens next, mishaps included.
+
+The engine gives out nothing by itself: its gate opens for what was chosen. So events gather until a workflow gets to
+know them, attempts wait as long as they are left waiting, and time can pass while something is ready. Whatever is no
+choice happens at once: replays, evictions, queries, cancellations of attempts.
+
+Invariants:
+
+- Nothing but the choices decides what happens: no thread runs while a choice is made.
+- The first option is what a healthy world would do: workflows first, then attempts, then what comes from outside, then
+  time. Whoever always takes it comes to the end if the workflow does.
+- A crash takes everything that the worker knows. Before that its runs are executed again and compared (I2).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from hourglass._bridge.handle import ActivityTask
+from hourglass._bridge.handle_record import is_eviction
+from hourglass._embedded.clock import to_ns
+from hourglass._embedded.run import Activity
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation, QueryReceived
+from hourglass._runtime.evaluation import Verdict
+from hourglass.activity._seen import listening
+from hourglass.errors import WorkflowStuck
+from hourglass.testing._attempts import Attempts, Mishap
+from hourglass.testing._choosing import Step
+from hourglass.testing._driver import Driver
+from hourglass.testing._explore.arrivals import Arrival
+from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.mishaps import Mishaps
+from hourglass.testing._explore.options import Option, Sort
+from hourglass.testing._explore.queue import StillQueue
+from hourglass.testing._queues import Queue, queues_of
+from hourglass.testing._stuck import explain
+
+_MOST_STEPS = 20_000
+_UNHEARD = Mishap(answer_lost=True)
+_USUAL = Mishaps()
+
+
+class Teller(Protocol):
+    """Who hears what happens, for the story."""
+
+    def chosen(self, option: Option, deviates: bool) -> None:
+        """This happens."""
+        ...
+
+    def done(self, option: Option) -> None:
+        """It has happened."""
+        ...
+
+    def evaluated(self, activation: Activation, completion: Completion) -> None:
+        """A workflow has gone on."""
+        ...
+
+    def passed(self) -> None:
+        """Time has passed."""
+        ...
+
+
+class Exploring(Driver):
+    """Drives one order."""
+
+    make_queue = StillQueue
+    choices: Choices
+    sorts: frozenset[Sort]
+    teller: Teller | None = None
+    _queues: dict[str, StillQueue]  # type: ignore[assignment]  # made by make_queue
+
+    def explore(
+        self, choices: Choices, sorts: frozenset[Sort], arrivals: Sequence[Arrival], teller: Teller | None
+    ) -> None:
+        """Say how the order is chosen, before anything happens."""
+        self.choices, self.sorts, self.teller = choices, sorts, teller
+        self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
+        self.planned = arrivals
+        self.after_each: Callable[[], None] = lambda: None
+        self.excused = False
+        self.states: set[int] = set()
+        self.points: set[int] = set()
+        self._state: dict[str, int] = {}
+        self._permitted: tuple[str, int] | None = None
+        self._fate = ""
+        self._known: set[str] = set()
+        self._late: set[str] = set()
+        self._steps_done = 0
+        self._begin_ns = self.clock.now_ns()
+        self.engine.runs.new_run_id = self._new_run_id
+        self.engine.runs.next_due = self._next_due
+        self._runs = 0
+
+    @property
+    def attempts(self) -> Attempts:
+        """Who runs attempts."""
+        assert isinstance(self.performer, Attempts)
+        return self.performer
+
+    def expect(self, send: Callable[[Arrival], Callable[[], object]]) -> None:
+        """The workflow is started: from now on what comes from outside may come."""
+        self._begin_ns = self.clock.now_ns()
+        for each in self.planned:
+            self.arrivals.append((each, send(each)))
+            for when in (each.after_ns, each.before_ns):
+                if when:
+                    self.clock.call_at(self._begin_ns + when, _nothing)
+
+    # --- what decides beside the choices: nothing -----------------------------------------------------------
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """Whether the engine may give this out: what was chosen, and nothing else."""
+        return self._permitted == (run_id, scheduled_event_id)
+
+    def _new_run_id(self) -> str:
+        self._runs += 1
+        return f"00000000-0000-4000-8000-{self._runs:012}"
+
+    def _next_due(self, due: list[int]) -> list[int]:
+        """Several things of a run are due at the same instant: any of them comes first, and alone."""
+        if len(due) < 2:
+            return due
+        options = [Option("due", event_id=each) for each in due]
+        return [due[self.choices.choose(options)]]
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
+        while True:
+            self.loop.settle()
+            if done():
+                return
+            self._absorb()
+            self._raise_urgent()
+            self._raise_parked()
+            options = self._options() if may_move() else []
+            if options:
+                self._choose(options)
+            elif may_move():
+                raise explain(self, "nothing is due, and nobody will do anything")
+            else:
+                self._await_others()
+
+    def _choose(self, options: list[Option]) -> None:
+        place = self.choices.choose(options)
+        if len(options) > 1:
+            self.points.add(hash((len(options), *self._state.values())))
+        self._steps_done += 1
+        if self._steps_done > _MOST_STEPS:
+            raise WorkflowStuck(f"the workflow has not ended after {_MOST_STEPS:,} steps")
+        option = options[place]
+        if self.teller is not None:
+            self.teller.chosen(option, place != 0)
+        self._do(option)
+        if self.teller is not None:
+            self.teller.done(option)
+        self.after_each()
+
+    def _absorb(self) -> None:
+        """Do all that is no choice."""
+        performer = self.attempts
+        while True:
+            self.loop.settle()
+            found = [(queue, item) for queue in self._queues.values() for item in queue.polled()]
+            for queue, item in found:
+                if isinstance(item, Activation):
+                    self._evaluate(queue, item)
+                else:
+                    performer.step(queue, item)[2]()
+            if not found and performer.running > len(self.outside):
+                self.loop.do(self._ring_or(None))
+            elif not found and self.loop.is_quiet:
+                return
+
+    # --- what can happen ------------------------------------------------------------------------------------
+
+    def _options(self) -> list[Option]:
+        offers = self.engine.offers
+        tasks = [run_id for run_id in offers.waiting_tasks() if run_id not in self._late]
+        attempts = offers.waiting_attempts()
+        options = [Option("task", run_id) for run_id in tasks]
+        options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
+        options += [Option("step", index=index) for index in range(len(self.steps))]
+        passed, may_pass = self.clock.now_ns() - self._begin_ns, self.clock.next_due_ns() is not None
+        for index, (arrival, _) in enumerate(self.arrivals):
+            if arrival.after_ns <= passed:
+                options.append(Option("arrival", index=index))
+                if arrival.before_ns is not None and arrival.before_ns <= passed:
+                    may_pass = False
+        if may_pass:
+            options.append(Option("time"))
+        if "crashes" in self.sorts or "redeliveries" in self.sorts:
+            for run_id in tasks:
+                self._add_task_mishaps(run_id, options)
+        for run_id, event_id in attempts:
+            self._add_attempt_mishaps(run_id, event_id, options)
+        return options
+
+    def _add_task_mishaps(self, run_id: str, options: list[Option]) -> None:
+        if "crashes" in self.sorts:
+            if run_id in self._known:
+                options.append(Option("crash", run_id))
+            options.append(Option("die", run_id))
+        if "redeliveries" in self.sorts:
+            options.append(Option("late", run_id))
+
+    def _add_attempt_mishaps(self, run_id: str, event_id: int, options: list[Option]) -> None:
+        activity = self._activity(run_id, event_id)
+        mishaps = self.cast.mishaps.get(activity.spec.activity_type, _USUAL)
+        if "failures" in self.sorts:
+            for error in mishaps.errors_of(activity):
+                options.append(Option("fail", run_id, event_id, error=error))
+        if mishaps.may_be_lost(activity):
+            if "timeouts" in self.sorts:
+                options.append(Option("silent", run_id, event_id))
+            if "redeliveries" in self.sorts:
+                options.append(Option("unheard", run_id, event_id))
+
+    def _activity(self, run_id: str, event_id: int) -> Activity:
+        record = self.engine.record(run_id)
+        assert record is not None
+        return record.run.activities[event_id]
+
+    # --- what happens ---------------------------------------------------------------------------------------
+
+    def _do(self, option: Option) -> None:
+        match option.kind:
+            case "task":
+                self._deliver(option.run_id, "")
+            case "crash":
+                self._lose_all()
+                self._deliver(option.run_id, "")
+            case "die" | "late":
+                self._deliver(option.run_id, option.kind)
+            case "attempt" | "fail" | "silent" | "unheard":
+                self._attempt(option)
+            case "step":
+                self.steps.pop(option.index).do()
+            case "arrival":
+                _, send = self.arrivals.pop(option.index)
+                self.excused = True
+                send()
+            case _:
+                self._pass_time()
+
+    def _deliver(self, run_id: str, fate: str) -> None:
+        self._fate = fate
+        for queue, item in self._taken(run_id, 0):
+            assert isinstance(item, Activation)
+            self._evaluate(queue, item)
+        self._absorb()  # what is replayed comes before what is new
+        self._fate = ""
+
+    def _attempt(self, option: Option) -> None:
+        for queue, task in self._taken(option.run_id, option.event_id):
+            assert isinstance(task, ActivityTask)
+            if option.kind == "attempt":
+                self.attempts.begin(queue, task)
+                continue
+            self.excused = True
+            if option.kind == "fail":
+                self.attempts.begin(queue, task, Mishap(option.error))
+            elif option.kind == "unheard":
+                self.attempts.begin(queue, task, _UNHEARD)
+
+    def _taken(self, run_id: str, event_id: int) -> list[tuple[Queue, Any]]:
+        """Have the engine give something out."""
+        self._permitted = (run_id, event_id)
+        found: list[tuple[Queue, Any]] = []
+        for queue in self._queues.values():
+            item = queue.take_attempt() if event_id else queue.take_task()
+            if item is not None:
+                found.append((queue, item))
+                break
+        self._permitted = None
+        return found
+
+    def _pass_time(self) -> None:
+        """Let time pass until something has happened."""
+        before = self._marks()
+        while self.loop.do(self._advance()):
+            self._absorb()
+            if self._marks() != before:
+                break
+        if self.clock.now_ns() > self.horizon_ns:
+            raise explain(self, "virtual time has come to the environment's horizon")
+        if self.teller is not None:
+            self.teller.passed()
+
+    async def _advance(self) -> bool:
+        return self.clock.advance_one()
+
+    def _marks(self) -> tuple[int, ...]:
+        """What changes when something happens."""
+        offers, passed = self.engine.offers, self.clock.now_ns() - self._begin_ns
+        return (
+            sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),
+            len(offers.waiting_tasks()),
+            len(offers.waiting_attempts()),
+            len(self.steps),
+            sum(each.after_ns <= passed for each, _ in self.arrivals),
+            sum(each.before_ns is not None and each.before_ns <= passed for each, _ in self.arrivals),
+        )
+
+    # --- workflows ------------------------------------------------------------------------------------------
+
+    def _evaluate(self, queue: Queue, activation: Activation) -> None:
+        if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
+            super()._evaluate(queue, activation)
+            return
+        fate = "" if activation.is_replaying else self._fate
+        if not activation.is_replaying:
+            self._fate = ""
+        with listening(self.cast.meet_activity):
+            verdict = queue.judge(activation)
+        self._note(activation)
+        if self.teller is not None:
+            self.teller.evaluated(activation, verdict.completion)
+        if fate == "die":
+            self._lose_all()
+        elif fate == "late":
+            self._answer_late(queue, activation, verdict)
+        else:
+            queue.answer(verdict)
+        for name in queues_of(verdict.completion):
+            self.loop.do(self.serve(name))
+
+    def _note(self, activation: Activation) -> None:
+        run_id = activation.run_id
+        self._known.add(run_id)
+        if not activation.is_replaying:
+            events = msgspec.msgpack.encode(activation.events)
+            self._state[run_id] = state = zlib.crc32(events, self._state.get(run_id, 0))
+            self.states.add(state)
+
+    def _answer_late(self, queue: Queue, activation: Activation, verdict: Verdict) -> None:
+        record = self.engine.record(activation.run_id)
+        assert record is not None
+        self._late.add(activation.run_id)
+        step = Step("action", "late", partial(self._give_late_answer, queue, verdict))
+        when = self.clock.now_ns() + to_ns(record.run.started.task_timeout) + 1
+        self.clock.call_at(when, lambda: self.add(step))
+
+    def _give_late_answer(self, queue: Queue, verdict: Verdict) -> None:
+        run_id = verdict.completion.run_id
+        if run_id in self._late:  # else the worker has died meanwhile
+            self._late.discard(run_id)
+            queue.answer(verdict)
+
+    def _lose_all(self) -> None:
+        for queue in self._queues.values():
+            queue.evaluations.recheck()
+        self._known.clear()
+        self._late.clear()
+        self.crash()
+
+
+def _nothing() -> None:
+    """Time stops here."""

@@ -1,0 +1,106 @@
+"""The exploration: one order after another until one breaks a property, which is shrunk and told as a story."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hourglass.errors import ExplorationFailed, UsageError
+from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.coverage import Coverage, Exploration
+from hourglass.testing._explore.order import Outcome, Plan, run_order
+from hourglass.testing._explore.search import Search
+from hourglass.testing._explore.shrink import Script, shrink, stripped
+from hourglass.testing._explore.tokens import script_of, token_of
+
+_SILENT = logging.CRITICAL + 1
+
+
+def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
+    """Try so many orders; raise `ExplorationFailed`, with its story, for the smallest that breaks a property."""
+    if not isinstance(runs, int) or runs < 1:
+        raise UsageError(f"runs= is how many orders are tried at most, at least 1, not {runs!r:.80}")
+    if seed is not None and not isinstance(seed, int):
+        raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
+    search, coverage = Search(runs, seed or 0), Coverage(plan.name, seed or 0)
+    with _quiet_logs():
+        found = _search(plan, search, coverage)
+        script = () if found is None else _shrunk(plan, found)
+    if found is None:
+        return coverage.so_far(search.is_complete, search.deviations)
+    raise _failed(plan, script, coverage.so_far())
+
+
+def replay(plan: Plan, token: str) -> Exploration:
+    """Run the order that a token names, and no other."""
+    script, coverage = script_of(token), Coverage(plan.name, 0)
+    outcome = run_order(plan, Choices(script), watched=True)
+    coverage.add(script, outcome.points, outcome.states)
+    if outcome.violation is not None:
+        raise _failed(plan, script, coverage.so_far())
+    return coverage.so_far()
+
+
+def _search(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
+    watched = True  # once is enough to see what the workflow calls
+    try:
+        while (choices := search.next()) is not None:
+            outcome = run_order(plan, choices, watched=watched)
+            watched = False
+            search.tried(choices)
+            coverage.add(stripped(choices.taken), outcome.points, outcome.states)
+            if outcome.violation is not None:
+                return outcome
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; {coverage.so_far()}", file=sys.stderr, flush=True)
+        raise
+    return None
+
+
+def _shrunk(plan: Plan, found: Outcome) -> Script:
+    assert found.violation is not None
+    key = found.violation.key
+
+    def fails(script: Script) -> list[int] | None:
+        outcome = run_order(plan, Choices(script))
+        same = outcome.violation is not None and outcome.violation.key == key
+        return outcome.choices.taken if same else None
+
+    return shrink(found.choices.taken, fails)
+
+
+def _failed(plan: Plan, script: Script, covered: Exploration) -> ExplorationFailed:
+    outcome = run_order(plan, Choices(script), telling=True)
+    story, violation, token = outcome.story, outcome.violation, token_of(script)
+    assert story is not None
+    if violation is None:
+        return ExplorationFailed(
+            f"an order of {plan.name} failed, and did not when it was run again: something but the order decides, such as "
+            f"state that fakes keep from one order to the next; make it anew in prepare=. The order was {token!r}",
+            token=token,
+        )
+    error = ExplorationFailed(
+        f"{plan.name}: {violation.short}\n\n{story}\n\n"
+        f"broken: {violation}\n"
+        f"again:  the same call with story={token!r}\n"
+        f"tried:  {covered}",
+        token=token,
+        story=tuple(line.text for line in story),
+        broken=violation.broken,
+    )
+    error.__cause__ = violation.error
+    return error
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """What hundreds of orders log tells nobody anything; the last one is told."""
+    logger = logging.getLogger("hourglass")
+    level = logger.level
+    logger.setLevel(_SILENT)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,110 @@
+"""One order, from its beginning to its end, in an environment of its own. What comes out depends on its choices alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hourglass.client import WorkflowHandle
+from hourglass.client._options import StartOptions
+from hourglass.errors import WorkflowFailedError
+from hourglass.testing._cast import Cast
+from hourglass.testing._explore.arrivals import Arrival
+from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.driver import Exploring
+from hourglass.testing._explore.options import Sort
+from hourglass.testing._explore.properties import Properties, Violation, broken_by
+from hourglass.testing._explore.story import Story, StoryTeller
+from hourglass.testing._explore.wording import Words
+from hourglass.testing._stage import Setting, Stage
+from hourglass.testing._trouble import QuietTroubles
+from hourglass.workflow._given import given_workflow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is explored, and how."""
+
+    workflow: Any
+    arguments: Sequence[Any]
+    options: Mapping[str, Any]
+    setting: Setting
+    cast: Cast
+    sorts: frozenset[Sort]
+    arrivals: tuple[Arrival, ...]
+    properties: Properties
+    prepare: Callable[[Any], object] | None
+    face: Callable[[Setting, Stage], Any]
+    """Makes the environment that the author's functions get."""
+
+    @property
+    def name(self) -> str:
+        """The workflow's."""
+        return given_workflow(self.workflow).name
+
+
+def start_options(options: StartOptions | None) -> Mapping[str, Any]:
+    """How each order's workflow is started: under the same id, so that nothing differs by itself."""
+    return {"id": "explored", **(options or {})}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an order."""
+
+    choices: Choices
+    violation: Violation | None
+    states: set[int]
+    points: set[int]
+    story: Story | None = None
+
+
+def run_order(plan: Plan, choices: Choices, *, telling: bool = False, watched: bool = False) -> Outcome:
+    """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
+    setting = plan.setting if watched else replace(plan.setting, watch="off", verify_on_demand=True)
+    stage = Stage(setting, cast=plan.cast.copy(), make_driver=_make_driver)
+    driver = stage.driver
+    assert isinstance(driver, Exploring)
+    workflow_id = plan.options["id"]
+    teller = StoryTeller(driver, Words(setting.converter), workflow_id) if telling else None
+    driver.explore(choices, plan.sorts, plan.arrivals, teller)
+    stage.attempts.inline = True
+    env = plan.face(setting, stage)
+    try:
+        violation = _violation(plan, stage, driver, env)
+    finally:
+        stage.close()
+    return Outcome(choices, violation, driver.states, driver.points, teller.story if teller else None)
+
+
+def _violation(plan: Plan, stage: Stage, driver: Exploring, env: Any) -> Violation | None:
+    if plan.prepare is not None:
+        plan.prepare(env)
+    try:
+        driver.cast.meet_workflow(plan.workflow)
+        handle: WorkflowHandle[Any] = stage.client.start_workflow(
+            plan.workflow, *plan.arguments, **plan.options
+        )
+        driver.expect(lambda arrival: lambda: arrival.send(handle))
+        if plan.properties.invariant is not None:
+            driver.after_each = lambda: plan.properties.hold_now(env)
+        result = _result(handle)
+        plan.properties.hold_at_end(result, env, driver.excused)
+    except Exception as error:
+        violation = broken_by(error)
+        if violation is None:
+            raise
+        return violation
+    return None
+
+
+def _result(handle: WorkflowHandle[Any]) -> Any:
+    try:
+        return handle.result()
+    except WorkflowFailedError as error:
+        return error
+
+
+def _make_driver(*args: Any) -> Exploring:
+    return Exploring(*args, troubles=QuietTroubles())

@@ -1,0 +1,155 @@
+"""What must hold in every order, and what of it does not. Knows no driver.
+
+Always forbidden: a run that is parked, stuck or not deterministic. The author adds an invariant, which holds after
+each step, a check of the end, and how the run may fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from hourglass.errors import (
+    ApplicationError,
+    HourglassError,
+    NondeterminismError,
+    UsageError,
+    WorkflowFailedError,
+    WorkflowParked,
+    WorkflowStuck,
+)
+from hourglass.testing._trouble import is_to_be_let_out
+
+Broken: TypeAlias = Literal["check", "invariant", "end", "parked", "stuck", "nondeterministic"]
+Allowed: TypeAlias = tuple[type[BaseException] | str, ...]
+
+_WORDS: dict[Broken, str] = {
+    "check": "the check does not hold",
+    "invariant": "the invariant does not hold",
+    "end": "the workflow ends as it must not",
+    "parked": "the workflow's code has a bug, and is parked",
+    "stuck": "the workflow is stuck",
+    "nondeterministic": "the workflow is not deterministic",
+}
+
+# Of these the author's own words come in the first line, too.
+_TOLD = frozenset(("check", "invariant", "end"))
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A property that does not hold, and what says so."""
+
+    broken: Broken
+    error: BaseException
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two violations the same for whoever shrinks."""
+        cause = self.error.__cause__
+        return self.broken, type(cause if isinstance(self.error, WorkflowParked) and cause else self.error).__name__
+
+    @property
+    def short(self) -> str:
+        """What is broken, in a line."""
+        said = str(self.error).strip().split("\n")[0]
+        return f"{_WORDS[self.broken]}{f': {said:.100}' if said and self.broken in _TOLD else ''}"
+
+    def __str__(self) -> str:
+        text = f"{type(self.error).__name__}: {self.error}" if str(self.error) else type(self.error).__name__
+        return f"{_WORDS[self.broken]}: {text}"
+
+
+class Violated(Exception):
+    """Raised where a property turns out not to hold; ends the order."""
+
+    def __init__(self, broken: Broken, error: BaseException) -> None:
+        super().__init__(broken)
+        self.violation = Violation(broken, error)
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What the author demands."""
+
+    check: Callable[[Any, Any], object] | None = None
+    invariant: Callable[[Any], object] | None = None
+    allowed: Allowed | None = None
+
+    def hold_now(self, env: Any) -> None:
+        """Raise `Violated` if the invariant does not hold."""
+        if self.invariant is not None:
+            _demand("invariant", self.invariant, env)
+
+    def hold_at_end(self, result: Any, env: Any, excused: bool) -> None:
+        """Raise `Violated` if the run must not end so. `excused`: something went wrong that may make a run fail."""
+        if isinstance(result, WorkflowFailedError) and not self._may_end(result, excused):
+            raise Violated("end", result)
+        if self.check is not None:
+            _demand("check", self.check, result, env)
+
+    def _may_end(self, error: WorkflowFailedError, excused: bool) -> bool:
+        if self.allowed is None:
+            return excused
+        return any(_is_one(each, allowed) for each in _chain(error) for allowed in self.allowed)
+
+
+def checked_allowed(allowed: object) -> Allowed | None:
+    """How a run may fail, as the author says: exceptions, or the types of application errors by name."""
+    if allowed is None:
+        return None
+    given = allowed if isinstance(allowed, (tuple, list)) else (allowed,)
+    for each in given:
+        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise UsageError(f"allowed= takes classes of exceptions and names of their types, not {each!r:.80}")
+    return tuple(given)
+
+
+def broken_by(error: BaseException) -> Violation | None:
+    """The property that an exception of the environment breaks; None if it is no matter of the workflow's."""
+    match error:
+        case Violated():
+            return error.violation
+        case NondeterminismError():
+            return Violation("nondeterministic", error)
+        case WorkflowParked():
+            cause = error.__cause__
+            return Violation("nondeterministic" if isinstance(cause, NondeterminismError) else "parked", error)
+        case WorkflowStuck():
+            return Violation("stuck", error)
+        case _:
+            return None
+
+
+def _demand(broken: Broken, demand: Callable[..., object], *args: Any) -> None:
+    try:
+        holds = demand(*args)
+    except (UsageError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        if is_to_be_let_out(error) and not _is_failure(error):
+            raise
+        raise Violated(broken, error) from None
+    if holds is False:
+        name = getattr(demand, "__qualname__", "it")
+        raise Violated(broken, AssertionError(f"{name} returned False"))
+
+
+def _is_failure(error: BaseException) -> bool:
+    # pytest.fail(…) in a check is a failed check; pytest.skip(…) and Ctrl-C are not.
+    return type(error).__name__ == "Failed"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    each: BaseException | None = error.__cause__
+    while each is not None:
+        yield each
+        each = each.__cause__ if isinstance(each, HourglassError) else None
+
+
+def _is_one(error: BaseException, allowed: type[BaseException] | str) -> bool:
+    name = allowed if isinstance(allowed, str) else allowed.__name__
+    if isinstance(error, ApplicationError) and error.type == name:
+        return True
+    return not isinstance(allowed, str) and isinstance(error, allowed)

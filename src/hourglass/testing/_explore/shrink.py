@@ -1,0 +1,76 @@
+"""The smallest order that still fails: delta debugging over the deviations, then each as small and as early as it can be.
+
+Pure: whoever asks runs the orders. An order is smaller that has fewer deviations, then one that takes fewer choices,
+then the one with the smaller choices. Invariant: what comes out was run, and failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+Script: TypeAlias = tuple[int, ...]
+Fails: TypeAlias = Callable[[Script], Sequence[int] | None]
+"""Runs an order; gives the choices that it took if it fails as the first one did, else None."""
+
+
+def size(taken: Sequence[int]) -> tuple[int, int, Script]:
+    """How large an order is."""
+    return sum(1 for choice in taken if choice), len(taken), tuple(taken)
+
+
+def shrink(taken: Sequence[int], fails: Fails, most: int = 400) -> Script:
+    """The smallest order that was found within so many runs, without the usual choices at its end."""
+    best = tuple(taken)
+    tried: set[Script] = set()
+    runs = 0
+    improved = True
+    while improved:
+        improved = False
+        for script in _smaller(best):
+            if script in tried:
+                continue
+            if runs >= most:
+                return stripped(best)
+            tried.add(script)
+            runs += 1
+            again = fails(script)
+            if again is not None and size(again) < size(best):
+                best = tuple(again)
+                improved = True
+                break
+    return stripped(best)
+
+
+def stripped(script: Sequence[int]) -> Script:
+    """Without the usual choices at the end, which need not be said."""
+    end = len(script)
+    while end and not script[end - 1]:
+        end -= 1
+    return tuple(script[:end])
+
+
+def _smaller(best: Script) -> Iterator[Script]:
+    """Orders that may be smaller, the boldest first."""
+    places = [place for place, choice in enumerate(best) if choice]
+    chunk = len(places)
+    while chunk:
+        for begin in range(0, len(places), chunk):
+            yield from _without(best, places[begin : begin + chunk])
+        chunk //= 2
+    for place in reversed(places):
+        for choice in range(1, best[place]):
+            yield stripped((*best[:place], choice, *best[place + 1 :]))
+    for place in places:
+        for earlier in range(place):
+            if not best[earlier]:
+                moved = list(best)
+                moved[earlier], moved[place] = best[place], 0
+                yield stripped(moved)
+
+
+def _without(best: Script, places: Sequence[int]) -> Iterator[Script]:
+    """Without these deviations: the usual thing there, or no choice there at all."""
+    gone = frozenset(places)
+    yield stripped([0 if place in gone else choice for place, choice in enumerate(best)])
+    yield stripped([choice for place, choice in enumerate(best) if place not in gone])

@@ -1,0 +1,35 @@
+"""An order as a short text, and back: `4.2-9.1` means the third option at the fifth choice, the second at the tenth. Pure.
+
+Only deviations are named, so that a token is as short as its story.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hourglass.errors import UsageError
+
+_TOKEN = re.compile(r"\d{1,6}\.\d{1,6}(-\d{1,6}\.\d{1,6})*")
+USUAL = "usual"
+
+
+def token_of(script: Sequence[int]) -> str:
+    """The token of an order."""
+    named = [f"{place}.{choice}" for place, choice in enumerate(script) if choice]
+    return "-".join(named) or USUAL
+
+
+def script_of(token: str) -> tuple[int, ...]:
+    """The order that a token names."""
+    if token == USUAL:
+        return ()
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise UsageError(f"story= is what a failed exploration printed, such as '4.2-9.1', not {token!r:.80}")
+    script: list[int] = []
+    for each in token.split("-"):
+        place, choice = map(int, each.split("."))
+        if place < len(script):
+            raise UsageError(f"story={token!r}: its places must ascend")
+        script += [0] * (place - len(script)) + [choice]
+    return tuple(script)

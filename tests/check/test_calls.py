@@ -1,0 +1,164 @@
+"""Calls that are not deterministic, under whatever name they go, in whatever place they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .project import checked, expected, found
+
+CALLS = {
+    "import time\ntime.time()": "HG101",
+    "import time as t\nt.monotonic_ns()": "HG101",
+    "from time import perf_counter as tick\ntick()": "HG101",
+    "from time import *\nmonotonic()": "HG101",
+    "import datetime\ndatetime.datetime.now(datetime.UTC)": "HG101",
+    "import datetime as dt\ndt.date.today()": "HG101",
+    "from datetime import datetime\ndatetime.utcnow()": "HG101",
+    "from datetime import datetime\nf = datetime.now; f()": "HG101",
+    "import time\ntime.strftime('%H')": "HG101",
+    "import time\ntime.localtime()": "HG101",
+    "import random\nrandom.random()": "HG102",
+    "from random import shuffle\nshuffle([1])": "HG102",
+    "import random\nrandom.Random()": "HG102",
+    "import uuid\nuuid.uuid1()": "HG102",
+    "import secrets\nsecrets.token_hex()": "HG102",
+    "import os\nos.urandom(3)": "HG102",
+    "import numpy as np\nnp.random.rand()": "HG102",
+    "import time\ntime.sleep(1)": "HG103",
+    "import asyncio\nasyncio.sleep(1)": "HG103",
+    "import os\nos.environ['A']": "HG105",
+    "from os import environ\nenviron.get('A')": "HG105",
+    "import os\nos.getenv('A')": "HG105",
+    "import os\nos.getpid()": "HG105",
+    "import sys\nsys.argv[1]": "HG105",
+    "import platform\nplatform.node()": "HG105",
+    "from pathlib import Path\nPath.home()": "HG105",
+    "pass\nopen('x')": "HG106",
+    "from pathlib import Path\nPath('x').read_text()": "HG106",
+    "from pathlib import Path\n(Path('x') / 'y').parent.exists()": "HG106",
+    "import os\nos.path.exists('x')": "HG106",
+    "import shutil\nshutil.copy('a', 'b')": "HG106",
+    "import glob\nglob.glob('*')": "HG106",
+    "import requests\nrequests.get('http://x')": "HG107",
+    "import httpx\nhttpx.Client()": "HG107",
+    "import urllib.request\nurllib.request.urlopen('http://x')": "HG107",
+    "import subprocess\nsubprocess.run(['ls'])": "HG107",
+    "import sqlite3\nsqlite3.connect('x').execute('')": "HG107",
+    "from socket import socket\nsocket()": "HG107",
+    "import threading\nthreading.Thread(target=print)": "HG108",
+    "from concurrent import futures\nfutures.ThreadPoolExecutor()": "HG108",
+    "import asyncio\nasyncio.run(None)": "HG108",
+    "import multiprocessing as mp\nmp.Process()": "HG108",
+    "import threading\nthreading.Lock()": "HG109",
+    "import queue\nqueue.Queue()": "HG109",
+    "pass\nid(3)": "HG112",
+    "pass\nhash('x')": "HG112",
+    "pass\nsorted([1], key=hash)": "HG112",
+    "import functools, time\nfunctools.partial(time.time)": "HG101",
+}
+
+HARMLESS = [
+    "import time\ntime.strftime('%H', time.gmtime(0))",
+    "import random\nrandom.Random(7).random()",
+    "import datetime\ndatetime.datetime(2030, 1, 1) + datetime.timedelta(days=1)",
+    "import datetime\ndatetime.datetime.fromisoformat('2030-01-01')",
+    "import uuid\nuuid.UUID(int=1)",
+    "import uuid\nuuid.uuid5(uuid.NAMESPACE_DNS, 'x')",
+    "import os\nos.path.join('a', 'b')",
+    "from pathlib import Path\nPath('a').with_suffix('.b').name",
+    "import json\njson.dumps({})",
+    "import requests\nisinstance(3, requests.RequestException)",
+    "import httpx\nhttpx.Timeout(3)",
+    "import subprocess\nsubprocess.PIPE",
+    "import time\nworkflow.time(), workflow.now(), workflow.uuid4(), workflow.random().random()",
+    "import logging\nlogging.getLogger('x').info('hello')",
+    "pass\nprint('hello')",
+    "import hashlib\nhashlib.sha256(b'x').hexdigest()",
+    "import time\nwith workflow.unsafe(): time.time()",
+    "import time\nif not workflow.in_workflow(): time.time()",
+    "import time\ntime = workflow; time.sleep(3)",
+    "pass\nid = 'a'; print(id)",
+    "pass\nhash = len; hash('x')",
+]
+
+
+@pytest.mark.parametrize(("code", "rule"), CALLS.items())
+def test_a_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
+    """Each is found once, at its own line, with its code."""
+    imports, statement = code.split("\n")
+    report = checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}  # {rule}\n")
+    assert found(report) == expected(tmp_path) != set()
+
+
+@pytest.mark.parametrize("code", HARMLESS)
+def test_what_is_harmless_is_left_alone(code: str, tmp_path: Path) -> None:
+    """What gives the same on every execution, or is told to be meant, is not found."""
+    imports, statement = code.split("\n")
+    assert found(checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}\n")) == set()
+
+
+def test_only_workflow_code_counts(tmp_path: Path) -> None:
+    """Activities, functions that no workflow calls and the module's own statements may do what they like."""
+    text = """
+import time
+print(time.time())
+@activity.defn
+def stamp() -> float:
+    return time.time()
+def elsewhere() -> float:
+    return time.time()
+@workflow.defn
+def flow() -> float:
+    return stamp() + stamp.start().result() + stamp.options(summary="x")() + stamp.fn()
+"""
+    assert found(checked(tmp_path, text)) == set()
+
+
+PLACES = """
+import time
+from dataclasses import dataclass
+
+def default(now=time.time()):
+    return now
+
+@workflow.defn
+def flow(order):
+    a = [time.time() for _ in order]  # HG101
+    b = {time.time(): 1}  # HG101
+    c = lambda: time.time()  # HG101
+    def never():
+        return time.time()
+    def used(limit=time.time()):  # HG101
+        return time.time()  # HG101
+    used()
+    try:
+        pass
+    except ValueError:
+        time.time()  # HG101
+    finally:
+        time.time()  # HG101
+    with workflow.timeout(time.time()):  # HG101
+        pass
+    match order:
+        case 1 if time.time():  # HG101
+            pass
+    while time.time() < 3:  # HG101
+        pass
+    assert time.time()  # HG101
+    return f"{time.time()}", default()  # HG101
+"""
+
+
+def test_wherever_it_stands(tmp_path: Path) -> None:
+    """Comprehensions, lambdas, defaults, handlers, patterns, texts: and not in functions that nobody calls."""
+    assert found(checked(tmp_path, PLACES)) == expected(tmp_path)
+
+
+def test_a_place_is_told_exactly(tmp_path: Path) -> None:
+    """Columns are those of characters, not of bytes, and span the call."""
+    text = "import time\n@workflow.defn\ndef flow():\n    größe = 'ä', time.time()\n"
+    (finding,) = checked(tmp_path, text).findings
+    assert (finding.place.line, finding.place.column, finding.place.end_column) == (5, 18, 29)
+    assert finding.source[17:28] == "time.time()"

@@ -1,0 +1,119 @@
+"""`hourglass run`, `replay` and `doctor`: a workflow from a file to its result, histories against code, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass._cli import main
+
+FLOWS = """
+from hourglass import ApplicationError, activity, workflow
+
+
+@activity.defn
+def pack(item: str) -> str:
+    return f"packed {item}"
+
+
+@workflow.defn
+def parcel(item: str) -> str:
+    return pack(item)
+
+
+@workflow.defn
+def broken(item: str) -> str:
+    pack(item)
+    raise ValueError("no such item")
+
+
+@workflow.defn
+def fails(item: str) -> str:
+    raise ApplicationError("sold out", type="SoldOut")
+"""
+
+
+@pytest.fixture
+def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a file of workflows, which is the working directory."""
+    name = f"flows_{abs(hash(tmp_path)) % 10**8}"
+    path = tmp_path / f"{name}.py"
+    path.write_text(FLOWS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
+    monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    level = logging.getLogger("hourglass").level
+    yield path
+    logging.getLogger("hourglass").setLevel(level)
+    sys.modules.pop(name, None)
+
+
+def test_run_shows_the_result(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workflow runs to its end on the default target, a file, and its result is the output."""
+    assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
+    assert capsys.readouterr().out.endswith("packed book\n")
+    assert (flows.parent / "hourglass.db").exists()
+    assert main(["run", f"{flows}:parcel", "book", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == "packed book"
+
+
+def test_a_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workflow that raises a ValueError ends with the line, not a hang."""
+    assert main(["run", f"{flows}:broken", "book"]) == 1
+    err = capsys.readouterr().err
+    assert "no such item" in err
+    line = FLOWS.splitlines().index('    raise ValueError("no such item")') + 1
+    assert f'{flows.name}", line {line}' in err
+
+
+def test_a_failure_is_said(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workflow that fails: exit code 1 and why."""
+    assert main(["run", f"{flows}:fails", "x"]) == 1
+    assert "ApplicationError: sold out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("", "say which workflow"), (":nothing", "no workflow 'nothing'")]
+)
+def test_which_workflow(flows: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file with several workflows needs a name, and one that it has."""
+    assert main(["run", f"{flows}{name}"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_replay_finds_what_changed(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Histories from where they ran fit the code that made them, and not the code that was changed."""
+    assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
+    assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(flows)]) == 0
+    assert "1 of 1 fit" in capsys.readouterr().out
+    changed = flows.with_name(f"{flows.stem}_changed.py")
+    changed.write_text(FLOWS.replace("return pack(item)", "workflow.sleep(1); return pack(item)"))
+    assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]) == 1
+    out = capsys.readouterr().out
+    assert "BREAKS  p-1" in out
+    assert changed.name in out
+    sys.modules.pop(changed.stem, None)
+
+
+def test_replay_of_what_is_no_history(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is no history is said to be broken, a missing one is asked for wrongly."""
+    (flows.parent / "bad.json").write_text("{}")
+    assert main(["replay", "bad.json", "--code", str(flows)]) == 1
+    assert "BROKEN  bad.json" in capsys.readouterr().out
+    assert main(["replay", "none.json", "--code", str(flows)]) == 2
+    assert main(["replay", "bad.json"]) == 2
+
+
+def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is there is said; a target that cannot be reached is wrong."""
+    assert main(["doctor"]) == 0
+    assert "ok    reachable" in capsys.readouterr().out
+    assert main(["doctor", "--target", "127.0.0.1:1", "--json"]) == 1
+    findings = json.loads(capsys.readouterr().out)
+    assert [each["what"] for each in findings if each["ok"] is False] == ["reachable"]

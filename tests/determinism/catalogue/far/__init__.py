@@ -1,0 +1,1 @@
+"""What `far_away` calls."""

@@ -1,0 +1,74 @@
+"""The catalogue as data: every bug, and the lines that each net must name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+FOLDER = Path(__file__).parent / "catalogue"
+NETS = ("check", "watch", "verify", "replay", "parked")
+_MARK = re.compile(r"# caught: (.+)$")
+_NOT_BUGS = ("__init__", "acts")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line that a net must name; for the linter, with which code."""
+
+    net: str
+    code: str
+    file: Path
+    line: int
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One entry of the catalogue."""
+
+    name: str
+    marks: tuple[Mark, ...]
+
+    @property
+    def module(self) -> ModuleType:
+        """Its code, loaded."""
+        return importlib.import_module(f"{__package__}.catalogue.{self.name}")
+
+    def arguments(self, folder: Path) -> tuple[Any, ...]:
+        """What its workflow is given."""
+        given = getattr(self.module, "arguments", ())
+        return tuple(each.format(folder=folder) if isinstance(each, str) else each for each in given)
+
+    def places(self, net: str) -> set[tuple[Path, int]]:
+        """The lines that a net must name."""
+        return {(mark.file, mark.line) for mark in self.marks if mark.net == net}
+
+
+def marks_in(file: Path) -> Iterator[Mark]:
+    """The marks in a file."""
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        found = _MARK.search(line)
+        for each in found[1].split(", ") if found else ():
+            net, _, code = each.partition(" ")
+            assert net in NETS, f"{file}:{number}"
+            yield Mark(net, code, file, number)
+
+
+def _bug(file: Path) -> Bug:
+    marks = list(marks_in(file))
+    if file.stem == "far_away":
+        for other in sorted((FOLDER / "far").glob("*.py")):
+            marks += marks_in(other)
+    return Bug(file.stem, tuple(marks))
+
+
+BUGS = [_bug(file) for file in sorted(FOLDER.glob("*.py")) if file.stem not in _NOT_BUGS]
+
+
+def caught_by(net: str) -> list[Bug]:
+    """The bugs that a net must catch."""
+    return [bug for bug in BUGS if bug.places(net)]

@@ -1,0 +1,93 @@
+"""Run in a process of its own: `record FOLDER` runs every bug and keeps its history, `replay FOLDER` replays them.
+
+Two processes, because most of these bugs are invisible within one: hash seeds, clocks, module globals and the environment are
+others in the next. The replay's verdicts are written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hourglass import History, Replayer
+from hourglass.errors import NondeterminismError
+from hourglass.testing import Environment
+
+from .nets import Bug, caught_by
+
+
+def record(bug: Bug, folder: Path) -> None:
+    """Run the bug's workflow, before the change if it is one, and keep the history."""
+    module = bug.module
+    workflow = getattr(module, "old", module.bug)
+    with Environment(verify="off", watch="off") as environment:
+        for _ in range(getattr(module, "earlier_runs", 0) + 1):
+            handle = environment.start_workflow(workflow, *bug.arguments(folder))
+            handle.result()
+        handle.history().to_file(folder / f"{bug.name}.json")
+
+
+def replay(bug: Bug, folder: Path) -> dict[str, Any]:
+    """What the replayer says about the history and today's code."""
+    history = History.from_file(folder / f"{bug.name}.json")
+    with Replayer(workflows=[bug.module.bug]) as replayer:
+        try:
+            replayer.replay(history)
+        except NondeterminismError as error:
+            return {"caught": True, "file": error.file, "line": error.line, "told": str(error)}
+    return {"caught": False}
+
+
+@contextmanager
+def server(folder: Path, answer: str) -> Iterator[None]:
+    """Something to talk to, which says something else each time it is started."""
+    path = folder / "server"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            while True:
+                try:
+                    line, _ = listening.accept()
+                except OSError:
+                    return  # it was shut down
+                with line:
+                    line.sendall(answer.encode())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def main(what: str, folder: Path) -> None:
+    """Set the stage for one of the two processes, and do it."""
+    (folder / "prices.txt").write_text("100" if what == "record" else "120")
+    inbox = folder / "inbox"
+    inbox.mkdir(exist_ok=True)
+    (inbox / ("a.txt" if what == "record" else "b.txt")).touch()
+    if what == "record":
+        logging.getLogger("determinism.catalogue").setLevel(logging.DEBUG)
+    with server(folder, what):
+        if what == "record":
+            for bug in caught_by("replay"):
+                record(bug, folder)
+        else:
+            verdicts = {bug.name: replay(bug, folder) for bug in caught_by("replay")}
+            (folder / "verdicts.json").write_text(json.dumps(verdicts))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,184 @@
+"""What must hold after a storm: told by the clients, written by the activities, kept in the histories.
+
+Each check is a function that yields what it finds wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hourglass import Client, History, Replayer
+
+from . import work
+from .storm import Told
+
+
+@dataclass
+class Written:
+    """The activities' own notes. An execution is one attempt of one activity of one run."""
+
+    begun: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    done: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """Which execution a token is of."""
+    beats: dict[tuple[str, str], set[int]] = field(default_factory=lambda: defaultdict(set))
+    resumed: list[tuple[str, str, int]] = field(default_factory=list)
+
+    @staticmethod
+    def read(path: Path) -> Written:
+        written = Written()
+        for line in path.read_text().splitlines():
+            said = json.loads(line)
+            name = (said["run"], said["activity"], said["attempt"])
+            match said["what"]:
+                case "begun":
+                    written.begun[name] += 1
+                    if said.get("come") is not None:
+                        written.resumed.append((said["run"], said["activity"], said["come"]))
+                case "done":
+                    written.done[said["token"]] = name
+                case "beat":
+                    written.beats[name[:2]].add(said["place"])
+        return written
+
+
+def complaints(told: Told, path: Path, notes: Path) -> list[str]:
+    """All that is wrong; nothing, if all is well. Opens the file, so nobody else may own it."""
+    histories = _histories(told, path)
+    written = Written.read(notes)
+    return [
+        *told.errors,
+        *_about_receipts(told, written),
+        *_about_runs(told, histories),
+        *_about_signals(told, histories),
+        *_about_executions(written, histories),
+        *_about_file(path),
+        *_about_replays(histories),
+    ]
+
+
+def _histories(told: Told, path: Path) -> dict[str, list[History]]:
+    """The histories of each workflow, the first run's first."""
+    found: dict[str, list[History]] = defaultdict(list)
+    with Client.connect(f"local:{path}") as client:
+        for each in client.list_workflows():  # the newest first
+            handle = client.get_workflow_handle(each.id, run_id=each.run_id)
+            found[each.id].insert(0, handle.history())
+    return found
+
+
+def _about_receipts(told: Told, written: Written) -> Iterator[str]:
+    for name, run_id in told.started.items():
+        receipt = told.receipts.get(name)
+        if receipt is None:
+            yield f"{name}, run {run_id}, was acknowledged and has no result"
+            continue
+        if sorted(receipt.seen) != list(range(work.SIGNALS)):
+            yield f"{name} got the signals {receipt.seen}"
+        types = [token.partition("-")[0] for token in receipt.tokens]
+        if types[:4] != ["reserve", "charge", "pack", "thank"] or types[4] not in ("pay", "lost"):
+            yield f"{name} returned {receipt.tokens}"
+        for token in receipt.tokens:
+            if token != "lost" and token not in written.done:
+                yield f"{name} returned {token}, which no execution gave"
+
+
+def _about_runs(told: Told, histories: dict[str, list[History]]) -> Iterator[str]:
+    for name in histories.keys() ^ told.started.keys():
+        yield f"{name} is there or was started, not both"
+    for name, run_id in told.started.items():
+        runs = histories.get(name, [])
+        if len(runs) != 2:
+            yield f"{name} has {len(runs)} runs, not two"
+        elif runs[0].run_id != run_id:
+            yield f"{name} was acknowledged as run {run_id}, and began as {runs[0].run_id}"
+
+
+def _about_signals(told: Told, histories: dict[str, list[History]]) -> Iterator[str]:
+    for name, runs in histories.items():
+        sent = [
+            json.loads(base64.b64decode(payload["data"]))
+            for event in _events(runs, "WORKFLOW_EXECUTION_SIGNALED")
+            for payload in event["workflowExecutionSignaledEventAttributes"]["input"]["payloads"]
+        ]
+        if sorted(sent) != sorted(told.signalled.get(name, [])):
+            yield f"{name} has the signals {sent}, acknowledged were {told.signalled.get(name)}"
+
+
+def _about_executions(written: Written, histories: dict[str, list[History]]) -> Iterator[str]:
+    """An attempt is executed once; the attempt whose result was recorded is the last; its result is the one it gave."""
+    for name, count in written.begun.items():
+        if count > 1:
+            yield f"{name} was executed {count} times"
+    last: dict[tuple[str, str], int] = {}
+    for run_id, activity_id, attempt in written.begun:
+        last[run_id, activity_id] = max(attempt, last.get((run_id, activity_id), 0))
+    for runs in histories.values():
+        for history in runs:
+            yield from _about_results(history, written, last)
+    for run_id, activity_id, come in written.resumed:
+        if come not in written.beats[run_id, activity_id]:
+            yield f"{activity_id} of {run_id} went on from {come}, where it never was"
+
+
+def _about_results(history: History, written: Written, last: dict[tuple[str, str], int]) -> Iterator[str]:
+    run_id = history.run_id
+    scheduled: dict[str, dict[str, Any]] = {}
+    attempts: dict[str, int] = {}
+    for event in history.events:
+        match event["eventType"].removeprefix("EVENT_TYPE_"):
+            case "ACTIVITY_TASK_SCHEDULED":
+                scheduled[event["eventId"]] = event["activityTaskScheduledEventAttributes"]
+            case "ACTIVITY_TASK_STARTED":
+                started = event["activityTaskStartedEventAttributes"]
+                attempts[started["scheduledEventId"]] = started.get("attempt", 1)
+            case "ACTIVITY_TASK_COMPLETED":
+                ended = event["activityTaskCompletedEventAttributes"]
+                number = ended["scheduledEventId"]
+                activity_id = scheduled[number]["activityId"]
+                (payload,) = ended["result"]["payloads"]
+                token = json.loads(base64.b64decode(payload["data"]))
+                name = (run_id, activity_id, attempts[number])
+                if written.done.get(token) != name:
+                    yield f"{name} is recorded with {token}, which is of {written.done.get(token)}"
+                if last[run_id, activity_id] != attempts[number]:
+                    yield f"{name} was recorded, and attempt {last[run_id, activity_id]} was executed after it"
+    for number, spec in scheduled.items():
+        once = spec["activityType"]["name"] == "pay"
+        if once and last.get((run_id, spec["activityId"]), 0) > 1:
+            yield f"{spec['activityId']} of {run_id} may be executed once and was executed again"
+
+
+def _about_file(path: Path) -> Iterator[str]:
+    connection = sqlite3.connect(path)
+    try:
+        for (line,) in connection.execute("PRAGMA integrity_check").fetchall():
+            if line != "ok":
+                yield f"the file is not sound: {line}"
+        (left,) = connection.execute("SELECT count(*) FROM pending").fetchone()
+        if left:
+            yield f"{left} things are pending in runs that have ended"
+    finally:
+        connection.close()
+
+
+def _about_replays(histories: dict[str, list[History]]) -> Iterator[str]:
+    with Replayer(workflows=work.WORKFLOWS) as replayer:
+        for runs in histories.values():
+            for history in runs:
+                result = replayer.try_replay(history)
+                if not result.ok:
+                    yield f"{history.workflow_id}, run {history.run_id}, does not replay: {result.error}"
+
+
+def _events(runs: list[History], kind: str) -> Iterator[dict[str, Any]]:
+    for history in runs:
+        for event in history.events:
+            if event["eventType"] == f"EVENT_TYPE_{kind}":
+                yield event

@@ -1,0 +1,366 @@
+"""Programs with a client and a worker that meet a fault, each in a process of its own: run by `test_faults`.
+
+`python -m tests.durability.faults NAME PATH`. Each asserts what must hold and prints `held` in the end; anything else is
+a failure. What they wait for has a limit, and nothing is waited for by a fixed time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hourglass import Client, Worker, activity, workflow
+from hourglass.errors import HourglassError, StorageError
+
+PATIENCE = 30.0
+MIB = 1 << 20
+
+
+@activity.defn
+def step(number: int) -> int:
+    return number + 1
+
+
+@workflow.defn
+class Basket:
+    """Takes things in until it is told to stop; gives how many bytes there were, after a step."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.over = False
+
+    @workflow.run
+    def run(self) -> int:
+        workflow.wait_condition(lambda: self.over)
+        return step(self.size)
+
+    @workflow.signal
+    def put(self, thing: str) -> None:
+        self.size += len(thing)
+
+    @workflow.signal
+    def stop(self) -> None:
+        self.over = True
+
+
+@workflow.defn
+def sleeper(seconds: float) -> int:
+    workflow.sleep(seconds)
+    return step(1)
+
+
+class Heard(logging.Handler):
+    """What was logged as a warning or worse."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+        logging.getLogger("hourglass").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def has(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+
+@contextmanager
+def working(path: str) -> Iterator[Client]:
+    """A client and a worker on a file, in this process."""
+    with (
+        Client.connect(f"local:{path}") as client,
+        Worker(client, workflows=[Basket, sleeper], activities=[step], deadlock_timeout=None),
+    ):
+        yield client
+
+
+def eventually(attempt: Callable[[], Any], what: str) -> Any:
+    """The first result of something that may be refused for a while."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return attempt()
+        except HourglassError as error:
+            assert time.monotonic() < deadline, f"{what}: {error}"
+            time.sleep(0.01)
+
+
+def refusal(attempt: Callable[[], Any]) -> str:
+    """Why something is refused, as one who calls it reads it; "" if it is not."""
+    try:
+        attempt()
+    except StorageError as error:
+        return f"{error.status}: {error}"
+    return ""
+
+
+# --- room -----------------------------------------------------------------------------------------------------
+
+
+def full_disk(path: str) -> None:
+    """A disk that fills up: new workflows are refused first, then everything waits; freed, all goes on by itself."""
+    heard = Heard()
+    ballast = f"{path}.ballast"
+    with working(path) as client:
+        baskets = [client.start_workflow(Basket.run, id=f"basket-{number}") for number in range(5)]
+        eat(ballast, leave=24 * MIB)
+        said = until_refused(lambda number: client.start_workflow(Basket.run, id=f"late-{number}"))
+        assert said.startswith("RESOURCE_EXHAUSTED: no new workflow can be started: only"), said
+        baskets[0].signal(Basket.put, "x")  # those that run go on
+        sent = [fill(basket, heard) for basket in baskets]
+        said = refusal(lambda: client.start_workflow(Basket.run, id="too late"))
+        assert "there is no room left on its disk" in said, said
+        assert any(thread is not None for _, thread in sent), "the disk was never full"
+        assert all(thread.is_alive() for _, thread in sent if thread is not None), "it was acknowledged"
+        os.unlink(ballast)
+        for thread in [thread for _, thread in sent if thread is not None]:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), "a signal still waits"
+        assert heard.has("is written again; nothing was lost")
+        for basket in baskets:
+            basket.signal(Basket.stop)
+        sizes = [basket.result(timeout=PATIENCE) for basket in baskets]
+        expected = [count * MIB + 1 for count, _ in sent]
+        expected[0] += 1
+        assert sizes == expected, (sizes, expected)
+        after = eventually(lambda: client.start_workflow(Basket.run, id="after"), "room is back")
+        after.signal(Basket.stop)
+        assert after.result(timeout=PATIENCE) == 1
+
+
+def eat(ballast: str, leave: int) -> None:
+    """Take all the room on a disk but so much."""
+    space = os.statvfs(os.path.dirname(ballast))
+    with open(ballast, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - leave)
+
+
+def until_refused(attempt: Callable[[int], Any]) -> str:
+    """Room is looked at once a second: some may still be taken."""
+    deadline, number = time.monotonic() + PATIENCE, 0
+    while time.monotonic() < deadline:
+        number += 1
+        said = refusal(lambda: attempt(number))
+        if said:
+            return said
+        time.sleep(0.01)
+    raise AssertionError("nothing was refused")
+
+
+def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
+    """Send until one waits; gives how many were sent, and who waits."""
+    for count in range(1, 7):  # more would make the history too large
+        thread = threading.Thread(target=basket.signal, args=(Basket.put, "x" * MIB), daemon=True)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while thread.is_alive() and not heard.has("there is no room left on its disk"):
+            assert time.monotonic() < deadline
+            thread.join(0.01)
+        if thread.is_alive():
+            return count, thread
+    return 6, None
+
+
+# --- files that are taken away --------------------------------------------------------------------------------
+
+
+def file_moved(path: str) -> None:
+    """A file that is moved away under a worker: nothing is acknowledged; put back, all goes on without a restart."""
+    moved = f"{path}.moved"
+    _taken_away(path, lambda: os.rename(path, moved), lambda: os.rename(moved, path))
+
+
+def folder_moved(path: str) -> None:
+    """The same with the whole folder."""
+    folder = os.path.dirname(path)
+    moved = f"{folder}.moved"
+    _taken_away(path, lambda: os.rename(folder, moved), lambda: os.rename(moved, folder))
+
+
+def _taken_away(path: str, take: Callable[[], None], put_back: Callable[[], None]) -> None:
+    with working(path) as client:
+        basket = client.start_workflow(Basket.run, id="basket")
+        basket.signal(Basket.put, "before")
+        take()
+        said = until_refused(lambda _: basket.signal(Basket.put, "", rpc_timeout=1.0))
+        assert "while it was in use" in said or "is gone" in said, said
+        assert path in said
+        put_back()
+        eventually(lambda: basket.signal(Basket.put, "after"), "the file is back")
+        eventually(lambda: basket.signal(Basket.stop), "the file is back")
+        assert basket.result(timeout=PATIENCE) == len("beforeafter") + 1
+
+
+def file_deleted(path: str) -> None:
+    """A file that is deleted is said to be so, again and again, and no empty one takes its place unasked."""
+    with working(path) as client:
+        client.start_workflow(Basket.run, id="basket")
+        os.unlink(path)
+        said = until_refused(
+            lambda number: client.start_workflow(Basket.run, id=f"next-{number}", rpc_timeout=1.0)
+        )
+        assert path in said
+        for _ in range(3):
+            again = refusal(lambda: client.start_workflow(Basket.run, id="once more", rpc_timeout=5.0))
+            assert "is gone, but its log" in again or "was deleted" in again, again
+        assert not os.path.exists(path)
+
+
+# --- files that are wrong from the beginning ------------------------------------------------------------------
+
+
+def refused_both(path: str) -> None:
+    """A file that cannot be used refuses clients and workers with the same clear words, and stays as it was."""
+    before = _bytes(path)
+    with Client.connect(f"local:{path}") as client:
+        said = refusal(lambda: client.start_workflow(Basket.run, id="basket"))
+        assert said, "a client may use it"
+        worker = Worker(client, workflows=[Basket], activities=[step])
+        refused = refusal(lambda: worker.start())
+        assert refused, "a worker may use it"
+        assert path in said
+        assert path in refused
+    assert _bytes(path) == before
+    print(said)
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb") as file:  # nobody has it open
+        return file.read()
+
+
+def mended(path: str) -> None:
+    """A worker that began on a wrong file goes on by itself when the right one is put in its place."""
+    good = f"{path}.good"
+    with working(path) as client:
+        client.start_workflow(Basket.run, id="basket")
+    os.rename(path, good)
+    with open(path, "wb") as file:
+        file.write(b"not a database" * 100)
+    with Client.connect(f"local:{path}") as client:
+        handle = client.get_workflow_handle("basket")
+        assert "is not a database" in refusal(lambda: handle.signal(Basket.stop))
+        os.replace(good, path)
+        handle.signal(Basket.stop)
+        with Worker(client, workflows=[Basket], activities=[step]):
+            assert handle.result(timeout=PATIENCE) == 1
+
+
+# --- time -----------------------------------------------------------------------------------------------------
+
+_shift_ns = 0
+
+
+def shift_clock() -> None:
+    """From now on wall clocks in this process can be set; must be called before Hourglass looks at one."""
+    from hourglass._embedded import clock
+
+    real = time.time_ns
+    clock.RealClock.__init__.__defaults__ = (lambda: real() + _shift_ns, time.monotonic_ns)  # type: ignore[misc]
+
+
+def set_clock(hours: float) -> None:
+    global _shift_ns
+    _shift_ns = int(hours * 3600e9)
+
+
+def clock_forward(path: str) -> None:
+    """The wall clock jumps an hour ahead: what was due within it is done soon, in order, and later things still wait."""
+    shift_clock()
+    with working(path) as client:
+        within = client.start_workflow(sleeper, 1800.0, id="within")
+        beyond = client.start_workflow(sleeper, 5 * 3600.0, id="beyond")
+        asleep(within, beyond)
+        set_clock(1)
+        assert within.result(timeout=PATIENCE) == 2
+        assert beyond.describe().status.name == "RUNNING"
+        in_order(within.history().events)
+        assert client.execute_workflow(sleeper, 0.01, id="after") == 2
+        set_clock(0)  # and back
+        assert client.execute_workflow(sleeper, 0.01, id="later") == 2
+        beyond.terminate("enough")
+
+
+def clock_back(path: str) -> None:
+    """The wall clock jumps an hour back, and stays there over a restart: nothing waits an hour longer."""
+    shift_clock()
+    with working(path) as client:
+        asleep(one := client.start_workflow(sleeper, 0.5, id="one"))
+        set_clock(-1)
+        assert one.result(timeout=PATIENCE) == 2
+        in_order(one.history().events)
+        asleep(two := client.start_workflow(sleeper, 1.0, id="two"))
+        left = two.run_id
+    with working(path) as client:
+        two = client.get_workflow_handle("two", run_id=left)
+        assert two.result(timeout=PATIENCE) == 2
+        in_order(two.history().events)
+
+
+def asleep(*handles: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    for handle in handles:
+        while handle.history().events[-1]["eventType"] != "EVENT_TYPE_TIMER_STARTED":
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+def in_order(events: list[dict[str, Any]]) -> None:
+    times = [event["eventTime"] for event in events]
+    assert times == sorted(times), times
+
+
+# --- the end of the log ---------------------------------------------------------------------------------------
+
+
+def write_and_die(path: str) -> None:
+    """Start orders until killed; says each that was acknowledged."""
+    with working(path) as client:
+        for number in range(10_000):
+            client.start_workflow(Basket.run, id=f"basket-{number}").signal(Basket.put, "x" * 100)
+            print(number, flush=True)
+
+
+def torn_log(path: str) -> None:
+    """However the end of a dead worker's log is torn, everything before it is there, and goes on to its end."""
+    command = [sys.executable, "-m", "tests.durability.faults", "write_and_die", path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(30):
+            process.stdout.readline()
+        process.kill()
+    log = _bytes(f"{path}-wal")
+    found = []
+    for place, keep in enumerate((1.0, 0.9, 0.5, 0.2)):
+        copy = f"{path}.{place}"
+        shutil.copy(path, copy)
+        with open(f"{copy}-wal", "wb") as file:
+            file.write(log[: int(len(log) * keep)] + (b"\xee" * 777 if place % 2 else b""))
+        found.append(_finish_all(copy))
+    assert found == sorted(found, reverse=True), found
+    assert found[0] >= 30, found
+    assert found[0] > found[-1], found
+
+
+def _finish_all(path: str) -> int:
+    with working(path) as client:
+        ids = [each.id for each in client.list_workflows()]
+        for name in ids:
+            client.get_workflow_handle(name).signal(Basket.stop)
+        results = [client.get_workflow_handle(name).result(timeout=PATIENCE) for name in ids]
+        assert all(result in (1, 101) for result in results), results
+        assert sum(result == 1 for result in results) <= 1, "only the last one's signal may be cut off"
+    return len(ids)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](sys.argv[2])
+    print("held", flush=True)

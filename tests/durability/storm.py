@@ -1,0 +1,152 @@
+"""Clients that start, signal and wait, while the workers that serve them are killed at random instants.
+
+The clients are threads of this process and never die: what they were told is what must hold. They are clients of
+whoever owns the file, and work on it alone while nobody does.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hourglass import Client
+from hourglass._embedded.ownership import FileLock
+
+from . import work
+from .nursery import Nursery
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is done, and how often workers are killed: every `life` seconds, on average."""
+
+    workflows: int
+    kills: int
+    threads: int = 8
+    life: float = 0.15
+    limit: float = 120.0
+
+
+@dataclass
+class Told:
+    """What the clients were told."""
+
+    started: dict[str, str] = field(default_factory=dict)
+    """Run ids, by workflow id."""
+    signalled: dict[str, list[int]] = field(default_factory=dict)
+    receipts: dict[str, work.Receipt] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    kills: int = 0
+    unserved: int = 0
+    """How often nobody was left after a kill."""
+
+
+class Storm:
+    """See the module."""
+
+    def __init__(self, folder: Path, size: Size, seed: int) -> None:
+        self.path = folder / "orders.db"
+        self.notes = folder / "notes"
+        self.log = folder / "log"
+        self.told = Told()
+        self._size = size
+        self._seed = seed
+        self._chance = random.Random(f"storm {seed}")
+        self._lock = threading.Lock()
+        self._next = 0
+        self._calm = threading.Event()
+
+    def rage(self) -> Told:
+        """Until all kills are done and all workflows have ended, or the limit has passed."""
+        deadline = time.monotonic() + self._size.limit
+        with (
+            Client.connect(f"local:{self.path}") as client,
+            Nursery(self.path, self.notes, self.log) as nursery,
+        ):
+            threads = [
+                threading.Thread(target=self._drive, args=(client, place), daemon=True)
+                for place in range(self._size.threads)
+            ]
+            for thread in threads:
+                thread.start()
+            self._kill_again_and_again(nursery)
+            self._calm.set()
+            if not nursery.alive:
+                nursery.fork()
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+            if any(thread.is_alive() for thread in threads):
+                self.told.errors.append(self._what_is_open(client))
+        return self.told
+
+    # --- killing --------------------------------------------------------------------------------------------
+
+    def _kill_again_and_again(self, nursery: Nursery) -> None:
+        chance, wanted = self._chance, FileLock(str(self.path))
+        for _ in range(self._size.kills):
+            while len(nursery.alive) < (1 if chance.random() < 0.3 else 2):
+                nursery.fork()
+            time.sleep(chance.expovariate(1 / self._size.life))  # a random instant is the point
+            owner = wanted.note().pid
+            nursery.kill(owner if owner in nursery.alive else chance.choice(nursery.alive))
+            self.told.kills += 1
+            if not nursery.alive:
+                self.told.unserved += 1
+                time.sleep(chance.random() * self._size.life)
+
+    # --- driving --------------------------------------------------------------------------------------------
+
+    def _drive(self, client: Client, place: int) -> None:
+        chance = random.Random(f"{self._seed} {place}")
+        while (number := self._number()) is not None:
+            try:
+                self._order(client, number, chance)
+            except Exception as error:
+                self.told.errors.append(f"order {number}: {type(error).__name__}: {error}")
+
+    def _number(self) -> int | None:
+        """The next order; enough of them, and more while the killing goes on."""
+        with self._lock:
+            if self._next >= self._size.workflows and self._calm.is_set():
+                return None
+            self._next += 1
+            return self._next
+
+    def _order(self, client: Client, number: int, chance: random.Random) -> None:
+        name = f"order-{number}"
+        plan = work.Plan(number, chance.random() * 0.03)
+        handle = client.start_workflow(work.Order.run, plan, id=name)
+        self.told.started[name] = handle.run_id
+        heard = self.told.signalled[name] = []
+        current = client.get_workflow_handle(name)  # whichever run is the latest
+        for signal in chance.sample(range(work.SIGNALS), work.SIGNALS):
+            threading.Event().wait(chance.choice((0.0, 0.0, 0.01, 0.05)))
+            current.signal(work.Order.tell, signal)
+            heard.append(signal)
+        self.told.receipts[name] = handle.result(timeout=self._size.limit)
+
+    def _what_is_open(self, client: Client) -> str:
+        listed = client.list_workflows("ExecutionStatus = 'Running'")
+        stories = [_story(client, each.id) for each, _ in zip(listed, range(3), strict=False)]
+        return "\n".join(["these have not ended:", *stories])
+
+
+def _story(client: Client, workflow_id: str) -> str:
+    events = client.get_workflow_handle(workflow_id).history().events
+    return f"{workflow_id}: " + " ".join(
+        event["eventType"].removeprefix("EVENT_TYPE_") for event in events[-12:]
+    )
+
+
+def until(condition: Callable[[], bool], limit: float) -> bool:
+    """Whether it became so in time."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True

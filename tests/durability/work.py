@@ -1,0 +1,141 @@
+"""An order that uses all that can be interrupted, and activities that note what they do where no crash of ours can undo it.
+
+The notes are lines of JSON in an append-only file: a process that dies loses none that it has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from hourglass import ApplicationError, RetryPolicy, activity, workflow
+from hourglass.errors import ActivityError
+
+NOTES = "HOURGLASS_TEST_NOTES"
+"""The environment's name for the file of notes."""
+SIGNALS = 3
+BEATS = 3
+
+_SOON = RetryPolicy(initial_interval=0.005, backoff_coefficient=1.0)
+
+
+def note(what: str, **more: Any) -> None:
+    """Append a line, at once: a single write to a file that is open for appending is never torn by another's."""
+    here = activity.info()
+    line = {
+        "what": what,
+        "run": here.workflow_run_id,
+        "activity": here.activity_id,
+        "type": here.activity_type,
+        "attempt": here.attempt,
+        **more,
+    }
+    descriptor = os.open(os.environ[NOTES], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def executed() -> str:
+    """Note that an attempt did its work; its name is unlike that of any other execution."""
+    token = f"{activity.info().activity_type}-{uuid.uuid4().hex}"
+    note("done", token=token)
+    return token
+
+
+@activity.defn(retry_policy=_SOON)
+def reserve(number: int) -> str:
+    note("begun")
+    return executed()
+
+
+@activity.defn(retry_policy=_SOON)
+def charge(number: int) -> str:
+    """Its first attempt fails, always."""
+    note("begun")
+    if activity.info().attempt == 1:
+        raise ApplicationError("the bank does not answer")
+    return executed()
+
+
+@activity.defn(retry_policy=_SOON)
+def pack(number: int) -> str:
+    """Reports how far it has come, and goes on from there."""
+    come = activity.heartbeat_details(int)
+    note("begun", come=come)
+    for place in range(0 if come is None else come + 1, BEATS):
+        note("beat", place=place)
+        activity.heartbeat(place)
+        threading.Event().wait(0.002)  # something to be interrupted
+    return executed()
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def pay(number: int) -> str:
+    """Must never be executed twice, and may be lost."""
+    note("begun")
+    return executed()
+
+
+@activity.defn(retry_policy=_SOON)
+async def thank(number: int) -> str:
+    note("begun")
+    await asyncio.sleep(0.001)
+    return executed()
+
+
+@dataclass
+class Plan:
+    number: int
+    nap: float
+    second: bool = False
+    seen: list[int] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Receipt:
+    number: int
+    seen: list[int]
+    tokens: list[str]
+
+
+@workflow.defn
+class Order:
+    """Two runs, five activities, two timers, a few signals, which may come at any time."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @workflow.run
+    def run(self, plan: Plan) -> Receipt:
+        self.seen = plan.seen + self.seen
+        if not plan.second:
+            tokens = [reserve(plan.number), charge(plan.number)]
+            workflow.sleep(plan.nap)
+            workflow.continue_as_new(Plan(plan.number, plan.nap, True, self.seen, tokens))
+        parcel, thanks = pack.start(plan.number), thank.start(plan.number)
+        tokens = [*plan.tokens, *workflow.gather(parcel, thanks), self._paid(plan.number)]
+        workflow.wait_condition(lambda: len(set(self.seen)) >= SIGNALS)
+        workflow.sleep(plan.nap)
+        return Receipt(plan.number, self.seen, tokens)
+
+    def _paid(self, number: int) -> str:
+        try:
+            return pay(number)
+        except ActivityError:
+            return "lost"
+
+    @workflow.signal
+    def tell(self, number: int) -> None:
+        self.seen.append(number)
+
+
+WORKFLOWS = [Order]
+ACTIVITIES = [reserve, charge, pack, pay, thank]

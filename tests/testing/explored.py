@@ -1,0 +1,270 @@
+"""Workflows with the bugs that people really write, and the same without them. Each is explored by the tests."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass.errors import ActivityError, ApplicationError
+
+ONCE = RetryPolicy(maximum_attempts=1)
+
+
+@activity.defn
+def charge(order_id: str) -> str:
+    return f"charge-{order_id}"
+
+
+@activity.defn(retry_policy=ONCE)
+def ship(order_id: str) -> None:
+    return None
+
+
+@activity.defn
+def refund(charge_id: str) -> None:
+    return None
+
+
+# --- a saga that refunds only where it thought of it ------------------------------------------------------
+
+
+@workflow.defn
+def saga_forgets(order_id: str) -> str:
+    charge_id = charge(order_id)
+    try:
+        ship(order_id)
+    except ActivityError as error:
+        if isinstance(error.cause, ApplicationError):  # and a timeout is none
+            refund(charge_id)
+        raise
+    return charge_id
+
+
+@workflow.defn
+def saga(order_id: str) -> str:
+    charge_id = charge(order_id)
+    try:
+        ship(order_id)
+    except ActivityError:
+        refund(charge_id)
+        raise
+    return charge_id
+
+
+# --- a payment whose key is made anew for each try --------------------------------------------------------
+
+
+@activity.defn(retry_policy=ONCE)
+def pay(key: str, cents: int) -> None:
+    return None
+
+
+@workflow.defn
+def pays_twice(cents: int) -> str:
+    for _ in range(3):
+        try:
+            pay(str(workflow.uuid4()), cents)
+        except ActivityError:
+            continue
+        return "paid"
+    raise ApplicationError("nobody takes the money", type="NotPaid")
+
+
+@workflow.defn
+def pays_once(cents: int) -> str:
+    key = str(workflow.uuid4())
+    for _ in range(3):
+        try:
+            pay(key, cents)
+        except ActivityError:
+            continue
+        return "paid"
+    raise ApplicationError("nobody takes the money", type="NotPaid")
+
+
+# --- an approval that meets its deadline ------------------------------------------------------------------
+
+
+@activity.defn
+def cancel_order(order_id: str) -> None:
+    return None
+
+
+@workflow.defn
+class ShipsUnapproved:
+    """An approval that comes while the order is being cancelled makes it ship all the same."""
+
+    def __init__(self) -> None:
+        self.approved = False
+
+    @workflow.run
+    def run(self, order_id: str) -> str:
+        try:
+            workflow.wait_condition(lambda: self.approved, timeout=timedelta(days=3))
+        except TimeoutError:
+            cancel_order(order_id)
+        if not self.approved:
+            return "cancelled"
+        ship(order_id)
+        return "shipped"
+
+    @workflow.signal
+    def approve(self) -> None:
+        self.approved = True
+
+
+@workflow.defn
+class ShipsApproved:
+    """The deadline decides once."""
+
+    def __init__(self) -> None:
+        self.approved = False
+
+    @workflow.run
+    def run(self, order_id: str) -> str:
+        try:
+            workflow.wait_condition(lambda: self.approved, timeout=timedelta(days=3))
+        except TimeoutError:
+            cancel_order(order_id)
+            return "cancelled"
+        ship(order_id)
+        return "shipped"
+
+    @workflow.signal
+    def approve(self) -> None:
+        self.approved = True
+
+
+# --- a signal that comes before anybody is ready for it ---------------------------------------------------
+
+
+@activity.defn
+def load(customer_id: str) -> list[str]:
+    return [customer_id]
+
+
+@workflow.defn
+class TooEarly:
+    """The handler uses what the body has not fetched yet."""
+
+    names: list[str]
+
+    @workflow.run
+    def run(self, customer_id: str) -> list[str]:
+        self.names = load(customer_id)
+        workflow.wait_condition(lambda: len(self.names) > 1)
+        return self.names
+
+    @workflow.signal
+    def add(self, name: str) -> None:
+        self.names.append(name)
+
+
+@workflow.defn
+class InTime:
+    """The handler waits until the body has it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @workflow.run
+    def run(self, customer_id: str) -> list[str]:
+        self.names += load(customer_id)
+        workflow.wait_condition(lambda: len(self.names) > 1)
+        return self.names
+
+    @workflow.signal
+    def add(self, name: str) -> None:
+        workflow.wait_condition(lambda: bool(self.names))
+        self.names.append(name)
+
+
+# --- two handlers that write the same thing ---------------------------------------------------------------
+
+
+@activity.defn
+def price(item: str) -> int:
+    return len(item)
+
+
+class _Cart:
+    def __init__(self) -> None:
+        self.total = 0
+        self.items = 0
+
+    def _pay(self) -> int:
+        workflow.wait_condition(lambda: self.items == 2)
+        return self.total
+
+
+@workflow.defn
+class LosesUpdates(_Cart):
+    """Reads, waits, writes."""
+
+    @workflow.run
+    def run(self) -> int:
+        return self._pay()
+
+    @workflow.signal
+    def add(self, item: str) -> None:
+        before = self.total
+        self.total = before + price(item)
+        self.items += 1
+
+
+@workflow.defn
+class KeepsUpdates(_Cart):
+    """The same under a lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = workflow.Lock()
+
+    @workflow.run
+    def run(self) -> int:
+        return self._pay()
+
+    @workflow.signal
+    def add(self, item: str) -> None:
+        with self.lock:
+            before = self.total
+            self.total = before + price(item)
+            self.items += 1
+
+
+# --- state that a crash leaves behind ---------------------------------------------------------------------
+
+
+@activity.defn
+def step(number: int) -> None:
+    return None
+
+
+BUSY: set[str] = set()
+UNLUCKY = 13
+
+
+@workflow.defn
+def remembers(count: int) -> int:
+    """Has a state outside of the workflow, at one step; only a crash at that very step shows it."""
+    done = 0
+    for number in range(count):
+        if number == UNLUCKY:
+            again = "key" in BUSY
+            BUSY.add("key")
+            step(-number if again else number)
+            BUSY.discard("key")
+        else:
+            step(number)
+        done += 1
+    return done
+
+
+@workflow.defn
+def forgets(count: int) -> int:
+    """The same without."""
+    done = 0
+    for number in range(count):
+        step(number)
+        done += 1
+    return done
