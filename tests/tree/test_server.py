@@ -39,7 +39,7 @@ def test_a_killed_attempt_is_made_again_at_once(quick_server):
     ):
         handle = client.start_workflow(waiting, 1, id=uuid.uuid4().hex, task_queue=queue)
         assert stage.begun.wait(20)
-        stage.go.set()
         worker.tree.kill(f"{EXECUTORS}/attempt-1")
+        stage.go.set()
         assert handle.result(timeout=20) == 3
         assert stage.attempts == 2

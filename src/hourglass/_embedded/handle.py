@@ -108,9 +108,10 @@ class EngineHandle:
 
     def wake(self) -> None:
         """Something may be there to take: a poll that waits takes it now."""
-        if self._task_polls:
+        engine, queue = self._engine, self.task_queue
+        if self._task_polls and (engine.offers.has_tasks(queue) or engine.tasks.has_questions):
             self._take_tasks()
-        if self._activity_polls:
+        if self._activity_polls and engine.offers.has_attempts(queue):
             self._take_attempts()
         if self._cache.ready or self._engine.is_over:
             self._task_bell.ring()

@@ -93,6 +93,14 @@ class Offers:
         gate, waiting = self.gate, self._attempts[task_queue]
         return iter(waiting) if gate is None else (each for each in waiting if gate(*each))
 
+    def has_tasks(self, task_queue: str) -> bool:
+        """Whether tasks wait on a queue, whatever the gate says."""
+        return bool(self._tasks[task_queue])
+
+    def has_attempts(self, task_queue: str) -> bool:
+        """The same for attempts of activities."""
+        return bool(self._attempts[task_queue])
+
     def any_for_takers(self) -> bool:
         """Whether something waits on a queue that somebody serves, or is in a worker's hands."""
         return any(
@@ -117,11 +125,11 @@ class Offers:
         task = run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             self._tasks[queue][run.run_id] = None
+            self.wake(queue)
         else:
             self._tasks[queue].pop(run.run_id, None)
         for event_id in sorted(event_ids):
             self._offer_attempt(run, event_id, now_ns)
-        self.wake(queue)
 
     def _offer_attempt(self, run: Run, event_id: int, now_ns: int) -> None:
         key = (run.run_id, event_id)

@@ -37,6 +37,11 @@ class TaskDesk:
                 return record if record.run.task_is_started else self.take(taker)
         return None
 
+    @property
+    def has_questions(self) -> bool:
+        """Whether a query waits for an answer."""
+        return bool(self._asked)
+
     def take_queries(self, taker: Taker) -> Record | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
         for record in self._asked.values():
