@@ -33,7 +33,7 @@ The private packages:
     _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
     _bridge       what every engine offers: a handle to poll and complete, a service to call; the holder of handles
     _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
-    _embedded     an engine in this process, in memory for now
+    _embedded     the engine in this process: over SQLite in one file, or in memory
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
     _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
