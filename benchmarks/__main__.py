@@ -17,6 +17,7 @@ PARTS = {
     "memory": ("workers", "measure_memory"),
     "embedded": ("embedded", "measure"),
     "processes": ("processes", "measure"),
+    "sleeping": ("sleeping", "measure"),
 }
 
 

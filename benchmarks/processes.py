@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,35 +32,40 @@ def nothing() -> int:
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """Milliseconds from start to result, the middle one and the worst but one in a hundred."""
+    """Milliseconds from start to result, the middle one and the worst but one in a hundred; forks and takeovers."""
+    from . import web
+
     asked = 300 if quick else 2000
-    return [row for load in _LOADS for row in _measure(load, asked)]
+    return [*(row for load in _LOADS for row in _measure(load, asked)), *web.measure(quick=quick)]
 
 
 def _measure(load: str, asked: int) -> list[Row]:
-    with tempfile.TemporaryDirectory() as directory, _owner(Path(directory) / "bench.db", load) as owner:
+    with tempfile.TemporaryDirectory() as directory, owner(Path(directory) / "bench.db", _LOADS[load]) as one:
         rows: list[Row] = []
-        for subject, times in (
-            ("the owner's process", owner.ask(asked)),
-            ("another process", _ask_from_here(owner.path, asked)),
+        for subject, found in (
+            ("the owner's process", one.ask(asked)),
+            ("another process", _ask_from_here(one.path, asked)),
         ):
-            for unit, value in (("ms p50", statistics.median(times)), ("ms p99", _p99(times))):
+            for unit, value in (("ms p50", statistics.median(found)), ("ms p99", p99(found))):
                 rows.append(Row("processes", f"{load} owner", subject, value, unit))
         return sorted(rows, key=lambda row: row.unit)
 
 
-def _p99(times: list[float]) -> float:
-    return statistics.quantiles(times, n=100)[98]
+def p99(found: list[float]) -> float:
+    """The worst but one in a hundred."""
+    return statistics.quantiles(found, n=100)[98]
 
 
 def _ask_from_here(path: Path, asked: int) -> list[float]:
     with Client.connect(f"local:{path}") as client:
-        return _times(client, asked)
+        return times(client, asked)
 
 
-def _times(client: Client, asked: int) -> list[float]:
+def times(client: Client, asked: int, between: Callable[[], object] = lambda: None) -> list[float]:
+    """Milliseconds from start to result, so many times."""
     found: list[float] = []
     for number in range(asked + 50):
+        between()
         began = time.perf_counter()
         result = client.execute_workflow(nothing, id=uuid.uuid4().hex)
         if number >= 50:  # the first ones warm up
@@ -69,10 +74,28 @@ def _times(client: Client, asked: int) -> list[float]:
     return found
 
 
-class _Owner:
+class Owner:
+    """A process with a worker on the file."""
+
     def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
         self._process = process
         self.path = path
+
+    @staticmethod
+    def begin(path: Path, load: int) -> Owner:
+        """Start one; returns when it works, or stands by."""
+        command = [sys.executable, "-m", "benchmarks.processes", str(path), str(load)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        begun = Owner(process, path)
+        assert begun.line() == "ready"
+        return begun
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def ask(self, asked: int) -> list[float]:
         """What the owner measures itself."""
@@ -82,30 +105,39 @@ class _Owner:
         return [float(each) for each in self.line().split()]
 
     def line(self) -> str:
+        """The next line that it says."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the owner has died")
         return line.strip()
 
+    def end(self) -> None:
+        """Politely."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def kill(self) -> None:
+        """By SIGKILL, if it lives, and gone."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdin.close()
+        self._process.stdout.close()
+
 
 @contextmanager
-def _owner(path: Path, load: str) -> Iterator[_Owner]:
-    command = [sys.executable, "-m", "benchmarks.processes", str(path), str(_LOADS[load])]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def owner(path: Path, load: int = 0) -> Iterator[Owner]:
+    """One that owns the file while the block lasts."""
+    begun = Owner.begin(path, load)
     try:
-        owner = _Owner(process, path)
-        assert owner.line() == "ready"
-        yield owner
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(60)
+        yield begun
+        begun.end()
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+        begun.kill()
 
 
 def _serve(path: str, load: int) -> None:
@@ -125,7 +157,7 @@ def _serve(path: str, load: int) -> None:
             thread.start()
         print("ready", flush=True)
         for line in sys.stdin:
-            print(*_times(client, int(line)), flush=True)
+            print(*times(client, int(line)), flush=True)
         stopped.set()
         for thread in threads:
             thread.join()

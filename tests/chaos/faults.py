@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import answers, bad_activities, evictions, exits, hangs, kills, network, regex, returns, sudden_deaths
+from . import (
+    answers,
+    bad_activities,
+    durability,
+    evictions,
+    exits,
+    hangs,
+    kills,
+    network,
+    regex,
+    returns,
+    sudden_deaths,
+)
 from .outcome import Fault
 
 FAULTS: dict[str, Fault] = {
@@ -23,4 +35,6 @@ FAULTS: dict[str, Fault] = {
     "bad-activities": bad_activities.all_of_them,
     "forks-loops-exits": exits.programs,
     "status-while-dying": answers.status_while_dying,
+    "durability": durability.storm,
+    "web-processes": durability.web,
 }

@@ -55,6 +55,8 @@ CALLS = {
     "import queue\nqueue.Queue()": "HG109",
     "pass\nid(3)": "HG112",
     "pass\nhash('x')": "HG112",
+    "pass\nid(3) < id(4)": "HG112",
+    "pass\nx = [id(3)]": "HG112",
     "pass\nsorted([1], key=hash)": "HG112",
     "import functools, time\nfunctools.partial(time.time)": "HG101",
 }
@@ -80,6 +82,7 @@ HARMLESS = [
     "import time\nif not workflow.in_workflow(): time.time()",
     "import time\ntime = workflow; time.sleep(3)",
     "pass\nid = 'a'; print(id)",
+    "pass\nid(3) == id(4), id(3) in {}, {}[id(3)], set().add(id(3))",
     "pass\nhash = len; hash('x')",
 ]
 

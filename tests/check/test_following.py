@@ -299,6 +299,31 @@ def pong(n):
     time.time()  # HG101
     return a.ping(n - 1)
 """,
+    "what functions and lambdas give back": """
+import time
+class Clock:
+    def now(self):
+        return time.time()  # HG101
+def make():
+    return Clock()
+@workflow.defn
+def flow():
+    made = (lambda: Clock())()
+    made.now()
+    make().now()
+""",
+    "functions that call each other with many meanings": """
+import time
+def a(x):
+    return b(x) or c(x) or a(x)
+def b(x):
+    return a(x) or c(x) or b(x)
+def c(x):
+    return a(x) or b(x) or [a(x), b(x), c(x)] or time.time()  # HG101
+@workflow.defn
+def flow():
+    a(1)
+""",
     "a workflow inside a function": """
 import time
 def make():

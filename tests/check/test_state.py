@@ -22,21 +22,21 @@ def send(values) -> None: ...
 @workflow.defn
 def flow(given: set[str], other: AbstractSet[int], box: Box, maybe: "set[str] | None", fine: list[str]):
     for each in {"a", "b"}:  # HG104
-        pass
+        print(each)
     for each in given:  # HG104
-        pass
+        print(each)
     for each in NAMES:  # HG104
-        pass
+        print(each)
     for each in given | other:  # HG104
-        pass
+        print(each)
     for each in tags().union(fine):  # HG104
-        pass
+        print(each)
     for each in box.seen:  # HG104
-        pass
+        print(each)
     for each in box.kinds:  # HG104
-        pass
+        print(each)
     for each in {"a": 1}.keys() - fine:  # HG104
-        pass
+        print(each)
     a = list(given)  # HG104
     b = tuple(given)  # HG104
     c = ",".join(given)  # HG104
@@ -62,6 +62,12 @@ def flow(given: set[str], names: list[str]):
         pass
     total = sum(len(x) for x in given), max(given), any(x == "a" for x in given), len(given)
     more = {x.upper() for x in given}
+    most = max(map(len, given)), sorted(list(given)), sorted(x for x in filter(None, given)), max(*given)
+    both = {*given, *more, "z"}
+    both.update(x + "!" for x in given)
+    for each in given:
+        if each != "a":
+            both.add(each)
     if "a" in given and given == more:
         given.add("b")
         given.discard("c")

@@ -113,6 +113,14 @@ def fails_for_good(message: str) -> None:
     raise ApplicationError(message, {"why": "broke"}, type="Broke", non_retryable=True)
 
 
+@activity.defn
+def may_fail() -> str:
+    """Fail until it is mended."""
+    if not place.mended:
+        raise ApplicationError("not mended yet", non_retryable=True)
+    return "mended"
+
+
 @activity.defn(retry_policy=QUICK)
 def raises_value_error() -> None:
     place.calls.append("raised")

@@ -239,7 +239,7 @@ def passes_cancellation_on() -> None:
 def a_cancelled_parent_cancels_its_child(world: World) -> None:
     """Cancelling a parent that waits for its child cancels the child, and then the parent."""
     handle = world.start(passes_cancellation_on)
-    world.until(handle, "CHILD_WORKFLOW_EXECUTION_STARTED")
+    world.until(handle, "WORKFLOW_TASK_COMPLETED", 2)  # it knows that its child has started
     handle.cancel()
     assert isinstance(world.failure(handle), (CancelledError, ChildWorkflowError))
 

@@ -221,7 +221,7 @@ def locally() -> list[Any]:
     return []
 
 
-@scenario(server_only="the in-memory engine does not run local activities yet, and says so")
+@scenario()
 def local_activities(world: World) -> None:
     """Within the workflow task: recorded as markers, no activity task."""
     handle = world.start(locally)

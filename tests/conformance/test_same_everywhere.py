@@ -18,19 +18,28 @@ from hourglass.testing import DevServer
 
 from . import (  # noqa: F401
     acts,
+    attempts,
     cancelling,
     children,
     concurrency,
+    cron,
     ending,
     failing,
     families,
+    lives,
+    local_activities,
     messages,
     notes,
+    resets,
+    shapes,
     steps,
+    talks,
+    update_handlers,
+    update_starts,
     updates,
     values,
 )
-from .normal import exact_events, plain
+from .normal import differences, plain
 from .scenario import SCENARIOS, Scenario
 from .world import World, counts, described
 
@@ -92,7 +101,8 @@ def test_scenario(name: str, clients: dict[str, Client], caplog: pytest.LogCaptu
         assert embedded.outcomes == server.outcomes, engine
         for mine, theirs in zip(embedded.histories, server.histories, strict=True):
             if scenario.order == "exact":
-                assert exact_events(mine) == exact_events(theirs), engine
+                found = differences(mine, theirs)
+                assert not found, "\n".join([engine, *found])
             else:
                 assert counts(mine) == counts(theirs), engine
     with Replayer(

@@ -12,8 +12,6 @@ from . import acts
 from .scenario import scenario
 from .world import World
 
-LATER = "updates and resets on the embedded engine come with the complete API"
-
 
 @workflow.defn
 class Account:
@@ -71,7 +69,7 @@ class Account:
         return self.balance
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_update_returns(world: World) -> None:
     """An update changes the workflow and returns, again and again."""
     handle = world.start(Account.run)
@@ -81,7 +79,7 @@ def an_update_returns(world: World) -> None:
     assert handle.result(timeout=30) == 12
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_update_that_is_refused(world: World) -> None:
     """A validator refuses before anything is recorded."""
     handle = world.start(Account.run)
@@ -94,7 +92,7 @@ def an_update_that_is_refused(world: World) -> None:
     assert handle.result(timeout=30) == 1
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_update_that_fails(world: World) -> None:
     """A handler's failure is the update's, and the workflow goes on."""
     handle = world.start(Account.run)
@@ -106,7 +104,7 @@ def an_update_that_fails(world: World) -> None:
     assert handle.result(timeout=30) == 0
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_unknown_update(world: World) -> None:
     """There is no such handler: refused, with the names of those there are."""
     handle = world.start(Account.run)
@@ -116,7 +114,7 @@ def an_unknown_update(world: World) -> None:
     handle.result(timeout=30)
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def several_updates_at_once(world: World) -> None:
     """Updates that wait run side by side."""
     handle = world.start(Account.run)
@@ -131,7 +129,7 @@ def several_updates_at_once(world: World) -> None:
     assert handle.result(timeout=30) == 16
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_update_asked_for_twice(world: World) -> None:
     """The same id again is the same update."""
     handle = world.start(Account.run)
@@ -142,7 +140,7 @@ def an_update_asked_for_twice(world: World) -> None:
     assert handle.result(timeout=30) == 5
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_update_waited_for_later(world: World) -> None:
     """One may wait for acceptance only, and for the result later."""
     handle = world.start(Account.run)
@@ -153,7 +151,7 @@ def an_update_waited_for_later(world: World) -> None:
     assert handle.result(timeout=30) == 4
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def an_update_of_a_closed_workflow(world: World) -> None:
     """There is nobody to update."""
     handle = world.start(Account.run)
@@ -163,7 +161,7 @@ def an_update_of_a_closed_workflow(world: World) -> None:
         handle.execute_update(Account.deposit, 1)
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def starting_with_an_update(world: World) -> None:
     """The first update starts the workflow, the second uses it."""
     name = f"{world.queue}-account"
@@ -175,7 +173,7 @@ def starting_with_an_update(world: World) -> None:
     assert planned.handle.result(timeout=30) == 7
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def starting_with_an_update_that_is_refused(world: World) -> None:
     """The workflow starts all the same; the update is refused."""
     name = f"{world.queue}-refused"
@@ -204,7 +202,7 @@ def two_steps() -> list[object]:
     return [acts.note("first"), acts.double(4)]
 
 
-@scenario("loose", server_only=LATER)
+@scenario("loose")
 def a_run_begun_anew_before_a_step(world: World) -> None:
     """Reset by the name of a step: what was before it is kept, the step is done again."""
     handle = world.start(two_steps)

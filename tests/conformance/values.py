@@ -109,7 +109,7 @@ def facts() -> bool:
     return told == [str(id), repr(number), moment.isoformat()]
 
 
-@scenario()
+@scenario("loose")
 def facts_as_arguments(world: World) -> None:
     """uuid4, random and now are the same on each execution, so that they can be arguments; two runs differ."""
     one, other = world.start(facts), world.start(facts)

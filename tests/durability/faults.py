@@ -89,7 +89,8 @@ def eventually(attempt: Callable[[], Any], what: str) -> Any:
         try:
             return attempt()
         except HourglassError as error:
-            assert time.monotonic() < deadline, f"{what}: {error}"
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{what}: {error}") from error
             time.sleep(0.01)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -140,13 +139,3 @@ def _story(client: Client, workflow_id: str) -> str:
     return f"{workflow_id}: " + " ".join(
         event["eventType"].removeprefix("EVENT_TYPE_") for event in events[-12:]
     )
-
-
-def until(condition: Callable[[], bool], limit: float) -> bool:
-    """Whether it became so in time."""
-    deadline = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True

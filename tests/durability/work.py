@@ -17,7 +17,8 @@ from hourglass import ApplicationError, RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError
 
 NOTES = "HOURGLASS_TEST_NOTES"
-"""The environment's name for the file of notes."""
+FILE = "HOURGLASS_TEST_FILE"
+"""The environment's names for the file of notes, and for the engine's file."""
 SIGNALS = 3
 BEATS = 3
 
@@ -137,5 +138,13 @@ class Order:
         self.seen.append(number)
 
 
-WORKFLOWS = [Order]
+@workflow.defn
+def errand(number: int) -> int:
+    """Two activities, as a web request would want them."""
+    reserve(number)
+    thank(number)
+    return number + 1
+
+
+WORKFLOWS = [Order, errand]
 ACTIVITIES = [reserve, charge, pack, pay, thank]

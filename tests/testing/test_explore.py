@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from hourglass.errors import ApplicationError, ExplorationFailed, NondeterminismError, WorkflowParked
+from hourglass.errors import ExplorationFailed, NondeterminismError, WorkflowParked
 from hourglass.testing import Arrival, Environment, sometime
-from testing import explored as x
+
+from . import explored as x
 
 
 class Bank:
@@ -105,7 +105,7 @@ class Updates(Case):
     arrivals = (sometime().signal("add", "lamp"), sometime().signal("add", "chair"))
 
     def prepare(self, env: Environment) -> None:
-        env.fake(x.price, len)
+        env.fake(x.price, lambda item: len(item))
         env.cannot_fail(x.price)
 
     def check(self, result: Any, env: Environment) -> None:
@@ -179,7 +179,8 @@ def test_saga_that_forgets_to_refund() -> None:
 def test_payment_with_a_fresh_key() -> None:
     """A payment whose answer was lost is made again under another key."""
     error = found(Payment())
-    assert len(_lines(error)) == 1 and "its answer is lost" in _lines(error)[0]
+    assert len(_lines(error)) == 1
+    assert "its answer is lost" in _lines(error)[0]
     assert len(error.story) == 6
 
 
@@ -195,23 +196,27 @@ def test_signal_before_the_body_is_ready() -> None:
     error = found(Early())
     assert error.broken == "parked"
     assert error.story == ("signal add('Ann') comes", "TooEarly('o-1') begins; signal add('Ann')")
-    assert isinstance(error.__cause__, WorkflowParked) and "explored.py" in str(error)
+    assert isinstance(error.__cause__, WorkflowParked)
+    assert "explored.py" in str(error)
 
 
 def test_lost_update() -> None:
     """Two handlers read before either has written."""
     error = found(Updates())
-    assert len(_lines(error)) == 1 and len(error.story) == 8
+    assert len(_lines(error)) == 1
+    assert len(error.story) == 8
 
 
 def test_state_that_a_crash_leaves_behind() -> None:
     """One of twenty places for a crash shows it, and the difference is named with its line."""
     error = found(Steps())
     assert error.broken == "nondeterministic"
-    assert len(_lines(error)) == 1 and "the worker" in _lines(error)[0]
+    assert len(_lines(error)) == 1
+    assert "the worker" in _lines(error)[0]
     assert len(error.story) == 2 * x.UNLUCKY + 2
     cause = error.__cause__
-    assert isinstance(cause, WorkflowParked) and isinstance(cause.__cause__, NondeterminismError)
+    assert isinstance(cause, WorkflowParked)
+    assert isinstance(cause.__cause__, NondeterminismError)
     assert cause.__cause__.file.endswith("explored.py")
 
 

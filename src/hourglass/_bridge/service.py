@@ -181,7 +181,7 @@ class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in detail."""
+    """A run in detail. `next_task_time_ns`: when a task that failed is tried again, where the engine tells."""
 
     summary: WorkflowSummary
     pending_activities: tuple[PendingActivity, ...] = ()
@@ -190,6 +190,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     static_summary: Payload | None = None
     static_details: Payload | None = None
     pending_children: tuple[PendingChild, ...] = ()
+    next_task_time_ns: int = 0
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):

@@ -1,4 +1,7 @@
-"""What a watchdog asks an engine about ourselves. An engine that cannot tell answers with the status `UNIMPLEMENTED`."""
+"""What an engine is asked about who polls it: by a watchdog about ourselves, by people about a task queue.
+
+An engine that cannot tell answers with the status `UNIMPLEMENTED`.
+"""
 
 from __future__ import annotations
 
@@ -21,4 +24,25 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
     task_queue: str
     polled_by: str
+    activities: bool = False
+
+
+class Poller(msgspec.Struct, frozen=True):
+    """Somebody who polls, and when the engine last saw that, in nanoseconds of its clock."""
+
+    identity: str
+    last_seen_ns: int = 0
+
+
+class Pollers(msgspec.Struct, frozen=True):
+    """Who polls a queue. `served` names all queues that somebody polls, where the engine knows them; else it is empty."""
+
+    pollers: tuple[Poller, ...] = ()
+    served: tuple[str, ...] = ()
+
+
+class GetPollers(Request[Pollers], frozen=True, kw_only=True):
+    """Who polls this queue, for activities or for workflow tasks?"""
+
+    task_queue: str
     activities: bool = False

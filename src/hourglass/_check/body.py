@@ -43,7 +43,8 @@ class _Walk:
         self._module = function.module
         self._scope = function.module.scope_of_function(function.node, function.scope)
         self._receiver = function.receiver
-        self._free: set[ast.AST] = set()  # comprehensions whose order nobody cares for
+        self._free: set[ast.AST] = set()  # what nobody cares for in which order it comes
+        self._told_apart: set[ast.AST] = set()  # ids that only tell objects apart
         self._by_reference: set[ast.AST] = set()  # names of what runs elsewhere
         self._changed: set[tuple[Shared, int]] = set()  # said already, and worse than reading
 
@@ -97,6 +98,7 @@ class _Walk:
 
     def _node(self, node: ast.AST) -> None:
         self._order(node)
+        self._told_apart.update(order.telling_apart(node))
         match node:
             case ast.Call():
                 self._call(node)
@@ -172,15 +174,18 @@ class _Walk:
 
     def _external(self, name: str, node: ast.Call) -> None:
         code = rule_of_call(name, node)
+        if code == rules.IDENTITY and node in self._told_apart:
+            return
         if code is not None:
             self._hit(code, node, f"{_shown(name)}() {rules.RULES[code].title}")
             return
         if name in BY_REFERENCE and node.args:
             self._by_reference.add(node.args[0])
-        if name in order.INSENSITIVE:
-            self._free.update(node.args)
-        for expression, how in order.ordered_by_call(node, name):
-            self._ordered(expression, how)
+        if name in order.INSENSITIVE or node in self._free:
+            self._free.update(order.bare(node.args))
+        else:
+            for expression, how in order.ordered_by_call(node, name):
+                self._ordered(expression, how)
 
     def _handed_on(self, argument: ast.expr) -> None:
         """A function that is given to another one will be called by it: `key=id`, `default_factory=uuid4`."""
@@ -303,7 +308,22 @@ class _Walk:
         return self._lens.resolver.is_set(node, self._scope, self._receiver)
 
     def _order(self, node: ast.AST) -> None:
-        for expression, how in order.ordered_by_syntax(node):
+        match node:
+            case ast.Set(elts=parts):
+                self._free.update(order.bare(parts))
+            case ast.Call(func=ast.Attribute(value=owner), args=parts) if self._is_set(owner):
+                self._free.update(order.bare(parts))
+            case ast.SetComp(generators=generators):
+                self._free.update(each.iter for each in generators)
+            case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators) if (
+                node in self._free
+            ):
+                self._free.update(each.iter for each in generators)
+            case ast.For(body=body) if order.only_collects(body, self._is_set):
+                self._free.add(node)
+            case _:
+                pass
+        for expression, how in order.ordered_by_syntax(node) if node not in self._free else ():
             self._ordered(expression, how)
         for expression, how in order.ordered_by_comprehension(node, self._free):
             self._ordered(expression, how)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from hourglass._check.names import words
 
@@ -23,6 +23,7 @@ _ORDERED = words(
 _ORDERED_HERE = frozenset(
     {"hourglass.workflow.map", "hourglass.workflow.as_completed", "hourglass.workflow.wait"}
 )
+_TELLING_APART = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 _COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 
 
@@ -60,3 +61,43 @@ def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]
         shown = name.removeprefix("hourglass.")
         for argument in node.args:
             yield argument, f"{shown}() takes"
+
+
+def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:
+    """Expressions, and what stands behind their stars."""
+    for node in nodes:
+        yield node
+        if isinstance(node, ast.Starred):
+            yield node.value
+
+
+def only_collects(body: Sequence[ast.stmt], is_set: Callable[[ast.expr], bool]) -> bool:
+    """Whether statements do nothing but put things into sets, or take them out: in any order, the same comes out."""
+    for statement in body:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="add" | "discard"))) if is_set(
+                owner
+            ):
+                pass
+            case ast.If(body=inner, orelse=others) if only_collects([*inner, *others], is_set):
+                pass
+            case ast.Pass():
+                pass
+            case _:
+                return False
+    return True
+
+
+def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
+    """Expressions whose value only tells objects apart: keys, elements of sets, and what is compared for being equal."""
+    match node:
+        case ast.Compare(left=left, ops=operators, comparators=others) if all(
+            isinstance(each, _TELLING_APART) for each in operators
+        ):
+            yield from (left, *others)
+        case ast.Subscript(slice=key):
+            yield key
+        case ast.Call(func=ast.Attribute(attr="add" | "discard" | "get" | "setdefault"), args=[key, *_]):
+            yield key
+        case _:
+            pass

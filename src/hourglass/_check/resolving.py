@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -47,6 +48,7 @@ _ITEM_METHODS = words("get pop setdefault popleft")
 _VIEW_METHODS = words("values copy")
 _SAME_ITEMS = words("list tuple sorted reversed iter")
 _DEPTH = 40
+_MOST = 12
 
 Values: TypeAlias = tuple[Value, ...]
 NOTHING: Values = (UNKNOWN,)
@@ -64,7 +66,10 @@ class Resolver:
 
     def values(self, node: ast.expr, scope: Scope, receiver: Class | None = None) -> Values:
         """What an expression may stand for; at least one value."""
-        key = (node, receiver)
+        return self._once((node, receiver), lambda: self._values(node, scope, receiver))
+
+    def _once(self, key: tuple[ast.AST, Class | None], find: Callable[[], Values]) -> Values:
+        """Find something out, or remember it; what needs itself to be found out is unknown."""
         if key in self._known:
             return self._known[key]
         if key in self._busy or len(self._busy) > _DEPTH:
@@ -73,7 +78,7 @@ class Resolver:
         outer, self._cut_short = self._cut_short, False
         self._busy.add(key)
         try:
-            found = self._values(node, scope, receiver) or NOTHING
+            found = _few(find())
         finally:
             self._busy.discard(key)
         if not self._cut_short or not self._busy:
@@ -216,7 +221,7 @@ class Resolver:
                 return NOTHING
 
     def _several(self, nodes: list[ast.expr], scope: Scope, receiver: Class | None) -> Values:
-        return tuple(value for each in nodes for value in self.values(each, scope, receiver))
+        return _few(tuple(value for each in nodes for value in self.values(each, scope, receiver)))
 
     def _operation(self, node: ast.BinOp, scope: Scope, receiver: Class | None) -> Values:
         if isinstance(node.op, ast.Div):  # a path joined with another
@@ -262,6 +267,10 @@ class Resolver:
 
     def returned(self, function: Func) -> Values:
         """What calls of a function give: as annotated, else as its return statements say."""
+        # Known by its parameters: the node itself, if it is a lambda, stands for the function.
+        return self._once((function.node.args, function.receiver), lambda: self._returned(function))
+
+    def _returned(self, function: Func) -> Values:
         node = function.node
         inner = function.module.scope_of_function(node, function.scope)
         if isinstance(node, ast.Lambda):
@@ -310,6 +319,12 @@ class Resolver:
                 return self.members.inherited(cls, name, cls) + self.members.assigned(cls, name) or NOTHING
             case _:
                 return NOTHING
+
+
+def _few(values: Values) -> Values:
+    """Each value once, and not too many of them: whoever has a dozen meanings has no meaning."""
+    found = tuple(dict.fromkeys(values)) or NOTHING
+    return found if len(found) <= _MOST else (*found[:_MOST], UNKNOWN)
 
 
 def _is_view(node: ast.expr) -> bool:

@@ -19,9 +19,11 @@ from hourglass.errors import HourglassError, UsageError
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("hourglass._cli.run", "run"),
     "worker": ("hourglass._cli.worker", "worker"),
+    "dev": ("hourglass._cli.dev", "dev"),
     "start": ("hourglass._cli.start", "start"),
     "list": ("hourglass._cli.looking", "list_"),
     "show": ("hourglass._cli.show", "show"),
+    "why": ("hourglass._cli.why", "why"),
     "describe": ("hourglass._cli.looking", "describe"),
     "signal": ("hourglass._cli.messages", "signal"),
     "query": ("hourglass._cli.messages", "query"),

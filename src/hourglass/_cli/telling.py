@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hourglass._story.reading import Event, events_from, events_from_text
 from hourglass._story.spans import Fault, Kind, Story
+from hourglass._story.stacks import authors_place
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Peek, hidden
 from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
@@ -52,21 +53,21 @@ class Watched:
 
     def story(self) -> Story:
         """Its story up to now."""
-        return self._story(*self._look())
+        return self.tell(*self.look())
 
     def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
         """Its story again and again, until it has closed."""
         known: tuple[int, tuple[Event, ...]] | None = None
         while True:
-            description, events = self._look(known)
+            description, events = self.look(known)
             known = description.history_length, events
-            story = self._story(description, events)
+            story = self.tell(description, events)
             yield story
             if story.end is not None:
                 return
             pause()
 
-    def _look(
+    def look(
         self, known: tuple[int, tuple[Event, ...]] | None = None
     ) -> tuple[WorkflowDescription, tuple[Event, ...]]:
         """The description first: a history that is read after it knows at least as much."""
@@ -77,7 +78,8 @@ class Watched:
         one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
         return description, events_from(one.history().events)
 
-    def _story(self, description: WorkflowDescription, events: tuple[Event, ...]) -> Story:
+    def tell(self, description: WorkflowDescription, events: tuple[Event, ...]) -> Story:
+        """Its story, from what a look has shown."""
         story = tell(
             events,
             now=time.time_ns(),
@@ -104,8 +106,8 @@ def _pending(info: PendingActivityInfo) -> Pending:
         attempt=info.attempt,
         max_attempts=info.maximum_attempts,
         faults=tuple(_faults(info.last_failure)),
-        last_started=_nanoseconds(info.last_started_time),
-        next_attempt=_nanoseconds(info.next_attempt_time),
+        last_started=nanoseconds(info.last_started_time),
+        next_attempt=nanoseconds(info.next_attempt_time),
         running="STARTED" in state or "CANCEL" in state,
     )
 
@@ -113,11 +115,15 @@ def _pending(info: PendingActivityInfo) -> Pending:
 def _faults(error: BaseException | None) -> Iterator[Fault]:
     while error is not None:
         kind: Any = getattr(error, "type", None)
-        yield Fault(kind if isinstance(kind, str) else type(error).__name__, str(error))
+        trace: Any = getattr(error, "remote_traceback", "")
+        yield Fault(
+            kind if isinstance(kind, str) else type(error).__name__, str(error), authors_place(trace or "")
+        )
         error = error.__cause__
 
 
-def _nanoseconds(moment: datetime | None) -> int | None:
+def nanoseconds(moment: datetime | None) -> int | None:
+    """A time as nanoseconds since the epoch."""
     if moment is None:
         return None
     past = moment - datetime(1970, 1, 1, tzinfo=UTC)

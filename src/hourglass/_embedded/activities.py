@@ -39,6 +39,8 @@ def plan(
         whole = min(whole, run_timeout)
     wait = command.schedule_to_start_timeout or whole
     attempt = command.start_to_close_timeout or whole
+    attempt = min(attempt, whole) if whole else attempt
+    beat = command.heartbeat_timeout or 0.0
     return h.ActivityTaskScheduled(
         activity_id=command.activity_id,
         activity_type=command.activity_type,
@@ -48,8 +50,8 @@ def plan(
         headers=command.headers,
         schedule_to_close_timeout=whole,
         schedule_to_start_timeout=min(wait, whole) if whole else wait,
-        start_to_close_timeout=min(attempt, whole) if whole else attempt,
-        heartbeat_timeout=command.heartbeat_timeout or 0.0,
+        start_to_close_timeout=attempt,
+        heartbeat_timeout=min(beat, attempt) if attempt else beat,
         retry_policy=complete_retry(command.retry_policy or RetryRule()),
         summary=command.summary,
         priority_key=command.priority_key,

@@ -1,9 +1,10 @@
-"""An attempt of an activity as a worker gets it. Pure."""
+"""An attempt of an activity as a worker gets it and gives it back. Pure."""
 
 from __future__ import annotations
 
 from hourglass._bridge.handle import ActivityTask
 from hourglass._embedded.run import Activity, Run
+from hourglass.converter import ApplicationFailure, Failure
 
 
 def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) -> ActivityTask:
@@ -30,4 +31,15 @@ def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) ->
         heartbeat_timeout=spec.heartbeat_timeout,
         retry_policy=spec.retry_policy,
         priority_key=spec.priority_key,
+    )
+
+
+def unasked(failure: Failure) -> Failure:
+    """The failure of an attempt that stopped although nobody cancelled it (its worker shuts down): worth a
+    retry.
+    """
+    return Failure(
+        failure.message or "the attempt stopped without being asked to",
+        ApplicationFailure(type="WorkerShutdown"),
+        cause=failure,
     )

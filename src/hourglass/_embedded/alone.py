@@ -59,6 +59,7 @@ ALONE: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
     schedules.DeleteSchedule: _as_it_is,
     schedules.ListSchedules: _as_it_is,
     watch.LastSeen: _as_it_is,
+    watch.GetPollers: _as_it_is,
 }
 """What can be asked without an owner, and in which form."""
 

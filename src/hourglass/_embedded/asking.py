@@ -28,7 +28,9 @@ from hourglass._embedded.interruption import Gone
 from hourglass._embedded.ownership import FileLock
 from hourglass._embedded.patience import Bell, NoWorkerNotice
 from hourglass._embedded.remote import Lost, Remote, connect
-from hourglass.errors import WorkflowNotFoundError
+from hourglass._embedded.repeats import was_carried_out
+from hourglass._embedded.unserved import UnservedNotice
+from hourglass.errors import ServiceError
 
 A = TypeVar("A")
 
@@ -71,6 +73,7 @@ class Asking:
         self._missed_at = 0.0
         self._lost_at = 0.0
         self._notice = NoWorkerNotice(path)
+        self._unserved = UnservedNotice(path, self.call)
 
     def own(self, room: EngineRoom) -> None:
         """From now on the engine is here."""
@@ -85,6 +88,7 @@ class Asking:
         tasks = [each for each in (self._connecting, self._watch) if each is not None]
         if self._watch is not None:
             self._watch.cancel()
+        await self._unserved.close()
         if tasks:
             await asyncio.wait(tasks)
         await self._alone.close()
@@ -93,6 +97,10 @@ class Asking:
 
     async def call(self, request: s.Request[A]) -> A:
         """Ask whichever engine there is, and go on until it has answered."""
+        with self._unserved.watching(request):
+            return await self._search(request)
+
+    async def _search(self, request: s.Request[A]) -> A:
         search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic())
         while True:
             try:
@@ -101,8 +109,9 @@ class Asking:
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = time.monotonic()
                 continue
-            except WorkflowNotFoundError:
-                if search.repeated and await self._was_terminated(request):
+            except ServiceError as error:
+                again = search.repeated and error.status == "NOT_FOUND"
+                if again and await was_carried_out(request, self.call):
                     return s.Nothing()  # type: ignore[return-value]
                 raise
             if not isinstance(answer, Silence):
@@ -132,13 +141,6 @@ class Asking:
             return Silence.BUSY
         answer: A | Silence = await self._alone.ask(request)
         return answer
-
-    async def _was_terminated(self, request: s.Request[Any]) -> bool:
-        """Whether a termination that was sent twice is what ended the run: it has no id to be known by."""
-        if not isinstance(request, s.TerminateWorkflow):
-            return False
-        asked = s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
-        return (await self.call(asked)).summary.status is s.WorkflowStatus.TERMINATED
 
     async def reach(self) -> Remote | None:
         """The connection to the owner; None if nobody owns the file, or it does not listen yet."""

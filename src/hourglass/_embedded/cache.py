@@ -4,18 +4,27 @@ Must not know: polls, activities, requests. This is the part of Core that stands
 activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
 been answered; a task that is begun is finished or failed exactly once, unless the engine took it back
 (timeout, termination); an activation comes with the number of the change that it rests on.
+
+A task whose run waits for local activities rests: nothing of it is out. It is answered when they have ended, and in
+time before it would time out: with what there is, and asked for again at once (a heartbeat), so that the run hears
+of what happened meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from hourglass._embedded import history as h
+from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.cursor import BadCommand, Cursor
 from hourglass._embedded.engine import Engine
+from hourglass._embedded.local_activities import LocalResult, RunLocal
+from hourglass._embedded.local_attempts import LocalAttempts
+from hourglass._embedded.local_rules import HEARTBEAT_FRACTION
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
@@ -53,12 +62,23 @@ class _Cached:
     used_flags: set[int] = field(default_factory=set)
     questions: list[Query] = field(default_factory=list)
     eviction: RunEvicted | None = None
+    resting: bool = False
+    alarm: Cancel | None = None
+    untouched: bool = False
+    """Whether nothing has been given out of the task in hand."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the worker has nothing of the run and owes nothing to it."""
+        return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
 
 
 class Cache:
     """Cached runs, least recently used first, and the activations that wait for a poll."""
 
-    def __init__(self, engine: Engine, taker: Taker, size: int) -> None:
+    def __init__(
+        self, engine: Engine, taker: Taker, size: int, local: Callable[[Cache], LocalAttempts]
+    ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
         self._engine = engine
         self._taker = taker
@@ -66,11 +86,17 @@ class Cache:
         self._runs: dict[str, _Cached] = {}
         self._letting_go = False
         self.outstanding = 0  # runs that have an activation out, those not yet polled included
+        self.local = local(self)
 
     def is_busy(self, run_id: str) -> bool:
-        """Whether an activation of this run is out."""
+        """Whether an activation of this run is out, or its task rests."""
         cached = self._runs.get(run_id)
-        return cached is not None and cached.out is not Out.NOTHING
+        return cached is not None and (cached.out is not Out.NOTHING or cached.resting)
+
+    @property
+    def any_rests(self) -> bool:
+        """Whether the task of some run rests."""
+        return any(cached.resting for cached in self._runs.values())
 
     def begin_task(self, record: Record) -> None:
         """Work on a task that the engine gave us."""
@@ -84,6 +110,7 @@ class Cache:
             live=True,
             updates=self._engine.updates.give(record),
         )
+        cached.untouched = True
         self._advance(cached)
 
     def begin_queries(self, record: Record) -> None:
@@ -106,7 +133,10 @@ class Cache:
                 self._fail(cached, cause, failure, "LANG_FAIL")
             case Out.QUERIES, Succeeded():
                 _answer(cached, completion.commands)
-                self._rest(cached)
+                if cached.task_number:
+                    self._advance(cached)
+                else:
+                    self._rest(cached)
             case _, Succeeded():
                 self._accept(cached, completion)
         return True
@@ -122,9 +152,11 @@ class Cache:
     def let_go(self) -> None:
         """Let other handles have the runs that we know."""
         self._letting_go = True
-        for cached in self._runs.values():
-            if cached.out is Out.NOTHING:
+        for cached in tuple(self._runs.values()):
+            if cached.is_idle:
                 self._unstick(cached)
+            else:
+                self.hand_over(cached.cursor.run_id)
 
     def abandon(self) -> None:
         """Give up everything that is out."""
@@ -136,8 +168,64 @@ class Cache:
                     cached.record, cached.task_number, cause, failure, self._taker.identity
                 )
             self._forget(cached)
+        self.local.abandon()
         self.ready.clear()
         self.outstanding = 0
+
+    # --- local activities -----------------------------------------------------------------------------------
+
+    def local_ended(self, run_id: str, result: LocalResult) -> None:
+        """A local activity of a run ended."""
+        cached = self._runs.get(run_id)
+        if cached is not None:
+            cached.cursor.resolve_local(result)
+            if cached.resting:
+                self._advance(cached)
+
+    def hand_over(self, run_id: str) -> None:
+        """We are leaving: if no attempt of a run that rests is in our worker's hands, somebody else makes them."""
+        cached = self._runs.get(run_id)
+        if cached is not None and cached.resting and not self.local.is_in_hand(run_id):
+            self._finish(cached, again=True)
+            self.local.forget(run_id)
+
+    def _pass_on(self, cached: _Cached) -> None:
+        """Have done what the run wants of local activities."""
+        for request in cached.cursor.take_local_requests():
+            if isinstance(request, RunLocal):
+                result = self.local.submit(cached.record.run, request)
+            else:
+                result = self.local.cancel(cached.cursor.run_id, request.seq)
+            if result is not None:
+                cached.cursor.resolve_local(result)
+
+    def _let_rest(self, cached: _Cached) -> None:
+        """Nothing is to be done for a task before a local activity has ended, but it may not last too long."""
+        record, task = cached.record, cached.record.run.task
+        if cached.untouched:  # all that the run has done is in its history: this is the time to ask it
+            cached.untouched = False
+            cached.questions = self._engine.tasks.take_questions_in_task(record)
+            if cached.questions:
+                self._ask(cached)
+                return
+        cached.resting = True
+        self._engine.tasks.rest(record, True)
+        run_id = cached.cursor.run_id
+        if self._letting_go and not self.local.is_in_hand(run_id):
+            self.hand_over(run_id)
+            return
+        started = 0 if task is None else task.started_ns
+        limit = started + to_ns(record.run.started.task_timeout * HEARTBEAT_FRACTION)
+        cached.alarm = self._engine.clock.call_at(limit, lambda: self._finish(cached, again=True))
+
+    def _rouse(self, cached: _Cached) -> None:
+        """A task that rested, if it did, goes on."""
+        if cached.resting:
+            cached.resting = False
+            self._engine.tasks.rest(cached.record, False)
+        if cached.alarm is not None:
+            cached.alarm()
+            cached.alarm = None
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -153,7 +241,10 @@ class Cache:
 
     def _advance(self, cached: _Cached) -> None:
         """Give out the next activation, or end the task."""
+        self._rouse(cached)
         try:
+            cached.cursor.walk_on()
+            self._pass_on(cached)
             activation = cached.cursor.next_activation()
         except NondeterminismError as error:
             failure = Failure(
@@ -162,14 +253,17 @@ class Cache:
             self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, failure, "NONDETERMINISM")
             return
         if activation is not None:
+            cached.untouched = False
             self._give(cached, activation, Out.EVENTS)
+        elif cached.task_number and cached.cursor.local_outstanding:
+            self._let_rest(cached)
         else:
             self._finish(cached)
 
     def _accept(self, cached: _Cached, completion: Succeeded) -> None:
         cached.used_flags.update(completion.used_flags)
         try:
-            cached.cursor.accept(completion.commands)
+            cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
         except BadCommand as error:
             logger.error("run %s cannot go on: %s", completion.run_id, error)
             failure = Failure(str(error), ApplicationFailure("BadCommand"))
@@ -177,19 +271,21 @@ class Cache:
             return
         self._advance(cached)
 
-    def _finish(self, cached: _Cached) -> None:
+    def _finish(self, cached: _Cached, *, again: bool = False) -> None:
+        self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         if number:
-            self._answer_task(cached, number)
+            self._answer_task(cached, number, again)
         self._rest(cached)
 
-    def _answer_task(self, cached: _Cached, number: int) -> None:
+    def _answer_task(self, cached: _Cached, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
         answer = Answer(
             commands=cached.cursor.answer(),
             flags=cached.cursor.new_flags(tuple(cached.used_flags)),
             identity=self._taker.identity,
             refused_updates=cached.cursor.take_refusals(),
+            again=again,
         )
         refusal = self._engine.tasks.finish(record, number, answer)
         if refusal:
@@ -200,6 +296,7 @@ class Cache:
         self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: _Cached, cause: int, failure: Failure, reason: str) -> None:
+        self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         for question in cached.questions:
             question.fail(failure)
@@ -231,23 +328,26 @@ class Cache:
         if not broken:
             cached.questions = self._engine.tasks.take_questions(cached.record)
         if cached.questions:
-            events = tuple(question.event for question in cached.questions)
-            self._give(cached, cached.cursor.query_activation(events), Out.QUERIES)
+            self._ask(cached)
             return
         if cached.eviction is None and not cached.record.run.is_open:
             cached.eviction = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
-        if cached.eviction is None and self._size == 0:
+        if cached.eviction is None and self._size == 0 and not cached.cursor.local_outstanding:
             cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
         if cached.eviction is not None:
             self._evict(cached)
         elif self._letting_go:
             self._unstick(cached)
 
+    def _ask(self, cached: _Cached) -> None:
+        events = tuple(question.event for question in cached.questions)
+        self._give(cached, cached.cursor.query_activation(events), Out.QUERIES)
+
     # --- forgetting -----------------------------------------------------------------------------------------
 
     def _make_room(self) -> None:
         if self._size and len(self._runs) >= self._size:
-            idle = next((cached for cached in self._runs.values() if cached.out is Out.NOTHING), None)
+            idle = next((cached for cached in self._runs.values() if cached.is_idle), None)
             if idle is not None:
                 idle.eviction = RunEvicted("CACHE_FULL", "the cache is full")
                 self._evict(idle)
@@ -258,15 +358,22 @@ class Cache:
             return
         if cached.eviction is None:
             cached.eviction = eviction
-        if cached.out is Out.NOTHING and not cached.task_number:
+        if cached.resting:
+            if not cached.record.run.is_open:
+                cached.task_number = 0  # its task is gone with it
+            self._finish(cached, again=True)
+        elif cached.out is Out.NOTHING and not cached.task_number:
             self._rest(cached)
 
     def _evict(self, cached: _Cached) -> None:
         assert cached.eviction is not None
+        self.local.forget(cached.cursor.run_id)
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
     def _forget(self, cached: _Cached) -> None:
         self._unstick(cached)
+        self._rouse(cached)
+        self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
 

@@ -21,6 +21,7 @@ from hourglass._embedded.draft import Draft
 from hourglass._embedded.relations import Child, RequestCancelChild, SendCancel, SendSignal, StartChild
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.start_rules import timeouts
+from hourglass._embedded.workflow_cron import backoff_until_next
 from hourglass._engine import commands as c
 
 ENGINE = "history-service"
@@ -98,9 +99,8 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Step:
     draft = Draft(run, now_ns)
     child = run.children[initiated]
     spec = child.spec
-    # It begins right after the task that asked for it, so that no worker has the next one yet: nothing is held.
-    number = run.length + 1
-    draft.put_child(msgspec.structs.replace(child, run_id=run_id, started_event_id=number))
+    # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
+    draft.put_child(msgspec.structs.replace(child, run_id=run_id))
     draft.happen(
         o.ChildWorkflowExecutionStarted(
             namespace=spec.namespace,
@@ -202,6 +202,8 @@ def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.Workfl
     """How a child begins."""
     spec = child.spec
     own = parent.started
+    cron = spec.cron_schedule
+    backoff = (backoff_until_next(cron, now_ns, now_ns) or 0.0) if cron else 0.0
     return h.WorkflowExecutionStarted(
         workflow_id=spec.workflow_id,
         workflow_type=spec.workflow_type,
@@ -214,6 +216,9 @@ def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.Workfl
         task_timeout=spec.task_timeout,
         expiration_ns=now_ns + to_ns(spec.execution_timeout) if spec.execution_timeout else 0,
         retry_policy=spec.retry_policy,
+        cron_schedule=cron,
+        initiator=h.Initiator.CRON_SCHEDULE if cron else h.Initiator.NONE,
+        first_task_backoff=backoff,
         memo=spec.memo,
         search_attributes=spec.search_attributes,
         headers=spec.headers,

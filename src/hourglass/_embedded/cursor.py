@@ -11,6 +11,8 @@ Invariants:
 - Commands that were issued are matched, in order, with the events that they led to; what does not fit is
   `NondeterminismError`. What is left when the history ends is the answer to the task.
 - An activity or timer that is cancelled before it was sent leaves nothing in history.
+- A task that was answered with nothing, and asked for again at once, was a heartbeat: a stretch goes on behind it.
+- How a local activity ended is told in the task that is in hand, or else in the next.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hourglass._embedded import history as h
+from hourglass._embedded import history_local
 from hourglass._embedded.history_updates import (
     UpdateRequest,
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass._embedded.matching import Matcher
+from hourglass._embedded.local_activities import LocalRequest, LocalResult
+from hourglass._embedded.matching import COMMAND_OF, Matcher
 from hourglass._embedded.outcomes import BadCommand, Outcomes
 from hourglass._embedded.seed import seed_of
 from hourglass._embedded.task_transitions import Sent
@@ -61,6 +65,10 @@ class Cursor:
         self._replaying = True
         self._suggest = False
         self._size = 0
+        self._local = self._outcomes.local
+        self._early: list[LocalResult] = []
+        self._in_task = False
+        self._closing = False
         self._updates: Sequence[UpdateRequest] = ()
         self._admitted: dict[str, tuple[int, UpdateRequest]] = {}
 
@@ -89,24 +97,62 @@ class Cursor:
 
     def next_activation(self) -> e.Activation | None:
         """The next activation; None when the history is used up. Raises `NondeterminismError`."""
+        return self._activation() if self.walk_on() else None
+
+    def walk_on(self) -> bool:
+        """Go on to where there is something to tell; says whether there is. Raises `NondeterminismError`."""
         while not self._jobs:
             end = self._end_of_stretch()
             if end is None:
-                return None
+                return False
             self._walk(end)
-        return self._activation()
+        return True
 
     def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
         """An activation of queries alone, where the run stands now."""
         return self._make(queries, is_replaying=True)
 
-    def accept(self, commands: Sequence[c.Command]) -> None:
+    def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> None:
         """Take the worker's commands for the last activation. Raises `BadCommand`."""
         for command in commands:
-            self._jobs += self._outcomes.issue(command)
+            self._closing = self._closing or isinstance(command, c.TERMINAL)
+            self._jobs += self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
+        self._tell_foreseen()
+
+    # --- local activities -----------------------------------------------------------------------------------
+
+    @property
+    def local_outstanding(self) -> int:
+        """How many local activities the run waits for; one that has closed waits for none."""
+        return 0 if self._closing else self._local.outstanding
+
+    def take_local_requests(self) -> list[LocalRequest]:
+        """What is to be done for local activities."""
+        requests = self._local.take_requests()
+        return [] if self._closing else requests
+
+    def resolve_local(self, result: LocalResult) -> None:
+        """A local activity ended."""
+        if self._in_task:
+            self._jobs += self._local.resolve(result)
+            self._keep_time()
+        else:
+            self._early.append(result)
+
+    def _tell_foreseen(self) -> None:
+        self._jobs += self._local.foreseen(all_of_them=False)
+        if not self._jobs:
+            self._jobs += self._local.foreseen(all_of_them=True)
+        self._keep_time()
+
+    def _keep_time(self) -> None:
+        self._time_ns = self._local.time_ns = max(self._time_ns, self._local.time_ns)
+
+    # --- the end of a task ----------------------------------------------------------------------------------
 
     def answer(self) -> tuple[Sent, ...]:
         """The commands of the task in hand, as the engine wants them: the first terminal one last."""
+        self._in_task = False
         sent = self._outcomes.waiting()
         ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
         terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
@@ -123,32 +169,70 @@ class Cursor:
     def _end_of_stretch(self) -> int | None:
         """The index after the next stretch's last event; None if the history does not hold a whole one."""
         history = self._history
+        commands = False
+        beats: list[int] = []
         for index in range(self._position, self._stop):
             attributes = history[index].attributes
             kind = type(attributes)
             if kind in _FINAL:
                 return index + 1
+            commands = commands or kind in COMMAND_OF
             if kind is h.WorkflowTaskStarted:
                 following = history[index + 1].attributes if index + 1 < self._stop else None
-                if following is None:
-                    return index + 1 if self._ends_live else None
-                if not isinstance(following, _BROKEN_OFF):
-                    return index + 1
+                if following is None and not self._ends_live:
+                    return None
+                if following is None:  # what was accepted in it will be found behind the task before, so it is now
+                    return (beats[-1] if beats and self._updates else index) + 1
+                if isinstance(following, _BROKEN_OFF):
+                    continue
+                if commands or not self._beats(index):
+                    return self._before_update(index, beats) + 1
+                beats.append(index)
         return None
+
+    def _before_update(self, started: int, beats: list[int]) -> int:
+        """The last of the tasks so far that an update, if one was accepted in the task that started there, came
+        after: that was no heartbeat, then, though it was answered with nothing.
+        """
+        after = started + 2
+        accepted = self._history[after].attributes if after < self._stop else None
+        if isinstance(accepted, WorkflowExecutionUpdateAccepted):
+            for index in reversed(beats):
+                if self._history[index].id < accepted.sequencing_event_id:
+                    return index
+        return started
+
+    def _beats(self, started: int) -> bool:
+        """Whether the task that started there was a heartbeat."""
+        after = started + 2
+        return after < self._stop and isinstance(self._history[after].attributes, h.WorkflowTaskScheduled)
 
     def _walk(self, end: int) -> None:
         last = end == self._stop and self._ends_live
         self._replaying = not last
         stretch = self._history[self._position : end]
+        self._local.begin_task()
         for event in stretch:
             self._read(event)
         if isinstance(stretch[-1].attributes, h.WorkflowTaskStarted):
             self._time_ns = max(self._time_ns, stretch[-1].time_ns)
+        self._keep_time()
         self._position = end
+        if last:
+            self._in_task = True
+            self._local.go_live()
         self._look_ahead()
+        self._tell_foreseen()
         if last:
             self._receive_updates()
+            self._resolve_early()
         self._admitted.clear()
+
+    def _resolve_early(self) -> None:
+        """What ended while there was no task is told in this one."""
+        early, self._early = self._early, []
+        for result in early:
+            self.resolve_local(result)
 
     def _read(self, event: h.HistoryEvent) -> None:
         attributes = event.attributes
@@ -190,6 +274,8 @@ class Cursor:
         for event in self._history[self._position : stop]:
             if isinstance(event.attributes, h.MarkerRecorded):
                 self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
+            elif isinstance(event.attributes, history_local.MarkerRecorded):
+                self._local.foresee(event.attributes)
             elif isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
                 self._receive_again(event.attributes)
 
@@ -213,6 +299,7 @@ class Cursor:
     def _activation(self) -> e.Activation:
         jobs = tuple(sorted(self._jobs, key=_rank) if len(self._jobs) > 1 else self._jobs)
         self._jobs = []
+        self._local.give_activation()
         return self._make(jobs, is_replaying=self._replaying)
 
     def _make(self, jobs: tuple[e.AnyEvent, ...], *, is_replaying: bool) -> e.Activation:
@@ -239,6 +326,10 @@ def _rank(event: e.AnyEvent) -> int:
             return 2
         case e.SignalReceived() | e.UpdateReceived():
             return 3
+        case e.ActivityCompleted(is_local=True) | e.ActivityFailed(is_local=True):
+            return 5
+        case e.ActivityCancelled(is_local=True) | e.ActivityBackedOff():
+            return 5
         case _:
             return 4
 

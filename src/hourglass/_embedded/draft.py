@@ -22,6 +22,7 @@ from msgspec.structs import force_setattr
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
+from hourglass._embedded.history_others import ChildEnd, ChildWorkflowExecutionStarted
 from hourglass._embedded.limits import encoded_size
 from hourglass._embedded.relations import Ask, Child, LeaveChild, TellParent
 from hourglass._embedded.run import JUST_BEFORE, Activity, Run, Step, Task, Timer
@@ -137,7 +138,7 @@ class Draft:
             return
         self.drop_speculative_task()
         for each in attributes:
-            self.write(each)
+            self._write_occurrence(each)
         self.want_task()
 
     def happen_again(self, attributes: h.Attributes) -> None:
@@ -165,6 +166,14 @@ class Draft:
             self.write(each)
         return True
 
+    def _write_occurrence(self, attributes: h.Attributes) -> int:
+        number = self.write(attributes)
+        if isinstance(attributes, ChildWorkflowExecutionStarted):
+            child = self.run.children.get(attributes.initiated_event_id)
+            if child is not None:
+                self.put_child(msgspec.structs.replace(child, started_event_id=number))
+        return number
+
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def want_task(self) -> None:
@@ -173,10 +182,16 @@ class Draft:
         if self.run.task is None and not waiting:
             self._schedule(attempt=1, available_ns=self.now_ns)
 
-    def want_update_task(self) -> None:
+    def want_update_task(self, *, silent: bool) -> None:
         """Schedule a task for updates, which wait in memory: speculative, unless it is the run's first."""
         if self.run.task is None:
-            self._schedule(attempt=1, available_ns=self.now_ns, speculative=self.run.task_count > 0)
+            speculative = self.run.task_count > 0
+            self._schedule(
+                attempt=1,
+                available_ns=self.now_ns,
+                speculative=speculative,
+                silent=speculative and silent,
+            )
 
     def drop_speculative_task(self) -> None:
         """Something happened, so that an ordinary task is wanted instead, if nobody has taken the speculative
@@ -190,11 +205,13 @@ class Draft:
         if task is not None and task.speculative and not task.started_event_id:
             self.change(task=None)
 
-    def want_task_again(self, attempt: int, available_ns: int) -> None:
+    def want_task_again(self, attempt: int, available_ns: int, *, silent: bool = False) -> None:
         """Schedule the next attempt of a task; it leaves no trace in the history unless it succeeds."""
-        self._schedule(attempt=attempt, available_ns=available_ns)
+        self._schedule(attempt=attempt, available_ns=available_ns, speculative=silent, silent=silent)
 
-    def _schedule(self, *, attempt: int, available_ns: int, speculative: bool = False) -> None:
+    def _schedule(
+        self, *, attempt: int, available_ns: int, speculative: bool = False, silent: bool = False
+    ) -> None:
         transient = attempt > 1 or speculative
         scheduled = 0
         if not transient:
@@ -211,6 +228,7 @@ class Draft:
             attempt=attempt,
             transient=transient,
             speculative=speculative,
+            silent=silent,
         )
         self.change(task=task, task_count=number)
 

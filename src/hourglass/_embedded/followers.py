@@ -1,5 +1,5 @@
-"""Which run follows another: after continue-as-new, or as the next attempt of one that failed or timed out.
-Pure.
+"""Which run follows another: after continue-as-new, as the next attempt of one that failed or timed out, or because
+a cron schedule says so. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from hourglass._embedded import history as h
 from hourglass._embedded.activities import backoff, retry_state
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.run import Run
+from hourglass._embedded.workflow_cron import backoff_until_next
 from hourglass._engine.commands import ContinueAsNew
+from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
 
@@ -41,6 +43,46 @@ def retry_follower(
         initiator=h.Initiator.RETRY,
         continued_failure=failure or _TIMED_OUT,
         attempt=attempt + 1,
+        first_task_backoff=delay,
+        identity="",
+    )
+
+
+def next_attempt_or_run(
+    run: Run, failure: Failure | None, new_run_id: str, now_ns: int
+) -> tuple[RetryState, h.WorkflowExecutionStarted | None]:
+    """What follows a run that failed, or timed out (no failure): its next attempt; else, where it has a cron schedule,
+    its next run. With the state of its retries.
+    """
+    follower = retry_follower(run, failure, new_run_id, now_ns)
+    if isinstance(follower, RetryState):
+        result = run.started.last_completion_result
+        return follower, cron_follower(run, result, failure or _TIMED_OUT, new_run_id, now_ns)
+    return RetryState.IN_PROGRESS, follower
+
+
+def cron_follower(
+    run: Run, result: Payloads, failure: Failure | None, new_run_id: str, now_ns: int
+) -> h.WorkflowExecutionStarted | None:
+    """The next run of a cron schedule, which is given the last result and how the last run failed, if it did; None
+    where there is no schedule, or no time left.
+    """
+    started = run.started
+    if not started.cron_schedule:
+        return None
+    since = run.start_ns + to_ns(started.first_task_backoff)
+    delay = backoff_until_next(started.cron_schedule, since, now_ns)
+    expiration = started.expiration_ns
+    if delay is None or (expiration and now_ns + to_ns(delay) >= expiration):
+        return None
+    return msgspec.structs.replace(
+        started,
+        original_run_id=new_run_id,
+        continued_run_id=run.run_id,
+        initiator=h.Initiator.CRON_SCHEDULE,
+        continued_failure=failure,
+        last_completion_result=result,
+        attempt=1,
         first_task_backoff=delay,
         identity="",
     )

@@ -30,16 +30,18 @@ from hourglass._bridge.handle import (
     Shutdown,
 )
 from hourglass._embedded import transitions
+from hourglass._embedded.activity_tasks import unasked
 from hourglass._embedded.bell import Bell
 from hourglass._embedded.cache import Cache
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.heartbeats import Heartbeats
+from hourglass._embedded.local_attempts import LocalAttempts
 from hourglass._embedded.record import Record, Token
 from hourglass._embedded.run import Activity
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
-from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
+from hourglass.converter import CanceledFailure
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
@@ -58,7 +60,8 @@ class EngineHandle:
         self._engine = engine
         self._config = config
         self._ended = ended
-        self._cache = Cache(engine, self, config.max_cached_workflows)
+        self._cache = Cache(engine, self, config.max_cached_workflows, self._make_local)
+        self._local = self._cache.local
         self._task_bell = Bell()
         self._activity_bell = Bell()
         self._task_polls = 0
@@ -69,6 +72,16 @@ class EngineHandle:
         self._grace: Cancel | None = None
         self._heartbeats = Heartbeats(engine.clock, config.heartbeat_throttle, self._record_heartbeat)
         engine.offers.join(self)
+
+    def _make_local(self, cache: Cache) -> LocalAttempts:
+        return LocalAttempts(
+            self._engine.clock,
+            self._config,
+            self._engine.namespace,
+            ended=cache.local_ended,
+            stalled=cache.hand_over,
+            changed=self._ring,
+        )
 
     # --- what the engine asks (Taker) -----------------------------------------------------------------------
 
@@ -88,9 +101,14 @@ class EngineHandle:
         return self._config.workflows and not self._closing
 
     @property
+    def takes_activities(self) -> bool:
+        """Whether it takes attempts of activities now."""
+        return self._config.activities and not self._closing
+
+    @property
     def has_out(self) -> bool:
         """Whether its worker has something in hand."""
-        return bool(self._cache.outstanding or self._out)
+        return bool(self._cache.outstanding or self._out or self._local.has_out)
 
     @property
     def has_activation(self) -> bool:
@@ -115,7 +133,7 @@ class EngineHandle:
             self._take_attempts()
         if self._cache.ready or self._engine.is_over:
             self._task_bell.ring()
-        if self._kept or self._engine.is_over:
+        if self._kept or self._local.has_items or self._engine.is_over:
             self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
@@ -157,7 +175,7 @@ class EngineHandle:
                     return activation
                 if self._cache.ready:
                     await self._until_durable(self._cache.ready[0][1])
-                elif self._closing and not self._cache.outstanding:
+                elif self._closing and not self._cache.outstanding and not self._cache.any_rests:
                     raise Shutdown("the handle is shut down")
                 else:
                     await self._task_bell.wait()
@@ -193,11 +211,13 @@ class EngineHandle:
         self._engine.offers.stir()
         if self._closing or self._cache.ready:
             self._task_bell.ring()
+        if self._closing or self._local.has_items:
+            self._activity_bell.ring()
 
     def request_eviction(self, run_id: str) -> None:
         """Ask that a run be evicted."""
         self._cache.request_eviction(run_id)
-        self._task_bell.ring()
+        self._ring()
 
     # --- activities -----------------------------------------------------------------------------------------
 
@@ -207,12 +227,12 @@ class EngineHandle:
         try:
             while True:
                 self._check_alive()
-                item = self._next_activity()
+                item = self._local.next_item() or self._next_activity()
                 if item is not None:
                     return item
                 if self._kept:
                     await self._until_durable(self._kept[0][1])
-                elif self._closing and not self._out:
+                elif self._closing and not self._out and not self._local.has_out:
                     raise Shutdown("the handle is shut down")
                 else:
                     await self._activity_bell.wait()
@@ -245,6 +265,9 @@ class EngineHandle:
         does.
         """
         self._check_alive()
+        if self._local.is_local(result.token):
+            self._complete_local(result)
+            return
         self._out.discard(result.token)
         self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
         token = Token.decode(result.token)
@@ -255,6 +278,14 @@ class EngineHandle:
         self._engine.offers.wake(self.task_queue)
         self._engine.offers.stir()
         if self._closing or self._kept:
+            self._activity_bell.ring()
+
+    def _complete_local(self, result: ActivityResult) -> None:
+        self._local.complete(result)
+        self._engine.offers.stir()
+        if self._closing or self._cache.ready:
+            self._task_bell.ring()
+        if self._closing or self._local.has_items:
             self._activity_bell.ring()
 
     def _end(self, record: Record, activity: Activity, result: ActivityResult) -> None:
@@ -273,12 +304,14 @@ class EngineHandle:
                 details = info.details if isinstance(info, CanceledFailure) else ()
                 change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
             case ActivityFailed() | ActivityCancelled():
-                failure = result.failure if isinstance(result, ActivityFailed) else _unasked(result.failure)
+                failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives."""
+        """Report that an attempt lives. A local one is known to live as long as this process does."""
         self._check_alive()
+        if self._local.is_local(token):
+            return
         found = self._engine.attempts.find(Token.decode(token))
         if found is None:
             self._heartbeats.end(token, flush=False)
@@ -303,6 +336,7 @@ class EngineHandle:
         self._closing = True
         self._engine.offers.leave(self)
         self._give_back()
+        self._local.close()
         self._cache.let_go()
         self._engine.offers.wake(self.task_queue)
         clock = self._engine.clock
@@ -324,6 +358,7 @@ class EngineHandle:
     def _stop_activities(self) -> None:
         for token in self._out:
             self._kept.append((ActivityCancel(token, "WORKER_SHUTDOWN"), 0))
+        self._local.stop("WORKER_SHUTDOWN")
         self._activity_bell.ring()
 
     async def finalize_shutdown(self) -> None:
@@ -353,14 +388,3 @@ class EngineHandle:
             raise HandleBroken(f"the engine's store has failed: {self._engine.failed}")
         if self._engine.closed:
             raise HandleBroken("the engine was closed")
-
-
-def _unasked(failure: Failure) -> Failure:
-    """The failure of an attempt that stopped although nobody cancelled it (its worker shuts down): worth a
-    retry.
-    """
-    return Failure(
-        failure.message or "the attempt stopped without being asked to",
-        ApplicationFailure(type="WorkerShutdown"),
-        cause=failure,
-    )

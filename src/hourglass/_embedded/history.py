@@ -14,6 +14,7 @@ import msgspec
 
 from hourglass._embedded.history_base import Attributes as Attributes
 from hourglass._embedded.history_base import Fields as Fields
+from hourglass._embedded.history_local import LOCAL_KINDS
 from hourglass._embedded.history_others import OTHER_KINDS
 from hourglass._embedded.history_updates import UPDATE_KINDS
 from hourglass._engine.commands import TaskFailureCause
@@ -58,6 +59,7 @@ class Initiator(IntEnum):
     NONE = 0
     WORKFLOW = 1
     RETRY = 2
+    CRON_SCHEDULE = 3
 
 
 class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
@@ -367,6 +369,7 @@ KINDS: tuple[type[Attributes], ...] = (
     WorkflowExecutionTerminated,
     WorkflowExecutionTimedOut,
     WorkflowExecutionContinuedAsNew,
+    *LOCAL_KINDS,
     *OTHER_KINDS,
     *UPDATE_KINDS,
 )

@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 
 from hourglass._embedded import history as h
+from hourglass._embedded import history_local as local
 from hourglass._embedded import history_others as o
 from hourglass._embedded.failure_json import failure_json, payload_json, payloads_json
+from hourglass._embedded.history_local_json import LOCAL_WRITERS
 from hourglass._embedded.history_others_json import OTHER_WRITERS, execution_json
 from hourglass._embedded.history_updates_json import UPDATE_WRITERS
 from hourglass._embedded.json_parts import (
@@ -77,6 +79,8 @@ def event_json(event: h.HistoryEvent) -> bytes:
 def _metadata(attributes: h.Attributes) -> Json:
     match attributes:
         case h.ActivityTaskScheduled(summary=summary) | h.TimerStarted(summary=summary):
+            details = None
+        case local.MarkerRecorded(summary=summary):
             details = None
         case h.WorkflowExecutionStarted(static_summary=summary, static_details=details):
             pass
@@ -342,7 +346,6 @@ def _continued(a: h.WorkflowExecutionContinuedAsNew) -> Json:
         "workflowRunTimeout": duration_json(a.run_timeout),
         "workflowTaskTimeout": duration_json(a.task_timeout),
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
-        "initiator": "CONTINUE_AS_NEW_INITIATOR_WORKFLOW",
         "header": fields_json(a.headers, "fields"),
         "memo": fields_json(a.memo, "fields"),
         "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
@@ -377,6 +380,7 @@ _WRITERS: dict[type[h.Attributes], Callable[[Any], Json]] = {
     h.WorkflowExecutionTerminated: _terminated,
     h.WorkflowExecutionTimedOut: _timed_out,
     h.WorkflowExecutionContinuedAsNew: _continued,
+    **LOCAL_WRITERS,
     **OTHER_WRITERS,
     **UPDATE_WRITERS,
 }

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
@@ -26,9 +24,9 @@ from hourglass._embedded.offers import Offers
 from hourglass._embedded.others import Others
 from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
-from hourglass._embedded.relations import Ask
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.store import Change, Store, Stored
+from hourglass._embedded.together import Part, Together, as_one
 from hourglass._embedded.wakes import run_wake_ns
 
 _NOTHING: frozenset[int] = frozenset()
@@ -37,15 +35,6 @@ _NOTHING: frozenset[int] = frozenset()
 def new_run_id() -> str:
     """An id for a run."""
     return str(uuid.uuid4())
-
-
-class _Part(NamedTuple):
-    """One run's part in a change of several; without a change there is only somebody to tell."""
-
-    record: Record
-    change: Change | None
-    ids: Iterable[int]
-    earliest: int
 
 
 class Ledger:
@@ -72,9 +61,7 @@ class Ledger:
         self.next_due: Callable[[list[int]], list[int]] = lambda due: due
         """Which of a run's things that are due come now, in this order; the others come next."""
         self._idle = idle
-        self._others = Others(self, namespace)
-        self._asked: deque[tuple[Record, Ask]] = deque()
-        self._parts: list[_Part] | None = None
+        self._together = Together(Others(self, namespace).carry_out, self._settle)
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
 
@@ -115,7 +102,9 @@ class Ledger:
 
     def current(self, workflow_id: str) -> Record | None:
         """The latest run of a workflow."""
-        return self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
+        record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
+        # One that was overdue when it came into memory has closed there, and another may have followed it.
+        return self._records.get(self._current.get(workflow_id, ""), record)
 
     def open(
         self,
@@ -126,8 +115,8 @@ class Ledger:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
         record, change, earliest = self._begin(started, signal, request_ids, now)
-        if self._parts is not None:
-            self._parts.append(_Part(record, change, _NOTHING, earliest))
+        if self._together.gathers:
+            self._together.add(Part(record, change, _NOTHING, earliest))
         else:
             self._append(change, record)
             self._announce(record, _NOTHING, earliest, now)
@@ -140,16 +129,14 @@ class Ledger:
         self._records[step.run.run_id] = record
         self._current[step.run.started.workflow_id] = step.run.run_id
         change, earliest = self._take_in(record, step, step.touched, request_ids, now)
-        with self._as_one(now) as parts:
-            parts.append(_Part(record, change, step.touched, earliest))
-            self._asked.extend((record, ask) for ask in step.asks)
+        with self._together.whole(now):
+            self._together.add(Part(record, change, step.touched, earliest))
+            self._together.ask(record, step.asks)
         return record
 
-    @contextlib.contextmanager
-    def as_one(self) -> Iterator[None]:
+    def as_one(self) -> contextlib.AbstractContextManager[None]:
         """What is done in here becomes durable as one change."""
-        with self._as_one(self.clock.now_ns()):
-            yield
+        return self._together.whole(self.clock.now_ns())
 
     def change(
         self,
@@ -249,40 +236,25 @@ class Ledger:
         changed = step.run is not record.run or bool(request_ids)
         change, earliest = self._take_in(record, step, ids, request_ids, now)
         changed = changed or change.wake_ns != record.stored_wake_ns
-        if self._parts is None and step.follower is None and not step.asks:
+        if step.follower is None and not step.asks and not self._together.gathers:
             if changed:
                 self._append(change, record)
             self._announce(record, ids, earliest, now)
             return
-        with self._as_one(now) as parts:
-            parts.append(_Part(record, change if changed else None, ids, earliest))
+        with self._together.whole(now):
+            self._together.add(Part(record, change if changed else None, ids, earliest))
             if step.follower is not None:
                 following, begun, first = self._begin(step.follower, None, (), now)
-                parts.append(_Part(following, begun, _NOTHING, first))
-            self._asked.extend((record, ask) for ask in step.asks)
+                self._together.add(Part(following, begun, _NOTHING, first))
+            self._together.ask(record, step.asks)
 
-    @contextlib.contextmanager
-    def _as_one(self, now: int) -> Iterator[list[_Part]]:
-        """What happens in here, and all that it asks of other runs, becomes durable as one change.
-
-        What was asked first is done first, and what that leads to comes after all that was asked before.
-        """
-        if self._parts is not None:
-            yield self._parts
-            return
-        parts = self._parts = []
-        try:
-            yield parts
-            while self._asked:
-                self._others.carry_out(*self._asked.popleft())
-        finally:
-            self._parts = None
-            changes = [(part.change, part.record) for part in parts if part.change is not None]
-            if changes:
-                first, *others = (change for change, _ in changes)
-                self._append(_with(first, *others), *(record for _, record in changes))
-            for part in parts:
-                self._announce(part.record, part.ids, part.earliest, now)
+    def _settle(self, parts: list[Part], now: int) -> None:
+        """What belongs together has happened: store it as one, then tell everybody."""
+        changes = [(part.change, part.record) for part in parts if part.change is not None]
+        if changes:
+            self._append(as_one(change for change, _ in changes), *(record for _, record in changes))
+        for part in parts:
+            self._announce(part.record, part.ids, part.earliest, now)
 
     def _take_in(
         self, record: Record, step: Step, ids: Iterable[int], request_ids: tuple[str, ...], now: int
@@ -357,17 +329,5 @@ class Ledger:
                 lambda run, now: transitions.elapse(run, ids, self.new_run_id(), now),
                 looked=due,
             )
-            if self._parts is None:
+            if not self._together.gathers:
                 self.offers.stir()
-
-
-def _with(change: Change, *others: Change) -> Change:
-    """A change that becomes durable together with others."""
-    return Change(
-        run=change.run,
-        events=change.events,
-        touched=change.touched,
-        wake_ns=change.wake_ns,
-        request_ids=change.request_ids,
-        also=others,
-    )

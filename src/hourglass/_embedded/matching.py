@@ -9,6 +9,7 @@ is `NondeterminismError`.
 from __future__ import annotations
 
 from hourglass._embedded import history as h
+from hourglass._embedded import history_local as local
 from hourglass._embedded import history_others as o
 from hourglass._embedded import history_updates as u
 from hourglass._embedded.outcomes import Outcomes
@@ -27,6 +28,7 @@ COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ..
     u.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
     u.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
     h.MarkerRecorded: c.SetPatchMarker,
+    local.MarkerRecorded: local.RecordLocalActivity,
     h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
     h.WorkflowPropertiesModified: c.UpsertMemo,
     h.WorkflowExecutionCompleted: c.CompleteRun,
@@ -49,12 +51,23 @@ class Matcher:
         if isinstance(attributes, h.WorkflowTaskCompleted):
             self._owed = True
             self._move_terminal()
+        elif isinstance(attributes, local.MarkerRecorded) and self._was_replayed(event, attributes):
+            self._outcomes.local.recorded(attributes.seq)
         elif _is_patch_index(attributes):
             pass  # the engine's own, behind each patch
         elif type(attributes) in COMMAND_OF:
             self._pair(event)
         elif self._owed:
             self._settle(event)
+
+    def _was_replayed(self, event: h.HistoryEvent, marker: local.MarkerRecorded) -> bool:
+        """Whether the run was told of a marker ahead of time: then no command stands for it."""
+        replayed = self._outcomes.local.is_replayed(marker)
+        if replayed is None:
+            raise _mismatch(event, None)
+        if not self._outcomes.local.fits(marker):
+            raise _mismatch(event, self._outcomes.local.command_of(marker.seq))
+        return replayed
 
     def _pair(self, event: h.HistoryEvent) -> None:
         issued = self._outcomes.issued
@@ -109,6 +122,8 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
                 attributes.workflow_id,
                 attributes.workflow_type,
             )
+        case local.RecordLocalActivity(), local.MarkerRecorded():
+            return command.marker.seq == attributes.seq
         case c.StartTimer(), h.TimerStarted():
             return str(command.seq) == attributes.timer_id
         case c.CancelTimer(), h.TimerCanceled():
@@ -131,6 +146,10 @@ def describe_command(command: c.Command) -> str:
             return f"ScheduleActivity {command.activity_type!r} (id {command.activity_id})"
         case c.StartChildWorkflow():
             return f"StartChildWorkflow {command.workflow_type!r} (id {command.workflow_id})"
+        case c.ScheduleLocalActivity():
+            return f"ScheduleLocalActivity {command.activity_type!r} (id {command.activity_id})"
+        case local.RecordLocalActivity(marker):
+            return f"the end of local activity {marker.activity_type!r} (id {marker.activity_id})"
         case c.StartTimer() | c.CancelTimer() | c.RequestCancelActivity():
             return f"{type(command).__name__} {command.seq}"
         case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
@@ -145,6 +164,8 @@ def describe_event(event: h.HistoryEvent) -> str:
     match attributes:
         case h.ActivityTaskScheduled():
             what = f" {attributes.activity_type!r} (id {attributes.activity_id})"
+        case local.MarkerRecorded():
+            what = f" of local activity {attributes.activity_type!r} (id {attributes.activity_id})"
         case o.StartChildWorkflowExecutionInitiated():
             what = f" {attributes.workflow_type!r} (id {attributes.workflow_id})"
         case h.TimerStarted() | h.TimerCanceled():

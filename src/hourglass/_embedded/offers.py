@@ -36,6 +36,11 @@ class Taker(Protocol):
         ...
 
     @property
+    def takes_activities(self) -> bool:
+        """Whether it takes attempts of activities now."""
+        ...
+
+    @property
     def has_out(self) -> bool:
         """Whether its worker has something in hand."""
         ...
@@ -82,6 +87,10 @@ class Offers:
     def takers(self, task_queue: str) -> tuple[Taker, ...]:
         """Who serves a queue."""
         return tuple(self._takers[task_queue])
+
+    def served(self) -> tuple[str, ...]:
+        """The queues that somebody serves."""
+        return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
 
     def tasks(self, task_queue: str) -> Iterator[str]:
         """Runs whose tasks wait. Whoever takes one stops looking: the offers change under the iterator."""

@@ -12,18 +12,23 @@ from dataclasses import dataclass, field
 
 from hourglass._embedded import history as h
 from hourglass._embedded.child_outcomes import OTHER_COMMANDS, ChildOutcomes, OtherCommand
+from hourglass._embedded.history_local import RecordLocalActivity
+from hourglass._embedded.local_activities import LocalActivities
 from hourglass._embedded.task_transitions import Sent
 from hourglass._embedded.update_outcomes import UpdateOutcomes
+from hourglass._embedded.workflow_cron import check_cron
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
-from hourglass.errors import HourglassError, RetryState
+from hourglass.errors import HourglassError, RetryState, UsageError
 
 _SUPPORTED: tuple[type[c.Command], ...] = (
     c.StartTimer,
     c.CancelTimer,
     c.ScheduleActivity,
     c.RequestCancelActivity,
+    c.ScheduleLocalActivity,
+    c.RequestCancelLocalActivity,
     c.SetPatchMarker,
     c.UpsertSearchAttributes,
     c.UpsertMemo,
@@ -64,8 +69,11 @@ class Outcomes:
     def __post_init__(self) -> None:
         self._others = ChildOutcomes(self.issued, self.run_id, self.namespace)
         self.updates = UpdateOutcomes(self.issued)
+        self.local = LocalActivities(self.issued)
 
-    def issue(self, command: c.Command) -> list[e.AnyEvent]:
+    def issue(
+        self, command: c.Command, *, replaying: bool = False, now_ns: int = 0
+    ) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
         if not isinstance(command, _SUPPORTED):
             raise BadCommand(
@@ -81,6 +89,11 @@ class Outcomes:
                 return self._cancel_timer(command)
             case c.RequestCancelActivity():
                 return self._cancel_activity(command)
+            case c.ScheduleLocalActivity():
+                self._schedule_local(command, replaying, now_ns)
+                return []
+            case c.RequestCancelLocalActivity():
+                return self.local.cancel(command.seq)
             case c.SetPatchMarker():
                 if command.patch_id in self._patches:
                     return []
@@ -103,9 +116,19 @@ class Outcomes:
         self.issued.append(command)
         return []
 
+    def _schedule_local(self, command: c.ScheduleLocalActivity, replaying: bool, now_ns: int) -> None:
+        if not (command.schedule_to_close_timeout or command.start_to_close_timeout):
+            raise BadCommand(f"local activity {command.activity_id} has no time limit")
+        if self.local.is_taken(command.seq):
+            raise _number_in_use(command)
+        self.local.schedule(command, replaying=replaying, now_ns=now_ns)
+
     def _issue_other(self, command: OtherCommand) -> list[e.AnyEvent]:
         if isinstance(command, c.StartChildWorkflow) and command.cron_schedule:
-            raise BadCommand("a cron schedule of a child is not supported by the embedded engine yet")
+            try:
+                check_cron(command.cron_schedule)
+            except UsageError as error:
+                raise BadCommand(str(error)) from error
         if self._others.is_taken(command):
             raise _number_in_use(command)
         return self._others.issue(command)
@@ -130,6 +153,8 @@ class Outcomes:
                 self._finish(self._timers[command.seq].event_id)
             case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
                 self.updates.bind(command, event_id)
+            case RecordLocalActivity(marker):
+                self.local.recorded(marker.seq)
             case _:
                 self._others.bind(command, event_id)
 
@@ -217,7 +242,9 @@ def _enter(table: dict[int, _Wanted], command: c.ScheduleActivity | c.StartTimer
     table[command.seq] = _Wanted(command)
 
 
-def _number_in_use(command: c.ScheduleActivity | c.StartTimer | OtherCommand) -> BadCommand:
+def _number_in_use(
+    command: c.ScheduleActivity | c.ScheduleLocalActivity | c.StartTimer | OtherCommand,
+) -> BadCommand:
     return BadCommand(f"{type(command).__name__} {command.seq}: this number is in use already")
 
 

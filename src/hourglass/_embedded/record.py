@@ -75,6 +75,8 @@ class Record:
     queries: list[Query] = field(default_factory=list)
     updates: Updates | None = None
     users: int = 0
+    resting: bool = False
+    """Whether the run's task, which a worker has, waits for a local activity: nobody computes anything for it."""
 
     def look(self, event_ids: Iterable[int], now_ns: int) -> int:
         """These of the things that are pending have changed, or their time has come; gives the earliest time that
@@ -102,7 +104,8 @@ class Record:
     @property
     def is_in_hand(self) -> bool:
         """Whether a worker of ours has something of the run, or owes an answer."""
-        return self.run.task_is_started or bool(self.attempts) or bool(self.queries)
+        at_work = self.run.task_is_started and not self.resting
+        return at_work or bool(self.attempts) or bool(self.queries)
 
     def is_quiet(self, now_ns: int) -> bool:
         """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""

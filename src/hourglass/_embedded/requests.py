@@ -26,6 +26,7 @@ from hourglass._embedded.reset_requests import RESET_HANDLERS
 from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.starting import start_workflow
 from hourglass._embedded.update_requests import UPDATE_HANDLERS
+from hourglass._embedded.watch_requests import WATCH_HANDLERS
 from hourglass._engine.events import QueryReceived
 from hourglass.errors import ServiceError
 
@@ -102,6 +103,7 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Desc
         static_summary=run.started.static_summary,
         static_details=run.started.static_details,
         pending_children=tuple(_pending_child(child) for child in run.children.values()),
+        next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
     )
     return Answer(description, record.number)
 
@@ -194,6 +196,7 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     s.HeartbeatActivity: heartbeat_activity,
     **UPDATE_HANDLERS,
     **RESET_HANDLERS,
+    **WATCH_HANDLERS,
 }
 """Who handles what; a request that is not here is one that this engine does not know yet."""
 

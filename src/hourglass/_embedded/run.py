@@ -52,8 +52,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
 
     From the second attempt on a task is transient: its first two events are written only when it succeeds, so
     that a run that fails for a month does not fill its history. So is a speculative one, which is wanted for
-    updates alone: if all are refused it leaves no trace. `number` tells the tasks of a run apart, attempts
-    included.
+    updates alone: if all are refused it leaves no trace, and if it is silent no failure does either. `number`
+    tells the tasks of a run apart, attempts included.
     """
 
     number: int
@@ -62,6 +62,7 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     attempt: int = 1
     transient: bool = False
     speculative: bool = False
+    silent: bool = False
     started_event_id: int = 0
     started_ns: int = 0
     identity: str = ""

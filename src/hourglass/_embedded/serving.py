@@ -59,6 +59,7 @@ REPEATABLE: frozenset[type[s.Request[Any]]] = frozenset(
         schedules.DescribeSchedule,
         schedules.ListSchedules,
         watch.LastSeen,
+        watch.GetPollers,
     }
 )
 """Requests that may be answered twice."""

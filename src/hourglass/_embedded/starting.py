@@ -16,20 +16,20 @@ from hourglass._embedded.clock import to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.record import Record
 from hourglass._embedded.start_rules import may_reuse, timeouts
+from hourglass._embedded.workflow_cron import backoff_until_next, check_cron
 from hourglass._engine.commands import IdReusePolicy
-from hourglass.errors import ServiceError, StorageError, WorkflowAlreadyStartedError
+from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
 
 
 def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Record]:
     """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
     one. Gives the answer and the run that it speaks of.
     """
-    if request.cron_schedule:
-        raise ServiceError("cron schedules are not supported by the embedded engine", status="UNIMPLEMENTED")
     if not request.workflow_id or not request.workflow_type or not request.task_queue:
         raise ServiceError(
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
+    _check_cron(request)
     existing = engine.current(request.workflow_id)
     used = None if existing is None else _use_existing(engine, existing, request)
     signal = _signal_of(request) if request.signal_name else None
@@ -46,6 +46,19 @@ def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Rec
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
     record = engine.runs.open(_first_event(engine, request), event, ids)
     return Started(record.run.run_id), record
+
+
+def _check_cron(request: StartWorkflow) -> None:
+    if not request.cron_schedule:
+        return
+    if request.start_delay:
+        raise ServiceError(
+            "a workflow cannot have both a cron schedule and a start delay", status="INVALID_ARGUMENT"
+        )
+    try:
+        check_cron(request.cron_schedule)
+    except UsageError as error:
+        raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
 def _check_room(engine: Engine) -> None:
@@ -114,7 +127,9 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
 def _first_event(engine: Engine, request: StartWorkflow) -> h.WorkflowExecutionStarted:
     run_id = engine.runs.new_run_id()
     whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
-    delay = request.start_delay or 0.0
+    delay, now = request.start_delay or 0.0, engine.clock.now_ns()
+    if request.cron_schedule:
+        delay = backoff_until_next(request.cron_schedule, now, now) or 0.0
     return h.WorkflowExecutionStarted(
         workflow_id=request.workflow_id,
         workflow_type=request.workflow_type,
@@ -125,9 +140,11 @@ def _first_event(engine: Engine, request: StartWorkflow) -> h.WorkflowExecutionS
         execution_timeout=whole,
         run_timeout=one,
         task_timeout=task,
-        expiration_ns=engine.clock.now_ns() + to_ns(whole + delay) if whole else 0,
+        expiration_ns=now + to_ns(whole + delay) if whole else 0,
         identity=request.identity,
         retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),
+        cron_schedule=request.cron_schedule,
+        initiator=h.Initiator.CRON_SCHEDULE if request.cron_schedule else h.Initiator.NONE,
         memo=request.memo,
         search_attributes=request.search_attributes,
         headers=request.headers,

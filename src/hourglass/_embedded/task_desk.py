@@ -64,6 +64,15 @@ class TaskDesk:
         """
         return [] if record.run.task is not None else self._questions(record)
 
+    def take_questions_in_task(self, record: Record) -> list[Query]:
+        """The queries that wait, though the run has a task, in which nothing has happened yet."""
+        return self._questions(record)
+
+    def rest(self, record: Record, resting: bool) -> None:
+        """A run's task waits for a local activity, or no longer does."""
+        record.resting = resting
+        self._ledger.note_hands(record)
+
     def refuse_queries(self, record: Record, error: HourglassError) -> None:
         """The queries that wait cannot be answered."""
         for question in self._questions(record):

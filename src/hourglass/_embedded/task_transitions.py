@@ -17,7 +17,8 @@ from hourglass._embedded.clock import SECOND, to_ns
 from hourglass._embedded.command_checks import Refused as Refused
 from hourglass._embedded.command_checks import check
 from hourglass._embedded.draft import Draft
-from hourglass._embedded.followers import continue_follower, retry_follower
+from hourglass._embedded.followers import continue_follower, cron_follower, next_attempt_or_run
+from hourglass._embedded.history_local import RecordLocalActivity
 from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.relations import RequestCancelChild
@@ -25,7 +26,6 @@ from hourglass._embedded.run import Activity, Run, Step, Task, Timer
 from hourglass._embedded.update_answers import write_answer
 from hourglass._engine import commands as c
 from hourglass.converter import Failure, Payload
-from hourglass.errors import RetryState
 
 _LONGEST_WAIT = 600.0
 
@@ -47,6 +47,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[int, ...] = ()
     identity: str = ""
     refused_updates: tuple[tuple[str, Failure], ...] = ()
+    again: bool = False
+    """Whether the worker, which waits for local activities, wants another task at once."""
 
 
 def may_be_followed(answer: Answer) -> bool:
@@ -56,7 +58,7 @@ def may_be_followed(answer: Answer) -> bool:
 
 def leaves_no_trace(task: Task, answer: Answer) -> bool:
     """Whether a task that was for updates alone led to nothing: all were refused."""
-    return task.speculative and not answer.commands
+    return task.speculative and not answer.commands and not answer.again
 
 
 def start_task(run: Run, identity: str, limits: Limits, now_ns: int) -> Step:
@@ -114,7 +116,7 @@ def complete_task(run: Run, answer: Answer, new_run_id: str, limits: Limits, now
         follower = _apply(draft, sent, completed, new_run_id) or follower
     if draft.run.is_open:
         draft.change(task=None)
-        if draft.flush():
+        if draft.flush() or answer.again:
             draft.want_task()
     return draft.step(follower)
 
@@ -123,9 +125,8 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
     """A worker could not handle the task, or its answer was refused: the task is wanted again."""
     task = _task(run)
     draft = Draft(run, now_ns)
-    if task.speculative:
+    if _is_told(task):
         _write_begin(draft)
-    if not task.transient or task.speculative:
         draft.write(
             h.WorkflowTaskFailed(
                 scheduled_event_id=task.scheduled_event_id,
@@ -142,15 +143,19 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
     """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
     task = _task(draft.run)
-    if task.speculative:
+    if _is_told(task):
         _write_begin(draft)
-    if not task.transient or task.speculative:
         draft.write(
             h.WorkflowTaskTimedOut(
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
             )
         )
     _want_again(draft, task, at_once=at_once)
+
+
+def _is_told(task: Task) -> bool:
+    """Whether the history tells of this task if it does not succeed."""
+    return not task.transient or (task.speculative and not task.silent)
 
 
 def forget_speculative_task(draft: Draft) -> None:
@@ -168,14 +173,14 @@ def _write_begin(draft: Draft) -> None:
 
 def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
     draft.change(task=None)
-    if draft.flush() or task.speculative:
+    if draft.flush() or (task.speculative and not task.silent):
         draft.want_task()
         return
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
     first = draft.run.started.task_timeout
     at_once = at_once or task.attempt == 1
     wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
-    draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait))
+    draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait), silent=task.silent)
 
 
 def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
@@ -196,6 +201,8 @@ def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.Workf
             children.initiate_cancel(draft, stop, completed)
         case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate() as answer:
             write_answer(draft, answer, sent.update, sent.link, completed)
+        case RecordLocalActivity(marker):
+            draft.write(msgspec.structs.replace(marker, task_completed_event_id=completed))
         case c.SetPatchMarker(patch_id, deprecated):
             draft.write(
                 h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
@@ -230,8 +237,14 @@ def _close(
 ) -> h.WorkflowExecutionStarted | None:
     match command:
         case c.CompleteRun(result):
-            final = h.WorkflowExecutionCompleted(result=result, task_completed_event_id=completed)
+            following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
+            final = h.WorkflowExecutionCompleted(
+                result=result,
+                task_completed_event_id=completed,
+                new_run_id="" if following is None else new_run_id,
+            )
             draft.close(final, WorkflowStatus.COMPLETED)
+            return following
         case c.CancelRun():
             draft.close(
                 h.WorkflowExecutionCanceled(task_completed_event_id=completed), WorkflowStatus.CANCELED
@@ -264,16 +277,15 @@ def _close(
 def _fail_run(
     draft: Draft, failure: Failure, completed: int, new_run_id: str
 ) -> h.WorkflowExecutionStarted | None:
-    follower = retry_follower(draft.run, failure, new_run_id, draft.now_ns)
-    gave_up = isinstance(follower, RetryState)
+    state, follower = next_attempt_or_run(draft.run, failure, new_run_id, draft.now_ns)
     final = h.WorkflowExecutionFailed(
         failure=failure,
-        retry_state=follower if isinstance(follower, RetryState) else RetryState.IN_PROGRESS,
+        retry_state=state,
         task_completed_event_id=completed,
-        new_run_id="" if gave_up else new_run_id,
+        new_run_id="" if follower is None else new_run_id,
     )
     draft.close(final, WorkflowStatus.FAILED)
-    return None if isinstance(follower, RetryState) else follower
+    return follower
 
 
 def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:

@@ -16,7 +16,7 @@ from hourglass._embedded import activities
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.draft import Draft
-from hourglass._embedded.followers import retry_follower
+from hourglass._embedded.followers import next_attempt_or_run
 from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.task_transitions import time_out_task
 from hourglass._engine.events import Payloads
@@ -196,12 +196,11 @@ def lose_attempt(draft: Draft, activity: Activity, failure: Failure) -> None:
 
 def time_out_run(draft: Draft, new_run_id: str) -> Step:
     """The run took too long: it ends, and is tried again if its policy says so."""
-    follower = retry_follower(draft.run, None, new_run_id, draft.now_ns)
-    if isinstance(follower, RetryState):
-        draft.close(h.WorkflowExecutionTimedOut(retry_state=follower), WorkflowStatus.TIMED_OUT)
-        return draft.step()
-    final = h.WorkflowExecutionTimedOut(retry_state=RetryState.IN_PROGRESS, new_run_id=new_run_id)
-    draft.close(final, WorkflowStatus.TIMED_OUT)
+    state, follower = next_attempt_or_run(draft.run, None, new_run_id, draft.now_ns)
+    following = "" if follower is None else new_run_id
+    draft.close(
+        h.WorkflowExecutionTimedOut(retry_state=state, new_run_id=following), WorkflowStatus.TIMED_OUT
+    )
     return draft.step(follower)
 
 

@@ -7,6 +7,7 @@ waits, its run has a task.
 from __future__ import annotations
 
 from hourglass._embedded.draft import Draft
+from hourglass._embedded.history import WorkflowTaskCompleted
 from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.record import Record
@@ -54,10 +55,16 @@ class UpdateDesk:
     def _want_task(self, record: Record) -> None:
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
-            self._ledger.change(record, _want_task)
+            silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
+            self._ledger.change(record, lambda run, now: _want_task(run, silent, now))
 
 
-def _want_task(run: Run, now_ns: int) -> Step:
+def _want_task(run: Run, silent: bool, now_ns: int) -> Step:
+    """A task for updates.
+
+    Silent: the task before it was answered with nothing. A task that fails right behind such a one makes Core
+    replay the latter as a heartbeat, together with what came later and at a later time.
+    """
     draft = Draft(run, now_ns)
-    draft.want_update_task()
+    draft.want_update_task(silent=silent)
     return draft.step()

@@ -148,6 +148,7 @@ REQUESTS: tuple[type[s.Request[Any]], ...] = (
     schedules.DeleteSchedule,
     schedules.ListSchedules,
     watch.LastSeen,
+    watch.GetPollers,
 )
 """What can be asked."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
 from hourglass._engine.context import LiveRun
@@ -38,6 +38,10 @@ class ContinueAsNewRequest(BaseException):
     def __init__(self, command: Any) -> None:
         super().__init__("continue as new")
         self.command = command
+
+
+WAITED_FOR: Final = "the workflow waits for it"
+"""How a channel is described that a fiber reads from now."""
 
 
 class Handlers:
@@ -268,11 +272,14 @@ class Handlers:
         """What Temporal's UI shows of a workflow's definition."""
 
         def described(kind: MessageKind) -> list[dict[str, str]]:
-            found = [message for (of, _), (message, _) in self.known.items() if of == kind]
-            return [
-                {"name": message.name or "", "description": message.description}
-                for message in sorted(found, key=lambda message: message.name or "")
-            ]
+            found = {
+                name or "": message.description
+                for (of, name), (message, _) in self.known.items()
+                if of == kind
+            }
+            if kind == "signal" and self.receivers is not None:  # channels that were read are signals, too
+                found |= {name: WAITED_FOR if waiting else "" for name, waiting in self.receivers.items()}
+            return [{"name": name, "description": found[name]} for name in sorted(found)]
 
         document: dict[str, Any] = {
             "definition": {

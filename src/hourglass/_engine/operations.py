@@ -33,7 +33,7 @@ from hourglass._engine.options import ActivitySettings
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
-from hourglass.errors import ActivityError, Cancelled
+from hourglass.errors import ActivityError, Cancelled, RetryState, TimedOutError
 
 R = TypeVar("R")
 
@@ -222,10 +222,13 @@ class ActivityOperation(Operation[Any]):
         error = super().build_error()
         if isinstance(error, ActivityError):
             return error
+        # Core wraps the timeout of a local activity itself when it happens, and hands it over bare in a replay.
+        late = isinstance(self.command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
         wrapped = ActivityError(
-            "Activity task failed",
+            "Local Activity timed out" if late else "Activity task failed",
             activity_type=self.command.activity_type,
             activity_id=self.command.activity_id,
+            retry_state=RetryState.CANCEL_REQUESTED if late else RetryState.UNSPECIFIED,
         )
         wrapped.__cause__ = error
         return wrapped

@@ -7,6 +7,7 @@ from typing import Any
 
 from hourglass._story.reading import Json, inner, text
 from hourglass._story.spans import Fault
+from hourglass._story.stacks import authors_place, is_authors
 
 _LONGEST = 20
 _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
@@ -26,6 +27,12 @@ def chain(failure: Any) -> tuple[Fault, ...]:
 def root(faults: tuple[Fault, ...]) -> Fault | None:
     """What it all began with."""
     return faults[-1] if faults else None
+
+
+def place_of(faults: tuple[Fault, ...]) -> str:
+    """The author's line that it all began at; empty where no link names one."""
+    places = (each.place for each in reversed(faults) if each.place)
+    return next((each for each in places if is_authors(each.rpartition(":")[0])), "")
 
 
 def words(name: str) -> str:
@@ -72,5 +79,7 @@ def _place(failure: Json) -> str:
     trace = inner(failure, "stackTrace")
     if not isinstance(trace, str) or not trace:
         return ""
+    if own := authors_place(trace):
+        return own
     found = _FRAME.findall(trace) or _LINE.findall(trace)[:1]
     return ":".join(found[-1]) if found else ""

@@ -1,4 +1,4 @@
-"""Calls that a watchdog makes: whom the server has seen polling. Pure."""
+"""Calls about who polls: whom the server has seen. Pure."""
 
 from __future__ import annotations
 
@@ -11,19 +11,35 @@ from hourglass._temporal.calls import Call, Scope
 
 def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
     """Look for one identity among a queue's pollers."""
-    message = ws.DescribeTaskQueueRequest(
-        namespace=scope.namespace,
-        task_queue_type=(
-            enums.TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
-            if request.activities
-            else enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-        ),
-    )
-    message.task_queue.name = request.task_queue
 
     def read(data: bytes) -> sw.Sighting:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         ours = [each for each in answer.pollers if each.identity == request.polled_by]
         return sw.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
 
-    return Call("describe_task_queue", message, read)
+    return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+
+
+def pollers(request: sw.GetPollers, scope: Scope) -> Call:
+    """All of a queue's pollers."""
+
+    def read(data: bytes) -> sw.Pollers:
+        answer = ws.DescribeTaskQueueResponse.FromString(data)
+        return sw.Pollers(
+            tuple(sw.Poller(each.identity, each.last_access_time.ToNanoseconds()) for each in answer.pollers)
+        )
+
+    return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
+
+
+def _describe(task_queue: str, activities: bool, scope: Scope) -> ws.DescribeTaskQueueRequest:
+    message = ws.DescribeTaskQueueRequest(
+        namespace=scope.namespace,
+        task_queue_type=(
+            enums.TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+            if activities
+            else enums.TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        ),
+    )
+    message.task_queue.name = task_queue
+    return message

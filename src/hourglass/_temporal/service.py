@@ -50,7 +50,10 @@ PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
 
 
 # What an engine may have no answer to.
-OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {sw.LastSeen: calls_watch.last_seen}
+OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+    sw.LastSeen: calls_watch.last_seen,
+    sw.GetPollers: calls_watch.pollers,
+}
 
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, target: str) -> Any:

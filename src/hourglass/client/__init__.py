@@ -1,7 +1,7 @@
 """Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
 The map: `_blocking…` and `_async…` are the two faces, with equal names; `_operations`, `_updates`, `_reset`,
-`_with_start`, `_schedules` and `_activities` hold every operation, once; `_session` runs them over a `_link`;
+`_with_start`, `_schedules`, `_activities` and `_task_queues` hold every operation, once; `_session` runs them over a `_link`;
 `_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into data; `_waiting`
 waits for results; `_codec_edge` seals what leaves.
 """
@@ -40,6 +40,7 @@ from hourglass.client._schedule_data import (
     ScheduleStartOptions,
     ScheduleState,
 )
+from hourglass.client._task_queues import PollerInfo, TaskQueueDescription
 from hourglass.client._values import (
     PendingActivityInfo,
     PendingChildInfo,
@@ -61,6 +62,7 @@ __all__ = [
     "IdReusePolicy",
     "PendingActivityInfo",
     "PendingChildInfo",
+    "PollerInfo",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",
@@ -80,6 +82,7 @@ __all__ = [
     "ScheduleState",
     "StartOptions",
     "TLSConfig",
+    "TaskQueueDescription",
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",

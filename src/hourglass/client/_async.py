@@ -14,7 +14,7 @@ from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _operations, _schedules
+from hourglass.client import _activities, _bulk, _operations, _schedules, _task_queues
 from hourglass.client._async_handles import AsyncActivityHandle, AsyncWorkflowHandle
 from hourglass.client._async_schedules import AsyncScheduleHandle
 from hourglass.client._async_with_start import AsyncWithStart
@@ -23,6 +23,7 @@ from hourglass.client._faces import ClientFacts
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import Session, open_link
+from hourglass.client._task_queues import TaskQueueDescription
 from hourglass.client._values import WorkflowExecution
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -153,6 +154,12 @@ class AsyncClient(ClientFacts):
     async def count_workflows(self, query: str = "") -> int:
         """How many runs match a filter."""
         return await self._session.arun(_operations.count(query))
+
+    async def describe_task_queue(
+        self, name: str = "default", *, rpc_timeout: Duration | None = None
+    ) -> TaskQueueDescription:
+        """Who takes workflow tasks and activities from a task queue."""
+        return await self._session.arun(_task_queues.describe_task_queue(name, rpc_timeout))
 
     async def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None

@@ -10,7 +10,7 @@ from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _operations, _schedules
+from hourglass.client import _activities, _bulk, _operations, _schedules, _task_queues
 from hourglass.client._blocking_handles import ActivityHandle, WorkflowHandle
 from hourglass.client._blocking_schedules import ScheduleHandle
 from hourglass.client._blocking_with_start import WithStart
@@ -19,6 +19,7 @@ from hourglass.client._faces import ClientFacts
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import Session, open_link
+from hourglass.client._task_queues import TaskQueueDescription
 from hourglass.client._values import WorkflowExecution
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -143,6 +144,12 @@ class Client(ClientFacts):
     def count_workflows(self, query: str = "") -> int:
         """How many runs match a filter."""
         return self._session.run(_operations.count(query))
+
+    def describe_task_queue(
+        self, name: str = "default", *, rpc_timeout: Duration | None = None
+    ) -> TaskQueueDescription:
+        """Who takes workflow tasks and activities from a task queue."""
+        return self._session.run(_task_queues.describe_task_queue(name, rpc_timeout))
 
     def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None

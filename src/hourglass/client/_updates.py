@@ -75,7 +75,11 @@ def start(
     request, return_type = build(session, reference, message, arguments, options, stage)
 
     async def ask(session: Session) -> UpdateState:
-        return await _to_stage(session, await session.call(request), stage)
+        state = await session.call(request)
+        while state.stage < min(stage, UpdateStage.ACCEPTED):
+            # Nobody has promised anything yet, and an engine that was restarted knows nothing of it: say it again.
+            state = await session.call(request)
+        return await _to_stage(session, state, stage)
 
     return Operation(ask, lambda state: _referred(state, return_type))
 
@@ -88,6 +92,8 @@ def start_with_start(
 
     async def ask(session: Session) -> UpdateStarted:
         answer = await session.call(request)
+        while answer.update.stage < min(stage, UpdateStage.ACCEPTED):
+            answer = await session.call(request)
         state = replace_run(answer.update, answer.start.run_id)
         return UpdateStarted(answer.start, await _to_stage(session, state, stage))
 

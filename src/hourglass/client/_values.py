@@ -66,7 +66,10 @@ class PendingChildInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
-    """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked."""
+    """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked.
+
+    `next_task_time` is when its workflow task is tried again, where the engine tells.
+    """
 
     first_execution_run_id: str
     task_attempt: int
@@ -74,6 +77,7 @@ class WorkflowDescription(WorkflowExecution):
     static_summary: str | None
     static_details: str | None
     pending_children: tuple[PendingChildInfo, ...] = ()
+    next_task_time: datetime | None = None
 
     @property
     def parked(self) -> bool:
@@ -104,6 +108,7 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
             )
             for child in answer.pending_children
         ),
+        next_task_time=time_from(answer.next_task_time_ns),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.handle import ActivityItem
 from hourglass._bridge.handle_record import is_eviction
-from hourglass._bridge.service import WaitForClose
+from hourglass._bridge.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
@@ -31,6 +31,7 @@ from hourglass.errors import InternalError, UsageError
 from hourglass.testing._bench import QuietLoop
 from hourglass.testing._cast import Cast
 from hourglass.testing._choosing import Chooser, Step, StepKind
+from hourglass.testing._guard import Guard
 from hourglass.testing._queues import Queue, queues_of
 from hourglass.testing._stuck import explain
 from hourglass.testing._trouble import Troubles
@@ -70,6 +71,7 @@ class Driver:
     """Drives one environment. Everything but what says otherwise belongs to its own thread."""
 
     make_queue: Callable[..., Queue] = Queue
+    make_troubles: Callable[[], Troubles] = Troubles
 
     def __init__(
         self,
@@ -80,16 +82,17 @@ class Driver:
         chooser: Chooser,
         evaluations: Callable[[str, Troubles], Evaluations],
         horizon_ns: int,
-        troubles: Troubles | None = None,
+        guard: Guard,
     ) -> None:
-        self.connection = connection
+        self.connection: Connection = connection
         self.engine = connection.engine
         self.engine.offers.gate = self.may_take
         self.clock = clock
         self.loop = loop
         self.cast = cast
-        self.troubles = troubles or Troubles()
+        self.troubles = self.make_troubles()
         self.chooser = chooser
+        self.guard = guard
         self.performer: Performer | None = None
         self.waited_for: list[WaitForClose] = []
         self.outside: set[asyncio.Task[Any]] = (
@@ -307,9 +310,10 @@ class Driver:
         if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
             queue.refuse(activation, "the run is parked")
             return
-        with listening(self.cast.meet_activity):
-            completion = queue.evaluate(activation)
-        for name in queues_of(completion):
+        with listening(self.cast.meet_activity), self.guard:
+            verdict = queue.judge(activation)
+        queue.answer(verdict)
+        for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 
 

@@ -40,7 +40,8 @@ class Environment(EnvironmentFacts):
     Workflows and activities need no list: what is called as a decorated object is found. `workflows`, `activities`
     and `modules` are for what is called by name, and for instances whose methods are activities. With
     `real_activities=False` an activity without a fake is an error. `verify` and `watch` are a Worker's, and on.
-    Time begins at `start`, moves only while the test waits in the environment, and not past `horizon`.
+    Time begins at `start`, moves only while the test waits in the environment, and not past `horizon`. Workflow code
+    that runs for `deadlock_timeout` of real time without waiting is interrupted.
     """
 
     _asynchronous: AsyncEnvironment | None = None

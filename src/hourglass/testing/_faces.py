@@ -7,7 +7,7 @@ from datetime import datetime
 from types import ModuleType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from hourglass._engine.options import Duration
+from hourglass._engine.options import Duration, optional_seconds
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.watcher import Action
 from hourglass.activity import Activity
@@ -17,6 +17,7 @@ from hourglass.testing._calls import Call
 from hourglass.testing._choosing import Chooser, InOrder
 from hourglass.testing._explore.mishaps import Mishaps, checked_errors
 from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
+from hourglass.testing._guard import DEADLOCK_TIMEOUT
 from hourglass.testing._later import Later
 from hourglass.testing._stage import Setting, Stage
 from hourglass.testing._virtual_time import as_datetime, as_ns, span
@@ -44,6 +45,7 @@ class EnvironmentFacts:
         start: datetime | None = None,
         horizon: Duration = HORIZON,
         chooser: Chooser | None = None,
+        deadlock_timeout: Duration | None = DEADLOCK_TIMEOUT,
     ) -> None:
         self._setting = Setting(
             workflows=workflows,
@@ -57,6 +59,7 @@ class EnvironmentFacts:
             start=start,
             horizon=horizon,
             chooser=chooser or InOrder(),
+            deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or 0.0,
         )
         self._opened: Stage | None = None
 

@@ -70,12 +70,6 @@ class Queue:
         """Fail the task of an activation without executing anything."""
         self._loop.do(self.handle.complete_activation(task_failed(activation.run_id, "WorkflowParked", why)))
 
-    def evaluate(self, activation: Activation) -> Completion:
-        """Have an activation evaluated and answered."""
-        verdict = self.judge(activation)
-        self.answer(verdict)
-        return verdict.completion
-
     def judge(self, activation: Activation) -> Verdict:
         """Have an activation evaluated; whoever asks sees to the answer."""
         return self.evaluations.evaluate(activation)

@@ -28,6 +28,7 @@ from hourglass.testing._bench import current_loop
 from hourglass.testing._cast import Cast
 from hourglass.testing._choosing import Chooser
 from hourglass.testing._driver import Driver
+from hourglass.testing._guard import Guard
 from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
 from hourglass.testing._trouble import Troubles
 from hourglass.testing._virtual_time import as_ns
@@ -52,6 +53,7 @@ class Setting:
     start: datetime | None
     horizon: Duration
     chooser: Chooser
+    deadlock_timeout: float
     verify_on_demand: bool = False
 
     def cast(self) -> Cast:
@@ -103,6 +105,7 @@ class Stage:
             setting.chooser,
             setting.evaluations(cast, connection.namespace),
             to_ns(seconds(setting.horizon, "horizon")),
+            Guard(setting.deadlock_timeout),
         )
         link = EnvironmentLink(connection)
         self.session = EnvironmentSession(link, setting.converter, driver=self.driver, runner=runner)

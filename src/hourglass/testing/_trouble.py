@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from hourglass._engine.events import RunEvicted
+from hourglass._runtime.lane_stopping import LaneStopped
 from hourglass._runtime.parked import ParkedRuns
 from hourglass._runtime.places import where_raised
 from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
@@ -58,6 +59,8 @@ class Troubles(ParkedRuns):
 
     def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
         """A run's code has a bug."""
+        if error is not None and isinstance(error.__cause__, LaneStopped):
+            return  # it hung, and whoever interrupted it says so
         super().say_parked(workflow, workflow_id, run_id, error)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
@@ -95,7 +98,8 @@ class QuietTroubles(Troubles):
 
     def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
         """A run's code has a bug."""
-        self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
+        if error is None or not isinstance(error.__cause__, LaneStopped):
+            self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
     def say_died(self, run_id: str, error: BaseException) -> None:
         """A run could not be evaluated."""

@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from hourglass._engine.commands import SetPatchMarker
 from hourglass._engine.context import LiveRun, current_run, require_run
 from hourglass._engine.events import RetryRule
-from hourglass._engine.fibers import require_fiber
+from hourglass._engine.fibers import current_fiber, require_fiber
 from hourglass._engine.options import RetryPolicy
+from hourglass.converter import Payload
 from hourglass.errors import ReadOnlyError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,7 @@ class Info:
     start_time: datetime
     first_execution_run_id: str
     continued_run_id: str | None
+    parent_namespace: str | None
     parent_workflow_id: str | None
     parent_run_id: str | None
     root_workflow_id: str | None
@@ -46,6 +50,16 @@ class Info:
     is_continue_as_new_suggested: bool
     cancel_requested: bool
     cancel_reason: str | None
+    priority_key: int
+    headers: Mapping[str, Payload]
+
+
+@dataclass(frozen=True)
+class UpdateInfo:
+    """Which update a handler, or what it spawned, works for."""
+
+    id: str
+    name: str
 
 
 def info() -> Info:
@@ -64,6 +78,7 @@ def info() -> Info:
         start_time=_moment(started.start_time_ns),
         first_execution_run_id=started.first_execution_run_id or live.state.run_id,
         continued_run_id=started.continued_run_id or None,
+        parent_namespace=started.parent_namespace or None,
         parent_workflow_id=started.parent_workflow_id or None,
         parent_run_id=started.parent_run_id or None,
         root_workflow_id=started.root_workflow_id or None,
@@ -78,7 +93,46 @@ def info() -> Info:
         is_continue_as_new_suggested=facts.continue_as_new_suggested,
         cancel_requested=live.cancel_reason is not None,
         cancel_reason=live.cancel_reason,
+        priority_key=started.priority_key,
+        headers=dict(started.headers),
     )
+
+
+def current_update_info() -> UpdateInfo | None:
+    """The update whose handler or validator this is, or that spawned this function; None elsewhere."""
+    live = require_run("workflow.current_update_info")
+    fiber = current_fiber()
+    path = () if fiber is None else fiber.path
+    if fiber is None or len(path) < 2 or path[0] != "update":
+        return None
+    key = str(path[1])
+    if len(path) == 2:
+        return UpdateInfo(key, fiber.label.removeprefix("update "))
+    return UpdateInfo(key, (live.handlers.running or {}).get(key, ""))
+
+
+@overload
+def last_completion_result() -> Any: ...
+@overload
+def last_completion_result(type: type[T]) -> T | None: ...
+def last_completion_result(type: Any = Any) -> Any:
+    """What the last run of this workflow's cron schedule, or schedule, that completed returned; None if none has yet."""
+    live = require_run("workflow.last_completion_result")
+    found = live.started.last_completion_result if live.started is not None else ()
+    return live.converter.decode(found[0], type) if found else None
+
+
+def has_last_completion_result() -> bool:
+    """Whether an earlier run of this workflow's cron schedule, or schedule, completed."""
+    live = require_run("workflow.has_last_completion_result")
+    return live.started is not None and bool(live.started.last_completion_result)
+
+
+def last_failure() -> BaseException | None:
+    """How the run before this one failed, where it is followed by this one: by retry or by cron; None if it did not."""
+    live = require_run("workflow.last_failure")
+    failure = live.started.last_failure if live.started is not None else None
+    return None if failure is None else live.converter.from_failure(failure)
 
 
 def _span(value: float) -> timedelta | None:

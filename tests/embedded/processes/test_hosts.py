@@ -18,6 +18,7 @@ from hourglass._embedded import host as host_module
 from hourglass._embedded.file_connection import FileConnection, connect_file
 from hourglass._embedded.file_handle import FileHandle
 from hourglass._embedded.host import Host
+from hourglass._embedded.repeats import was_carried_out
 from hourglass._embedded.serving import Owner, Server
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
 
@@ -227,10 +228,9 @@ def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
         async with hosts(tmp_path / "a.db", 1) as (one,):
             await one.call(start("w"))
             await one.call(s.TerminateWorkflow(workflow_id="w"))
-            assert await one._asking._was_terminated(s.TerminateWorkflow(workflow_id="w"))
-            assert not await one._asking._was_terminated(
-                s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
-            )
+            assert await was_carried_out(s.TerminateWorkflow(workflow_id="w"), one.call)
+            signal = s.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
+            assert not await was_carried_out(signal, one.call)
 
     run(body)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hourglass._embedded import history as h
 from hourglass._embedded import stored_form
 from hourglass._embedded.coalesce import coalesce
+from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.run import Activity, Run, Timer
 from hourglass._embedded.sqlite_store import SqliteStore
 from hourglass.converter import Payload

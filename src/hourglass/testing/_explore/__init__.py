@@ -8,7 +8,8 @@
     mishaps     what may befall activities, as the author says
     arrivals    what comes from outside, at any time or in a window
     properties  what must hold, and what of it does not
-    driver      thin: one order, in an environment of its own
+    possible    what can happen next, the usual thing first
+    queue, driver       thin: one order, in an environment of its own
     wording, story      an order in words
     order       one order from its beginning to its end
     coverage    what was covered, and the progress line

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple, overload
 
-from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._embedded.clock import to_ns
+from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
 from hourglass.errors import UsageError
 from hourglass.workflow import Channel
+
+Standing: TypeAlias = Literal["early", "ready", "due"]
+"""It cannot come yet; it may come; it must come before time goes on."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -30,6 +33,12 @@ class Arrival:
     send: Callable[[WorkflowHandle[Any]], object]
     after_ns: int = 0
     before_ns: int | None = None
+
+    def stands(self, passed_ns: int) -> Standing:
+        """Whether it may come, so long after the start."""
+        if passed_ns < self.after_ns:
+            return "early"
+        return "due" if self.before_ns is not None and self.before_ns <= passed_ns else "ready"
 
     def __repr__(self) -> str:
         return f"<{self.name}, sometime>"
@@ -51,9 +60,7 @@ class Sometime:
     def signal(self, signal: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
         """A signal."""
         given = ", ".join(repr(each) for each in args)
-        return self._arrival(
-            f"signal {_name(signal)}({given})", lambda handle: handle.signal(signal, *args)
-        )
+        return self._arrival(f"signal {_name(signal)}({given})", lambda handle: handle.signal(signal, *args))
 
     def cancel(self, reason: str = "") -> Arrival:
         """A request to cancel the workflow."""
@@ -88,5 +95,7 @@ def checked_arrivals(given: Sequence[object]) -> tuple[Arrival, ...]:
 
 
 def _name(given: object) -> str:
-    name = given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
+    name = (
+        given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
+    )
     return str(name or type(given).__name__)

@@ -71,7 +71,8 @@ class Swarm:
     @classmethod
     def drawn(cls, random: Random, points: int) -> Swarm:
         """A new mixture, for orders of about so many choices."""
-        sorts = frozenset(sort for sort in SORTS if random.random() < 0.6) or frozenset(SORTS)
+        drawn: list[Sort] = [sort for sort in SORTS if random.random() < 0.6]
+        sorts: frozenset[Sort] = frozenset(drawn or SORTS)
         wanted = 2 + int(random.random() * 5)
         return cls(random, sorts, min(0.6, 2 * wanted / max(points, 1)), wanted)
 

@@ -40,7 +40,10 @@ class Coverage:
     orders: set[tuple[int, ...]] = field(default_factory=set)
     points: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
-    _told: float = field(default_factory=time.monotonic)
+    _told: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._told = time.monotonic()
 
     def add(self, order: tuple[int, ...], points: set[int], states: set[int]) -> None:
         """One order more."""
@@ -49,7 +52,7 @@ class Coverage:
         self.states |= states
         if time.monotonic() - self._told >= 1 and sys.stderr.isatty():
             self._told = time.monotonic()
-            print(f"exploring {self.so_far()}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"exploring {self.so_far()}\n")
 
     def so_far(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
         """What is covered by now."""

@@ -24,7 +24,6 @@ import msgspec
 from hourglass._bridge.handle import ActivityTask
 from hourglass._bridge.handle_record import is_eviction
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.run import Activity
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived
 from hourglass._runtime.evaluation import Verdict
@@ -35,15 +34,16 @@ from hourglass.testing._choosing import Step
 from hourglass.testing._driver import Driver
 from hourglass.testing._explore.arrivals import Arrival
 from hourglass.testing._explore.choices import Choices
-from hourglass.testing._explore.mishaps import Mishaps
 from hourglass.testing._explore.options import Option, Sort
+from hourglass.testing._explore.possible import possible
 from hourglass.testing._explore.queue import StillQueue
+from hourglass.testing._guard import WorkflowHung
 from hourglass.testing._queues import Queue, queues_of
 from hourglass.testing._stuck import explain
+from hourglass.testing._trouble import QuietTroubles
 
-_MOST_STEPS = 20_000
+_MOST_STEPS = 10_000
 _UNHEARD = Mishap(answer_lost=True)
-_USUAL = Mishaps()
 
 
 class Teller(Protocol):
@@ -57,8 +57,8 @@ class Teller(Protocol):
         """It has happened."""
         ...
 
-    def evaluated(self, activation: Activation, completion: Completion) -> None:
-        """A workflow has gone on."""
+    def evaluated(self, activation: Activation, completion: Completion | None) -> None:
+        """A workflow has gone on, or (None) hangs."""
         ...
 
     def passed(self) -> None:
@@ -70,6 +70,7 @@ class Exploring(Driver):
     """Drives one order."""
 
     make_queue = StillQueue
+    make_troubles = QuietTroubles
     choices: Choices
     sorts: frozenset[Sort]
     teller: Teller | None = None
@@ -139,13 +140,28 @@ class Exploring(Driver):
             self._absorb()
             self._raise_urgent()
             self._raise_parked()
-            options = self._options() if may_move() else []
+            options = self._possible() if may_move() else []
+            if done():  # by what was no choice
+                return
             if options:
                 self._choose(options)
             elif may_move():
                 raise explain(self, "nothing is due, and nobody will do anything")
             else:
                 self._await_others()
+
+    def _possible(self) -> list[Option]:
+        passed = self.clock.now_ns() - self._begin_ns
+        return possible(
+            self.engine,
+            self.cast.mishaps,
+            self.sorts,
+            idle=self._known - self._late,
+            late=self._late,
+            steps=len(self.steps),
+            arrivals=[arrival.stands(passed) for arrival, _ in self.arrivals],
+            may_pass=self.clock.next_due_ns() is not None,
+        )
 
     def _choose(self, options: list[Option]) -> None:
         place = self.choices.choose(options)
@@ -167,65 +183,26 @@ class Exploring(Driver):
         performer = self.attempts
         while True:
             self.loop.settle()
+            ended = [step for step in self.steps if step.kind == "ended"]
+            for (
+                step
+            ) in ended:  # of attempts on the activity loop: nobody is asked when their threads are done
+                self.steps.remove(step)
+                step.do()
             found = [(queue, item) for queue in self._queues.values() for item in queue.polled()]
+            if self.engine.tasks.has_questions:
+                found += [(queue, item) for queue in self._queues.values() if (item := queue.take_task())]
             for queue, item in found:
                 if isinstance(item, Activation):
                     self._evaluate(queue, item)
                 else:
                     performer.step(queue, item)[2]()
-            if not found and performer.running > len(self.outside):
+            if ended or found:
+                continue
+            if performer.running > len(self.outside):
                 self.loop.do(self._ring_or(None))
-            elif not found and self.loop.is_quiet:
+            elif self.loop.is_quiet:
                 return
-
-    # --- what can happen ------------------------------------------------------------------------------------
-
-    def _options(self) -> list[Option]:
-        offers = self.engine.offers
-        tasks = [run_id for run_id in offers.waiting_tasks() if run_id not in self._late]
-        attempts = offers.waiting_attempts()
-        options = [Option("task", run_id) for run_id in tasks]
-        options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
-        options += [Option("step", index=index) for index in range(len(self.steps))]
-        passed, may_pass = self.clock.now_ns() - self._begin_ns, self.clock.next_due_ns() is not None
-        for index, (arrival, _) in enumerate(self.arrivals):
-            if arrival.after_ns <= passed:
-                options.append(Option("arrival", index=index))
-                if arrival.before_ns is not None and arrival.before_ns <= passed:
-                    may_pass = False
-        if may_pass:
-            options.append(Option("time"))
-        if "crashes" in self.sorts or "redeliveries" in self.sorts:
-            for run_id in tasks:
-                self._add_task_mishaps(run_id, options)
-        for run_id, event_id in attempts:
-            self._add_attempt_mishaps(run_id, event_id, options)
-        return options
-
-    def _add_task_mishaps(self, run_id: str, options: list[Option]) -> None:
-        if "crashes" in self.sorts:
-            if run_id in self._known:
-                options.append(Option("crash", run_id))
-            options.append(Option("die", run_id))
-        if "redeliveries" in self.sorts:
-            options.append(Option("late", run_id))
-
-    def _add_attempt_mishaps(self, run_id: str, event_id: int, options: list[Option]) -> None:
-        activity = self._activity(run_id, event_id)
-        mishaps = self.cast.mishaps.get(activity.spec.activity_type, _USUAL)
-        if "failures" in self.sorts:
-            for error in mishaps.errors_of(activity):
-                options.append(Option("fail", run_id, event_id, error=error))
-        if mishaps.may_be_lost(activity):
-            if "timeouts" in self.sorts:
-                options.append(Option("silent", run_id, event_id))
-            if "redeliveries" in self.sorts:
-                options.append(Option("unheard", run_id, event_id))
-
-    def _activity(self, run_id: str, event_id: int) -> Activity:
-        record = self.engine.record(run_id)
-        assert record is not None
-        return record.run.activities[event_id]
 
     # --- what happens ---------------------------------------------------------------------------------------
 
@@ -241,9 +218,9 @@ class Exploring(Driver):
             case "attempt" | "fail" | "silent" | "unheard":
                 self._attempt(option)
             case "step":
-                self.steps.pop(option.index).do()
+                self.steps.pop(option.place).do()
             case "arrival":
-                _, send = self.arrivals.pop(option.index)
+                _, send = self.arrivals.pop(option.place)
                 self.excused = True
                 send()
             case _:
@@ -296,7 +273,7 @@ class Exploring(Driver):
     async def _advance(self) -> bool:
         return self.clock.advance_one()
 
-    def _marks(self) -> tuple[int, ...]:
+    def _marks(self) -> tuple[object, ...]:
         """What changes when something happens."""
         offers, passed = self.engine.offers, self.clock.now_ns() - self._begin_ns
         return (
@@ -304,8 +281,7 @@ class Exploring(Driver):
             len(offers.waiting_tasks()),
             len(offers.waiting_attempts()),
             len(self.steps),
-            sum(each.after_ns <= passed for each, _ in self.arrivals),
-            sum(each.before_ns is not None and each.before_ns <= passed for each, _ in self.arrivals),
+            *[each.stands(passed) for each, _ in self.arrivals],
         )
 
     # --- workflows ------------------------------------------------------------------------------------------
@@ -317,8 +293,13 @@ class Exploring(Driver):
         fate = "" if activation.is_replaying else self._fate
         if not activation.is_replaying:
             self._fate = ""
-        with listening(self.cast.meet_activity):
-            verdict = queue.judge(activation)
+        try:
+            with listening(self.cast.meet_activity), self.guard:
+                verdict = queue.judge(activation)
+        except WorkflowHung:
+            if self.teller is not None:
+                self.teller.evaluated(activation, None)
+            raise
         self._note(activation)
         if self.teller is not None:
             self.teller.evaluated(activation, verdict.completion)

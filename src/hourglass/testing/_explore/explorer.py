@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 
 from hourglass.errors import ExplorationFailed, UsageError
@@ -14,6 +14,7 @@ from hourglass.testing._explore.order import Outcome, Plan, run_order
 from hourglass.testing._explore.search import Search
 from hourglass.testing._explore.shrink import Script, shrink, stripped
 from hourglass.testing._explore.tokens import script_of, token_of
+from hourglass.testing._guard import WorkflowHung
 
 _SILENT = logging.CRITICAL + 1
 
@@ -27,7 +28,7 @@ def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
     search, coverage = Search(runs, seed or 0), Coverage(plan.name, seed or 0)
     with _quiet_logs():
         found = _search(plan, search, coverage)
-        script = () if found is None else _shrunk(plan, found)
+        script = () if found is None else _shrunk(plan, found, search.usual, coverage.orders)
     if found is None:
         return coverage.so_far(search.is_complete, search.deviations)
     raise _failed(plan, script, coverage.so_far())
@@ -54,21 +55,27 @@ def _search(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
             if outcome.violation is not None:
                 return outcome
     except KeyboardInterrupt:
-        print(f"\ninterrupted; {coverage.so_far()}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"\ninterrupted; {coverage.so_far()}\n")
         raise
     return None
 
 
-def _shrunk(plan: Plan, found: Outcome) -> Script:
+def _shrunk(plan: Plan, found: Outcome, usual: Sequence[int], tried: Set[Script]) -> Script:
     assert found.violation is not None
-    key = found.violation.key
+    if not any(found.choices.taken):
+        return ()
+    if isinstance(found.violation.error, WorkflowHung):
+        return stripped(found.choices.taken)  # each further try would hang, too
+    key, itself = found.violation.key, stripped(found.choices.taken)
 
     def fails(script: Script) -> list[int] | None:
+        if script in tried and script != itself:
+            return None  # it has held before
         outcome = run_order(plan, Choices(script))
         same = outcome.violation is not None and outcome.violation.key == key
         return outcome.choices.taken if same else None
 
-    return shrink(found.choices.taken, fails)
+    return shrink(found.choices.taken, fails, usual)
 
 
 def _failed(plan: Plan, script: Script, covered: Exploration) -> ExplorationFailed:

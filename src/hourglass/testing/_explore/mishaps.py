@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hourglass._embedded.run import Activity
 from hourglass.errors import ApplicationError, UsageError
@@ -44,9 +45,9 @@ class Mishaps:
         return not self.sure or policy is None or not 0 < policy.maximum_attempts <= activity.attempt
 
 
-def checked_errors(name: str, errors: object) -> tuple[Raisable, ...]:
+def checked_errors(name: str, errors: Any) -> tuple[Raisable, ...]:
     """What an author lists as errors of an activity: one, or several."""
-    given = tuple(errors) if isinstance(errors, Sequence) else (errors,)
+    given: tuple[Any, ...] = tuple(errors) if isinstance(errors, Sequence) else (errors,)
     for error in given:
         kind = error if isinstance(error, type) else type(error)
         if not issubclass(kind, Exception):

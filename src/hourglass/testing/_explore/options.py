@@ -52,7 +52,7 @@ class Option(NamedTuple):
     kind: Kind
     run_id: str = ""
     event_id: int = 0
-    index: int = 0
+    place: int = 0
     error: Raisable | None = None
 
 
@@ -61,10 +61,10 @@ Options: TypeAlias = Sequence[Option]
 
 def chosen_sorts(*, crashes: bool, failures: bool, timeouts: bool, redeliveries: bool) -> frozenset[Sort]:
     """The sorts of deviations that are wanted; order and time always are."""
-    wanted: list[tuple[Sort, bool]] = [
-        ("crashes", crashes),
-        ("failures", failures),
-        ("timeouts", timeouts),
-        ("redeliveries", redeliveries),
-    ]
-    return frozenset(sort for sort, is_wanted in wanted if is_wanted)
+    wanted: dict[Sort, bool] = {
+        "crashes": crashes,
+        "failures": failures,
+        "timeouts": timeouts,
+        "redeliveries": redeliveries,
+    }
+    return frozenset(sort for sort in SORTS if wanted.get(sort))

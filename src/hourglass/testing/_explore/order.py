@@ -18,7 +18,6 @@ from hourglass.testing._explore.properties import Properties, Violation, broken_
 from hourglass.testing._explore.story import Story, StoryTeller
 from hourglass.testing._explore.wording import Words
 from hourglass.testing._stage import Setting, Stage
-from hourglass.testing._trouble import QuietTroubles
 from hourglass.workflow._given import given_workflow
 
 
@@ -63,7 +62,7 @@ class Outcome:
 def run_order(plan: Plan, choices: Choices, *, telling: bool = False, watched: bool = False) -> Outcome:
     """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
     setting = plan.setting if watched else replace(plan.setting, watch="off", verify_on_demand=True)
-    stage = Stage(setting, cast=plan.cast.copy(), make_driver=_make_driver)
+    stage = Stage(setting, cast=plan.cast.copy(), make_driver=Exploring)
     driver = stage.driver
     assert isinstance(driver, Exploring)
     workflow_id = plan.options["id"]
@@ -104,7 +103,3 @@ def _result(handle: WorkflowHandle[Any]) -> Any:
         return handle.result()
     except WorkflowFailedError as error:
         return error
-
-
-def _make_driver(*args: Any) -> Exploring:
-    return Exploring(*args, troubles=QuietTroubles())

@@ -47,8 +47,10 @@ class Violation:
     @property
     def key(self) -> tuple[str, str]:
         """What makes two violations the same for whoever shrinks."""
-        cause = self.error.__cause__
-        return self.broken, type(cause if isinstance(self.error, WorkflowParked) and cause else self.error).__name__
+        error = self.error
+        if isinstance(error, WorkflowParked):
+            error = error.__cause__ or error
+        return self.broken, type(error).__name__
 
     @property
     def short(self) -> str:
@@ -95,15 +97,17 @@ class Properties:
         return any(_is_one(each, allowed) for each in _chain(error) for allowed in self.allowed)
 
 
-def checked_allowed(allowed: object) -> Allowed | None:
+def checked_allowed(allowed: Any) -> Allowed | None:
     """How a run may fail, as the author says: exceptions, or the types of application errors by name."""
     if allowed is None:
         return None
-    given = allowed if isinstance(allowed, (tuple, list)) else (allowed,)
+    given: tuple[Any, ...] = tuple(allowed) if isinstance(allowed, (tuple, list)) else (allowed,)
     for each in given:
         if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
-            raise UsageError(f"allowed= takes classes of exceptions and names of their types, not {each!r:.80}")
-    return tuple(given)
+            raise UsageError(
+                f"allowed= takes classes of exceptions and names of their types, not {each!r:.80}"
+            )
+    return given
 
 
 def broken_by(error: BaseException) -> Violation | None:
@@ -114,8 +118,8 @@ def broken_by(error: BaseException) -> Violation | None:
         case NondeterminismError():
             return Violation("nondeterministic", error)
         case WorkflowParked():
-            cause = error.__cause__
-            return Violation("nondeterministic" if isinstance(cause, NondeterminismError) else "parked", error)
+            is_parked = not isinstance(error.__cause__, NondeterminismError)
+            return Violation("parked" if is_parked else "nondeterministic", error)
         case WorkflowStuck():
             return Violation("stuck", error)
         case _:

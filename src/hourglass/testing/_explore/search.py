@@ -46,6 +46,8 @@ class Search:
         self._first = True
         self._truncated = False
         self._is_systematic = True
+        self.usual: tuple[int, ...] = ()
+        """Among how many the usual order, which is tried first, chooses at each place."""
 
     @property
     def is_complete(self) -> bool:
@@ -76,6 +78,8 @@ class Search:
 
     def tried(self, choices: Choices) -> None:
         """What an order came to."""
+        if not self.usual:
+            self.usual = tuple(choices.widths)
         self._points = max(self._points, len(choices.taken))
         if not self._is_systematic:
             return

@@ -20,6 +20,9 @@ _CRASH = "the worker crashes; another one takes over, and executes the workflow 
 _DIES = "the worker dies before anybody heard of that, and another one takes over"
 _LATE = "this takes so long that its task times out: it will be refused"
 
+# Of a story that goes on and on the middle is left out, but for its deviations.
+_HEAD, _TAIL = 60, 30
+
 
 @dataclass
 class Line:
@@ -47,6 +50,10 @@ class Story:
         width = max((len(clock_text(line.time_ns)) for line in self.lines), default=0)
         text: list[str] = []
         for number, line in enumerate(self.lines, 1):
+            if _HEAD < number <= len(self.lines) - _TAIL and not line.deviates:
+                if number == _HEAD + 1:
+                    text.append("     …")
+                continue
             mark = "!" if line.deviates else " "
             text.append(f" {mark}{number:>3}  {clock_text(line.time_ns):>{width}}  {line.text}")
             text += [f"{'':{width + 9}}→ {answer}" for answer in line.answers]
@@ -79,7 +86,7 @@ class StoryTeller:
             case "fail" | "silent" | "unheard":
                 self._say(self._attempt_text(option))
             case "arrival":
-                self._say(f"{self._driver.arrivals[option.index][0].name} comes")
+                self._say(f"{self._driver.arrivals[option.place][0].name} comes")
             case "step":
                 self._say(self._step_text(option))
             case _:
@@ -98,8 +105,8 @@ class StoryTeller:
                 pass
         self._look()
 
-    def evaluated(self, activation: Activation, completion: Completion) -> None:
-        """A workflow has gone on."""
+    def evaluated(self, activation: Activation, completion: Completion | None) -> None:
+        """A workflow has gone on, or (None) hangs."""
         if activation.is_replaying:
             return
         run_id = activation.run_id
@@ -108,7 +115,9 @@ class StoryTeller:
         deviates = self._deviates and self._option.kind == "task"
         self._say(heard if begins else f"{self._name(run_id)} hears: {heard}", deviates=deviates)
         answers = self.story.lines[-1].answers
-        if isinstance(completion, Succeeded):
+        if completion is None:
+            answers.append("does not come back")
+        elif isinstance(completion, Succeeded):
             answers += [self._words.command(run_id, command) for command in completion.commands]
         else:
             answers.append(f"raises {self._words.failure(completion.failure)}")
@@ -119,6 +128,8 @@ class StoryTeller:
             for text in (*self._timed_out(record), *self._new_events(record)):
                 self._say(text)
                 self._deviates = False
+        if self._deviates:
+            self._say("time has passed, and what was ready still is")
         self._look()
 
     # --- words ----------------------------------------------------------------------------------------------
@@ -134,7 +145,7 @@ class StoryTeller:
         return f"{record.run.started.workflow_type} ({record.run.started.workflow_id})"
 
     def _step_text(self, option: Option) -> str:
-        step = self._driver.steps[option.index]
+        step = self._driver.steps[option.place]
         if step.kind == "action" and step.name == "late":
             return "the late answer comes, and is refused: the workflow is executed again from its history"
         return f"{step.name} ends" if step.kind in ("woke", "ended") else step.name

@@ -65,7 +65,9 @@ class Words:
         """What went wrong, by its innermost reason."""
         if failure is None:
             return "nothing is known"
-        while failure.cause is not None and not isinstance(failure.info, (ApplicationFailure, TimeoutFailure)):
+        while failure.cause is not None and not isinstance(
+            failure.info, (ApplicationFailure, TimeoutFailure)
+        ):
             failure = failure.cause
         match failure.info:
             case ApplicationFailure(type=name) if name:

@@ -1,0 +1,124 @@
+"""`hourglass dev`: a worker for the time of writing. It reloads when a file changes, and checks the open runs before it works."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hourglass._cli import logs
+from hourglass._cli.options import Level, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
+from hourglass.errors import UsageError
+
+if TYPE_CHECKING:
+    from hourglass.testing import DevServer
+
+FOLDER = ".hourglass"
+_PORT = 7233
+_QUIET = ("watchfiles", "hourglass.embedded", "hourglass.worker")
+
+
+def dev(
+    sources: Sources,
+    temporal: Annotated[
+        bool, typer.Option("--temporal", help="Run a Temporal dev server with its web UI, too.")
+    ] = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    task_queues: TaskQueues = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Take no work while the code would break an open run.")
+    ] = False,
+    check: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Open runs to check before taking work; 0 checks none.")
+    ] = 200,
+    log_level: Level = LogLevel.info,
+) -> None:
+    """Run a worker that reloads when a file changes.
+
+    Before it takes work it executes the open runs again on the changed code, and says which would break, and where.
+    Everything is verified as it runs, and calls that are not deterministic are reported.
+
+    \b
+    Examples:
+      hourglass dev app.py
+      hourglass dev app.py --temporal
+    """
+    from hourglass._cli import dev_worker
+
+    logs.configure(LogForm.pretty.value, log_level.value)
+    if log_level is not LogLevel.debug:  # at each reload they would say the same again
+        for name in _QUIET:
+            logging.getLogger(name).setLevel(logging.WARNING)
+    if temporal and target is not None:
+        raise UsageError("--temporal runs a server of its own: leave --target out")
+    life = dev_worker.enter(os.environ)
+    if life is not None:
+        options = dev_worker.DevOptions(
+            sources=tuple(sources),
+            target=life.target or target,
+            namespace=namespace,
+            task_queues=tuple(dict.fromkeys(task_queues or ["default"])),
+            strict=strict,
+            check=check,
+        )
+        raise typer.Exit(dev_worker.serve(options, life))
+    raise typer.Exit(_watch(sources, temporal, namespace))
+
+
+def _watch(sources: list[str], temporal: bool, namespace: str | None) -> int:
+    from hourglass._cli.reloading import Reloader, folders
+
+    with ExitStack() as stack:
+        server = stack.enter_context(_Server(namespace or "default")) if temporal else None
+        # The same interpreter, with the same flags and arguments: the environment tells it what it is to be.
+        command = (sys.executable, *sys.orig_argv[1:])
+        reloader = Reloader(command, folders(sources), target="" if server is None else server.target)
+        return reloader.run()
+
+
+class _Server:
+    """The dev server of this folder, with what it has known since it was first started here."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._stack = ExitStack()
+
+    def __enter__(self) -> DevServer:
+        from hourglass._cli import picture
+        from hourglass.testing import dev_server
+
+        folder = Path(FOLDER)
+        folder.mkdir(exist_ok=True)
+        (folder / ".gitignore").write_text("*\n")
+        server = self._stack.enter_context(
+            dev_server(
+                port=_PORT if _is_free(_PORT) else None,
+                db_filename=folder / "temporal.db",
+                namespace=self._namespace,
+                ui=True,
+            )
+        )
+        picture.note(f"Temporal server   {server.target}")
+        picture.note(f"web UI            {server.ui_url}")
+        return server
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+def _is_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

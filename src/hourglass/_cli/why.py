@@ -1,0 +1,81 @@
+"""`hourglass why`: one page on what a workflow does or waits for, what is wrong, and what to do about it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hourglass._cli import asking
+from hourglass._cli.asking import Json, RunId, WorkflowId
+from hourglass._cli.options import Namespace, Target
+from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, WorkflowNotFoundError
+
+if TYPE_CHECKING:
+    from hourglass._story.diagnosis import Diagnosis
+
+
+def why(
+    workflow_id: WorkflowId,
+    run_id: RunId = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--code", "-c", metavar="FILE|MODULE", help="Also try this code on its history: would it go on?"
+        ),
+    ] = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Say what a workflow does or waits for, since when, what failed and where, and what to do.
+
+    Exit code 1 where it cannot be looked at; 0 otherwise, whatever is wrong with it.
+
+    \b
+    Examples:
+      hourglass why order-1
+      hourglass why order-1 --code app.py
+    """
+    from hourglass._cli import why_page
+
+    diagnosis = _diagnosis(workflow_id, run_id, code or [], target, namespace)
+    if json:
+        asking.write_json(why_page.document(diagnosis))
+    else:
+        why_page.show(diagnosis)
+    if diagnosis.start is None:
+        raise typer.Exit(1)
+
+
+def _diagnosis(
+    workflow_id: str, run_id: str | None, code: list[str], target: str | None, namespace: str | None
+) -> Diagnosis:
+    from hourglass._cli.loading import load
+    from hourglass._cli.why_facts import Asked, options_of
+    from hourglass._runtime.targets import resolve
+    from hourglass._story import reasons
+
+    options = options_of(target, namespace)
+    loaded = load(code) if code else None
+    where = resolve(target, namespace=namespace)
+    if where.kind == "file" and not Path(where.path).exists():
+        told = f"there is no file {where.path}: no workflow has been started there yet"
+        return reasons.unreachable(workflow_id, str(where), told, options)
+    with ExitStack() as stack:
+        replayer = None
+        if loaded is not None:
+            from hourglass.replay import Replayer
+
+            replayer = stack.enter_context(Replayer(modules=loaded.modules))
+        try:
+            client = stack.enter_context(asking.connected(target, namespace))
+            asked = Asked(client, options, replayer)
+            try:
+                return asked.diagnosis(workflow_id, run_id)
+            except WorkflowNotFoundError:
+                return reasons.not_found(workflow_id, asked.similar(workflow_id), options)
+        except (ConnectionFailedError, NamespaceNotFoundError) as error:
+            return reasons.unreachable(workflow_id, str(where), str(error), options)

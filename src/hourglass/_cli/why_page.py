@@ -1,0 +1,191 @@
+"""The page of `hourglass why`: a diagnosis as sentences for people, or as a document for programs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from linecache import getline
+from typing import Any
+
+from rich.text import Text
+
+from hourglass._cli import console
+from hourglass._story.diagnosis import CLOSED, Diagnosis, Finding
+from hourglass._story.durations import S, duration, precise
+from hourglass._story.faults import root
+from hourglass._story.reasons import is_wrong
+from hourglass._story.spans import Fault
+
+_MOST = 5
+_LONGEST = 300
+
+
+def show(diagnosis: Diagnosis) -> None:
+    """The page."""
+    for line in _page(diagnosis):
+        console.show(line)
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same for `json.dumps`; times are RFC 3339 in UTC. Fields are only added."""
+    return {
+        "workflow_id": diagnosis.workflow_id,
+        "run_id": diagnosis.run_id,
+        "workflow_type": diagnosis.workflow_type,
+        "task_queue": diagnosis.task_queue,
+        "state": diagnosis.state,
+        "wrong": diagnosis.wrong,
+        "cause": diagnosis.cause.name.lower(),
+        "findings": [_document(each) for each in diagnosis.findings],
+    }
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {
+        "cause": finding.cause.name.lower(),
+        "what": finding.what,
+        "count": finding.count,
+        "since": _precise(finding.since),
+        "until": _precise(finding.until),
+        "place": finding.place,
+        "code": finding.code,
+        "failure": [
+            {"type": each.type, "message": each.message, "place": each.place} for each in finding.faults
+        ],
+        "attempts": finding.attempts,
+        "maximum_attempts": finding.max_attempts or None,
+        "next_attempt": _precise(finding.next_attempt),
+        "details": list(finding.details),
+        "do": [{"text": each.text, "command": each.command} for each in finding.actions],
+        "child": None if finding.inner is None else document(finding.inner),
+    }
+
+
+def _precise(moment: int | None) -> str | None:
+    return None if moment is None else precise(moment)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def _page(diagnosis: Diagnosis) -> Iterator[Text]:
+    now = diagnosis.now or time.time_ns()
+    first, *others = diagnosis.findings
+    yield _headline(_name(diagnosis), first, now)
+    yield from _told(first, now, "  ")
+    for each in others[: _MOST - 1]:
+        yield Text("")
+        yield _headline("It also", each, now, bold=False)
+        yield from _told(each, now, "  ")
+    if len(others) >= _MOST:
+        yield Text(f"… and {len(others) - _MOST + 1} more; --json tells all of them")
+    yield from _to_do(diagnosis)
+    if diagnosis.start is not None:
+        yield Text("")
+        yield Text(_about(diagnosis, now), style="dim")
+
+
+def _name(diagnosis: Diagnosis) -> str:
+    return diagnosis.workflow_id + (f" ({diagnosis.workflow_type})" if diagnosis.workflow_type else "")
+
+
+def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Text:
+    line = Text(name, style="bold" if bold else "")
+    line.append(f" {finding.what}", style="red" if is_wrong(finding) else "default")
+    if finding.count > 1:
+        line.append(f" (×{finding.count})")
+    if finding.since is not None:
+        past = duration(max(now - finding.since, 0))
+        at = clock(finding.since, now)
+        line.append(f", at {at} ({past} ago)" if finding.cause in CLOSED else f", since {at} ({past})")
+    return line
+
+
+def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
+    first = root(finding.faults)
+    if first is not None:
+        yield _indented(indent, _fault(first), "red")
+        for outer in finding.faults[-2:-4:-1]:
+            if outer.message and outer.message not in first.message:
+                yield _indented(indent, f"which made: {_fault(outer)}")
+    if finding.place:
+        yield _indented(indent, _place(finding))
+    for told in (*_attempts(finding, now), *_until(finding, now), *finding.details):
+        yield _indented(indent, told)
+    if finding.inner is not None:
+        yield _headline(f"{indent}↳ {_name(finding.inner)}", finding.inner.findings[0], now)
+        yield from _told(finding.inner.findings[0], now, f"{indent}    ")
+
+
+def _indented(indent: str, told: str, style: str = "") -> Text:
+    return Text("\n".join(indent + each for each in told.splitlines()), style=style)
+
+
+def _fault(fault: Fault) -> str:
+    said = str(fault)
+    return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
+
+
+def _place(finding: Finding) -> str:
+    file, _, line = finding.place.rpartition(":")
+    code = finding.code or (getline(file, int(line)).strip() if line.isdigit() else "")
+    near = os.path.relpath(file)
+    shown = file if near.startswith("..") else near
+    return f"at {shown}:{line}" + (f"   {code}" if code else "")
+
+
+def _attempts(finding: Finding, now: int) -> Iterator[str]:
+    if not finding.attempts or (finding.attempts == 1 and not finding.faults):
+        return
+    limit = f" of at most {finding.max_attempts}" if finding.max_attempts else ""
+    said = f"tried {finding.attempts}×{limit}"
+    if finding.next_attempt is not None:
+        left = finding.next_attempt - now
+        said += (
+            f"; again at {clock(finding.next_attempt, now)} (in {duration(left)})"
+            if left > 0
+            else "; due again now"
+        )
+    yield said
+
+
+def _until(finding: Finding, now: int) -> Iterator[str]:
+    if finding.until is not None:
+        left = finding.until - now
+        said = f"in {duration(left)}" if left > 0 else f"due for {duration(-left)}"
+        yield f"until {clock(finding.until, now)} ({said})"
+
+
+def _to_do(diagnosis: Diagnosis) -> Iterator[Text]:
+    """What to do about the first finding, or about the child that it waits for."""
+    first = diagnosis.findings[0]
+    inner = () if first.inner is None else first.inner.findings[0].actions
+    actions = (*inner, *first.actions)
+    if not actions:
+        return
+    yield Text("")
+    yield Text("What to do", style="bold")
+    for action in actions:
+        if action.text:
+            yield Text(f"  {action.text}")
+        if action.command:
+            yield Text(f"    {action.command}", style="cyan")
+
+
+def _about(diagnosis: Diagnosis, now: int) -> str:
+    start = diagnosis.start or 0
+    told = [
+        f"started {clock(start, now)}",
+        f"{'ran' if diagnosis.end is not None else 'running for'} {duration(max((diagnosis.end or now) - start, 0))}",
+        f"task queue {diagnosis.task_queue}",
+        f"run {diagnosis.run_id}",
+    ]
+    return ", ".join(told)
+
+
+def clock(moment: int, now: int) -> str:
+    """A moment by the clock on the wall here; with its day where that is not today."""
+    at, today = (datetime.fromtimestamp(each // S) for each in (moment, now))
+    return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"

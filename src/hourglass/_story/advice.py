@@ -1,0 +1,226 @@
+"""What to do about it: commands that can be copied, for every cause that somebody can do something about. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from hourglass._story.diagnosis import Action, Cause, Facts
+from hourglass._story.spans import Story
+
+
+def _command(words: str, options: str) -> str:
+    return f"hourglass {words} {options}".rstrip()
+
+
+def _id(story: Story) -> str:
+    return shlex.quote(story.workflow_id)
+
+
+def start_worker(
+    queue: str, options: str, why: str = "Start a worker with the workflow's code:"
+) -> tuple[Action, ...]:
+    """Somebody must serve the queue."""
+    named = "" if queue == "default" else f" --task-queue {shlex.quote(queue)}"
+    return (Action(why, _command(f"worker FILE{named}", options)),)
+
+
+def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...]:
+    """It was started on a queue that nobody means to serve."""
+    return (
+        Action(
+            "Or, if it was started on the wrong queue, end it and start it on the right one:",
+            _command(f"terminate {_id(story)} --reason 'wrong task queue'", options),
+        ),
+        Action(
+            "",
+            _command(
+                f"start {shlex.quote(story.workflow_type)} … --id {_id(story)} --task-queue {shlex.quote(queue)}",
+                options,
+            ),
+        ),
+    )
+
+
+def _first_task(facts: Facts) -> str:
+    return next((str(each.id) for each in facts.events if each.kind == "WORKFLOW_TASK_COMPLETED"), "N")
+
+
+def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
+    """The code must be mended, or the run brought back to where the code fits."""
+    name, options = _id(facts.story), facts.options
+    give_up = Action("Or give it up:", _command(f"terminate {name}", options))
+    match cause:
+        case Cause.NONDETERMINISM:
+            line = Action(
+                "See the line, with the code that the worker runs:",
+                _command(f"why {name} --code FILE", options),
+            )
+            return (
+                *(() if facts.replayed is not None else (line,)),
+                Action(
+                    "Bring the old code back, or put the change behind workflow.patched('…'); it goes on by itself."
+                ),
+                Action(
+                    "Or let it begin anew with today's code:",
+                    _command(f"reset {name} --event-id {_first_task(facts)}", options),
+                ),
+                give_up,
+            )
+        case Cause.UNKNOWN_WORKFLOW:
+            return (
+                *start_worker(
+                    facts.story.task_queue,
+                    options,
+                    "Start the worker with the file or module that holds this type:",
+                ),
+                give_up,
+            )
+        case Cause.UNDECODABLE:
+            return (
+                Action(
+                    "Let the code take what was sent (types, converter, codec), and restart the worker;"
+                    " it goes on by itself."
+                ),
+                Action(
+                    "Or end it, and start it with values that fit:", _command(f"terminate {name}", options)
+                ),
+            )
+        case Cause.HUNG:
+            return (
+                Action(
+                    "Find what blocks or computes for long in the workflow's code, and move it into an activity."
+                ),
+                give_up,
+            )
+        case _:
+            return (
+                Action("Mend the line and restart the worker; it goes on by itself from where it stands."),
+                give_up,
+            )
+
+
+def look_again(facts: Facts) -> tuple[Action, ...]:
+    """It may be over in a moment."""
+    return (
+        Action(
+            "Look again in a moment, or watch it:",
+            _command(f"show {_id(facts.story)} --follow", facts.options),
+        ),
+    )
+
+
+def more_workers(facts: Facts) -> tuple[Action, ...]:
+    """Those that are there are not enough, or not well."""
+    why = "Look whether the workers are well (their log, /status), or start another one:"
+    return start_worker(facts.story.task_queue, facts.options, why)
+
+
+def failing_activity(facts: Facts) -> tuple[Action, ...]:
+    """It is retried by itself; the code may be mended meanwhile."""
+    return (
+        Action("Mend what makes it fail, and restart the worker if that is code; it is retried by itself."),
+        Action("Or ask the workflow to cancel:", _command(f"cancel {_id(facts.story)}", facts.options)),
+    )
+
+
+def unknown_activity(facts: Facts, queue: str) -> tuple[Action, ...]:
+    """The activity's code is elsewhere."""
+    why = "Give the worker the file or module that holds the activity, too; it is retried by itself:"
+    return start_worker(queue, facts.options, why)
+
+
+def longer_timeout(facts: Facts) -> tuple[Action, ...]:
+    """It takes longer than it may."""
+    return (
+        Action(
+            "Make it quicker, let it heartbeat, or raise its timeout in @activity.defn(…); then restart the worker."
+        ),
+        Action("Or ask the workflow to cancel:", _command(f"cancel {_id(facts.story)}", facts.options)),
+    )
+
+
+def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
+    """Somebody must send what it waits for."""
+    return tuple(
+        Action(
+            "Send it:" if at == 0 else "",
+            _command(f"signal {shlex.quote(each)} {_id(facts.story)} VALUE", facts.options),
+        )
+        for at, each in enumerate(names)
+    )
+
+
+def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
+    """One of the messages that it takes may be what it waits for."""
+    sent = [("signal", each) for each in facts.signals] + [("update", each) for each in facts.updates]
+    sent = [each for each in sent if each != ("update", without)]
+    if not sent:
+        return (
+            (Action("Look at the line: no signal and no update is known that could change it."),)
+            if facts.stands
+            else ()
+        )
+    return tuple(
+        Action(
+            "If one of its messages makes it go on, send it:" if at == 0 else "",
+            _command(f"{kind} {shlex.quote(each)} {_id(facts.story)} …", facts.options),
+        )
+        for at, (kind, each) in enumerate(sent[:4])
+    )
+
+
+def let_go(facts: Facts) -> tuple[Action, ...]:
+    """Another fiber must act first."""
+    return (
+        Action("Somebody else in the workflow must act first: see where the others stand."),
+        *send_something(facts)[:4],
+    )
+
+
+def nothing() -> tuple[Action, ...]:
+    """It goes on without us."""
+    return (Action("Nothing: it goes on by itself then."),)
+
+
+def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
+    """More about the child."""
+    return (Action("More about the child:", _command(f"why {shlex.quote(child_id)}", options)),)
+
+
+def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
+    """It is over; it can be done again from where it went wrong."""
+    name, options = _id(facts.story), facts.options
+    again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
+    return (
+        Action("See what it did:", _command(f"show {name}", options)),
+        Action("Once the cause is mended, go on from there:", _command(again, options)),
+    )
+
+
+def see(facts: Facts) -> tuple[Action, ...]:
+    """The whole story."""
+    return (Action("See what it did:", _command(f"show {_id(facts.story)}", facts.options)),)
+
+
+def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
+    """The id is wrong, or the place."""
+    first = [
+        Action("Ask about the one that is meant:", _command(f"why {shlex.quote(each)}", options))
+        for each in similar[:1]
+    ]
+    return (
+        *first,
+        Action("See what there is:", _command("list", options)),
+        Action(
+            "Or it is elsewhere: --target and --namespace say where; closed workflows are forgotten after a while."
+        ),
+    )
+
+
+def reach(options: str) -> tuple[Action, ...]:
+    """Somebody must be there."""
+    return (
+        Action("Look at the target, and at what is needed to reach it:", _command("doctor", options)),
+        Action("Or name another one: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),
+    )

@@ -1,0 +1,153 @@
+"""What `hourglass why` says, as frozen data: the facts that go in, the findings that come out. Times are nanoseconds.
+
+Sentences hold no times, so that whoever shows them can say when in the words and the time zone of who reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hourglass._story.reading import Event
+from hourglass._story.spans import Fault, Story
+from hourglass._story.stacks import Stand
+
+
+class Cause(StrEnum):
+    """Why a run stands as it does; in the order in which somebody should look at them."""
+
+    UNREACHABLE = "target unreachable"
+    NOT_FOUND = "workflow not found"
+    NONDETERMINISM = "code does not fit the history"
+    UNDECODABLE = "payload cannot be decoded"
+    UNKNOWN_WORKFLOW = "workflow type unknown to the worker"
+    HUNG = "workflow code hangs"
+    BUG = "bug in the workflow's code"
+    WRONG_QUEUE = "nobody serves the task queue, others are served"
+    NO_WORKER = "no worker on the task queue"
+    UNKNOWN_ACTIVITY = "activity type unknown to the worker"
+    ACTIVITY_TIMES_OUT = "activity times out and is retried"
+    ACTIVITY_FAILS = "activity fails and is retried"
+    NO_ACTIVITY_WORKER = "no worker takes the activity"
+    WORKER_BUSY = "workers take long to take the task"
+    CODE_RUNS = "workflow code runs"
+    ACTIVITY_RUNS = "activity runs"
+    ACTIVITY_QUEUED = "activity waits to be taken"
+    CHILD = "waits for a child workflow"
+    UPDATE = "an update has not returned"
+    LOCK = "waits for a lock"
+    SIGNAL = "waits for a signal"
+    CONDITION = "waits for a condition"
+    MESSAGE = "waits for a message"
+    OTHER = "waits for something else"
+    TIMER = "waits for a timer"
+    DELAYED = "start is delayed"
+    PAUSED = "paused"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+    TERMINATED = "terminated"
+    CANCELLED = "cancelled"
+    CONTINUED = "continued as new"
+    DONE = "completed"
+
+
+CLOSED = frozenset(
+    (Cause.FAILED, Cause.TIMED_OUT, Cause.TERMINATED, Cause.CANCELLED, Cause.CONTINUED, Cause.DONE)
+)
+"""Causes that are an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something to do: why, and the command where there is one."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing about a run. `what` is a sentence about it without its subject, which is the workflow.
+
+    `since`: how long it has been so; `until`: when it ends by itself; `next_attempt`: when it is tried again.
+    `count` above 1: so many alike.
+    """
+
+    cause: Cause
+    what: str
+    since: int | None = None
+    until: int | None = None
+    place: str = ""
+    code: str = ""
+    faults: tuple[Fault, ...] = ()
+    attempts: int = 0
+    max_attempts: int = 0
+    next_attempt: int | None = None
+    details: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()
+    inner: Diagnosis | None = None
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All that is said about a run, the most important first. `wrong`: somebody should do something."""
+
+    workflow_id: str
+    workflow_type: str = ""
+    run_id: str = ""
+    task_queue: str = ""
+    state: str = ""
+    start: int | None = None
+    end: int | None = None
+    now: int = 0
+    findings: tuple[Finding, ...]
+    wrong: bool
+
+    @property
+    def cause(self) -> Cause:
+        """The most important of the causes."""
+        return self.findings[0].cause
+
+
+@dataclass(frozen=True, slots=True)
+class PollerFacts:
+    """Somebody who polls, and when that was last seen."""
+
+    identity: str
+    last_seen: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """Who polls a task queue, and the queues that are known to be served."""
+
+    name: str
+    workflow_pollers: tuple[PollerFacts, ...] = ()
+    activity_pollers: tuple[PollerFacts, ...] = ()
+    served: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known of a run: its story, its events, and what others told about it.
+
+    `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none.
+    `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
+    `replayed` is what today's code does with the history, where that was tried and it does not fit.
+    """
+
+    story: Story
+    now: int
+    events: tuple[Event, ...]
+    queues: Mapping[str, QueueFacts] = field(default_factory=dict)
+    stands: tuple[Stand, ...] = ()
+    awaited: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    unanswered: str = ""
+    next_task: int | None = None
+    children: Mapping[str, Diagnosis] = field(default_factory=dict)
+    options: str = ""
+    replayed: Fault | None = None

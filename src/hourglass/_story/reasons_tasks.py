@@ -1,0 +1,212 @@
+"""Why a run's code is not run: nobody takes its workflow task, or the task fails and is tried again (it is parked). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from hourglass._story import advice
+from hourglass._story.diagnosis import Cause, Facts, Finding, QueueFacts
+from hourglass._story.durations import duration
+from hourglass._story.faults import place_of, root
+from hourglass._story.reading import Event, span_of, text
+from hourglass._story.spans import Fault, Kind, Outcome, Span
+
+_PATIENCE = 10_000_000_000
+"""How long a task may wait to be taken, where there are workers, before that is worth saying first."""
+
+_CAUSES = {
+    "NondeterminismError": Cause.NONDETERMINISM,
+    "UnknownTypeError": Cause.UNKNOWN_WORKFLOW,
+    "DecodeError": Cause.UNDECODABLE,
+    "WorkflowQuarantined": Cause.HUNG,
+    "WorkflowHung": Cause.HUNG,
+    "timed out": Cause.HUNG,
+}
+_SENTENCES = {
+    Cause.NONDETERMINISM: "cannot go on, because its code no longer does what its history says",
+    Cause.UNKNOWN_WORKFLOW: "cannot go on, because the worker does not know its type",
+    Cause.UNDECODABLE: "cannot go on, because a value that it was given cannot be decoded",
+    Cause.HUNG: "cannot go on, because its code does not answer in time",
+    Cause.BUG: "is parked by a bug in its code: each time it runs, it raises",
+}
+_PLACE = re.compile(r"\bat (\S+\.py:\d+)")
+_SAYS = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
+
+
+def stuck(facts: Facts) -> list[Finding]:
+    """What keeps the code from running, if something does; the steps do not matter then."""
+    row = _failing(facts)
+    if row is not None:
+        return [_parked(facts, row), *unserved(facts)]
+    return list(_waiting(facts))
+
+
+def misfit(facts: Facts) -> list[Finding]:
+    """That today's code does not fit the history of a run that nobody has stumbled over yet."""
+    if facts.replayed is None:
+        return []
+    return [
+        Finding(
+            cause=Cause.NONDETERMINISM,
+            what="will not go on with this code, which does not do what the history says",
+            place=facts.replayed.place,
+            faults=(facts.replayed,),
+            actions=advice.parked(Cause.NONDETERMINISM, facts),
+        )
+    ]
+
+
+def unserved(facts: Facts) -> list[Finding]:
+    """That nobody serves the run's task queue."""
+    queue = facts.queues.get(facts.story.task_queue)
+    if queue is None:
+        return []
+    if queue.workflow_pollers:
+        return _gone(facts, queue)
+    others = tuple(each for each in queue.served if each != queue.name)
+    what = f"has no worker: nobody polls its task queue {queue.name!r}"
+    since = _scheduled(facts)
+    if not others:
+        actions = advice.start_worker(queue.name, facts.options)
+        return [Finding(cause=Cause.NO_WORKER, what=what, since=since, actions=actions)]
+    meant = get_close_matches(queue.name, others, 1, 0.6)
+    told = f"workers serve {', '.join(repr(each) for each in others)}"
+    return [
+        Finding(
+            cause=Cause.WRONG_QUEUE,
+            what=what,
+            since=since,
+            details=(told + (f": was {meant[0]!r} meant?" if meant else ""),),
+            actions=(
+                *advice.start_worker(queue.name, facts.options),
+                *advice.start_elsewhere(facts.story, meant[0] if meant else others[0], facts.options),
+            ),
+        )
+    ]
+
+
+def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
+    """A server remembers pollers for minutes; those that polled last before the task was there, and did not take it, are gone."""
+    since = _scheduled(facts)
+    last = max(each.last_seen for each in queue.workflow_pollers)
+    if since is None or last >= since or facts.story.until - since < _PATIENCE:
+        return []
+    who = ", ".join(sorted({each.identity for each in queue.workflow_pollers})[:3])
+    return [
+        Finding(
+            cause=Cause.NO_WORKER,
+            what=f"has no worker: those of task queue {queue.name!r} have ended, or take no more work",
+            since=since,
+            details=(f"{who} was last seen {duration(facts.story.until - last)} ago",),
+            actions=advice.start_worker(queue.name, facts.options),
+        )
+    ]
+
+
+# --- parked ----------------------------------------------------------------------------------------------------------
+
+
+def _failing(facts: Facts) -> Span | None:
+    rows = [each for each in facts.story.spans if each.kind is Kind.TASK and each.end is None]
+    return rows[-1] if rows and facts.story.outcome is Outcome.RETRYING else None
+
+
+def _parked(facts: Facts, row: Span) -> Finding:
+    cause = _cause(row)
+    faults = tuple(Fault(each.type, _SAYS.sub("", each.message), each.place) for each in row.faults)
+    place = place_of(faults) or next(
+        (found[1] for each in faults if (found := _PLACE.search(each.message))), ""
+    )
+    details = () if facts.next_task is not None else (_paced(facts),)
+    if facts.replayed is not None:
+        faults, place = (facts.replayed,), facts.replayed.place or place
+    return Finding(
+        cause=cause,
+        what=_SENTENCES[cause],
+        since=row.start,
+        place=place,
+        faults=faults,
+        attempts=max(row.attempts, 1),
+        next_attempt=facts.next_task,
+        details=details,
+        actions=advice.parked(cause, facts),
+    )
+
+
+def _cause(row: Span) -> Cause:
+    if "non deterministic" in row.note:
+        return Cause.NONDETERMINISM
+    known = (each.type for each in row.faults if each.type in _CAUSES)
+    first = root(row.faults)
+    if first is not None and first.message.startswith("the lane of this run was replaced"):
+        return Cause.HUNG
+    return _CAUSES.get(next(known, ""), Cause.BUG)
+
+
+def _paced(facts: Facts) -> str:
+    limit = span_of(_started(facts).get("workflowTaskTimeout"))
+    often = f"about every {duration(limit)}, later less often" if limit else "again and again"
+    return f"it is tried {often}"
+
+
+def _started(facts: Facts) -> dict[str, object]:
+    first = next((each for each in facts.events if each.kind == "WORKFLOW_EXECUTION_STARTED"), None)
+    return {} if first is None else dict(first.attributes)
+
+
+# --- waiting to be taken ---------------------------------------------------------------------------------------------
+
+
+def _waiting(facts: Facts) -> Iterator[Finding]:
+    last = _last_task(facts)
+    if last is None:
+        yield from _not_begun(facts)
+    elif last.kind == "WORKFLOW_TASK_SCHEDULED":
+        yield from unserved(facts) or [_slow(facts, last)]
+    elif last.kind == "WORKFLOW_TASK_STARTED":
+        who = text(last.attributes, "identity")
+        yield Finding(
+            cause=Cause.CODE_RUNS,
+            what="is being run by a worker" + (f", {who}" if who else ""),
+            since=last.time,
+            details=(
+                "if the worker has died meanwhile, another one takes over when the task's time is over",
+            ),
+            actions=advice.look_again(facts),
+        )
+
+
+def _last_task(facts: Facts) -> Event | None:
+    tasks = [each for each in facts.events if each.kind.startswith("WORKFLOW_TASK_")]
+    return tasks[-1] if tasks else None
+
+
+def _scheduled(facts: Facts) -> int | None:
+    last = _last_task(facts)
+    return last.time if last is not None and last.kind == "WORKFLOW_TASK_SCHEDULED" else None
+
+
+def _not_begun(facts: Facts) -> Iterator[Finding]:
+    delay = span_of(_started(facts).get("firstWorkflowTaskBackoff"))
+    due = facts.story.start + delay
+    if due > facts.story.until:
+        yield Finding(cause=Cause.DELAYED, what="has not begun: its start is delayed", until=due)
+    yield from unserved(facts)
+    if due <= facts.story.until:
+        yield Finding(cause=Cause.WORKER_BUSY, what="has not begun yet", since=facts.story.start)
+
+
+def _slow(facts: Facts, task: Event) -> Finding:
+    queue = facts.queues.get(facts.story.task_queue)
+    waited = facts.story.until - task.time
+    many = 0 if queue is None else len(queue.workflow_pollers)
+    told = f"{many} worker{'s' * (many != 1)} poll{'s' * (many == 1)} the queue" if many else ""
+    return Finding(
+        cause=Cause.WORKER_BUSY,
+        what=f"waits to be taken by a worker from task queue {facts.story.task_queue!r}",
+        since=task.time,
+        details=(told,) if told else (),
+        actions=advice.more_workers(facts) if waited > _PATIENCE else advice.look_again(facts),
+    )

@@ -1,0 +1,72 @@
+"""What can happen next in an order, the usual thing first: read off the engine, changing nothing.
+
+A healthy world lets workflows go on first, then runs attempts, then lets something come from outside, and lets time pass
+when nothing else is left. Mishaps come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+
+from hourglass._embedded.engine import Engine
+from hourglass.testing._explore.arrivals import Standing
+from hourglass.testing._explore.mishaps import Mishaps
+from hourglass.testing._explore.options import Option, Sort
+
+_USUAL = Mishaps()
+
+
+def possible(
+    engine: Engine,
+    mishaps: Mapping[str, Mishaps],
+    sorts: frozenset[Sort],
+    *,
+    idle: Set[str],
+    late: Set[str],
+    steps: int,
+    arrivals: Sequence[Standing],
+    may_pass: bool,
+) -> list[Option]:
+    """The options. `idle` runs are known to the worker, `late` ones have an answer on its way."""
+    tasks = [run_id for run_id in engine.offers.waiting_tasks() if run_id not in late]
+    attempts = engine.offers.waiting_attempts()
+    options = [Option("task", run_id) for run_id in tasks]
+    options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
+    options += [Option("step", place=place) for place in range(steps)]
+    options += [Option("arrival", place=place) for place, each in enumerate(arrivals) if each != "early"]
+    if may_pass and "due" not in arrivals:
+        options.append(Option("time"))
+    for run_id in tasks:
+        options += _task_mishaps(run_id, sorts, known=run_id in idle)
+    for run_id, event_id in attempts:
+        options += _attempt_mishaps(engine, mishaps, sorts, run_id, event_id)
+    return options
+
+
+def _task_mishaps(run_id: str, sorts: frozenset[Sort], *, known: bool) -> list[Option]:
+    options: list[Option] = []
+    if "crashes" in sorts:
+        if known:  # else there is nothing to lose
+            options.append(Option("crash", run_id))
+        options.append(Option("die", run_id))
+    if "redeliveries" in sorts:
+        options.append(Option("late", run_id))
+    return options
+
+
+def _attempt_mishaps(
+    engine: Engine, mishaps: Mapping[str, Mishaps], sorts: frozenset[Sort], run_id: str, event_id: int
+) -> list[Option]:
+    record = engine.record(run_id)
+    assert record is not None
+    activity = record.run.activities[event_id]
+    own = mishaps.get(activity.spec.activity_type, _USUAL)
+    options: list[Option] = []
+    if "failures" in sorts:
+        options += [Option("fail", run_id, event_id, error=error) for error in own.errors_of(activity)]
+    if own.may_be_lost(activity):
+        if "timeouts" in sorts:
+            options.append(Option("silent", run_id, event_id))
+        if "redeliveries" in sorts:
+            options.append(Option("unheard", run_id, event_id))
+    return options

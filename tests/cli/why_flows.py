@@ -1,0 +1,156 @@
+"""Workflows that stand, fail or wait, each in a way of its own, for `hourglass why`."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass.errors import ApplicationError
+
+decision = workflow.Channel("decision", bool)
+LATER = RetryPolicy(initial_interval=timedelta(hours=1))
+ONCE = RetryPolicy(maximum_attempts=1)
+SOON = timedelta(milliseconds=50)
+
+released = threading.Event()
+"""Lets the activities end that would otherwise run for ever."""
+
+
+@activity.defn(retry_policy=LATER)
+def closed_bank(order: str) -> str:
+    raise ConnectionError(f"the bank does not answer for {order}")
+
+
+@activity.defn(retry_policy=LATER, start_to_close_timeout=SOON)
+def slow() -> None:
+    released.wait(30)
+
+
+@activity.defn(retry_policy=LATER, start_to_close_timeout=timedelta(hours=1), heartbeat_timeout=SOON)
+def silent() -> None:
+    released.wait(30)
+
+
+@activity.defn(retry_policy=ONCE)
+def refused() -> None:
+    raise ApplicationError("no carrier serves this address", type="NoCarrier")
+
+
+@activity.defn
+def well() -> str:
+    return "well"
+
+
+@workflow.defn
+def pays(order: str) -> str:
+    return closed_bank(order)
+
+
+@workflow.defn
+def hurries() -> None:
+    slow()
+
+
+@workflow.defn
+def listens() -> None:
+    silent()
+
+
+@workflow.defn
+def misses_the_start() -> None:
+    well.options(task_queue="elsewhere", schedule_to_start_timeout=SOON)()
+
+
+@workflow.defn
+def misses_the_end() -> None:
+    slow.options(start_to_close_timeout=timedelta(hours=1), schedule_to_close_timeout=SOON)()
+
+
+@workflow.defn
+def asks_a_stranger() -> None:
+    workflow.execute_activity("nobody_knows_it", start_to_close_timeout=5, retry_policy=LATER)
+
+
+@workflow.defn
+def asks_elsewhere() -> str:
+    return well.options(task_queue="elsewhere")()
+
+
+@workflow.defn
+def stumbles() -> int:
+    stock: dict[str, int] = {}
+    return stock["apples"]
+
+
+@workflow.defn
+def decides() -> bool:
+    return decision.receive(timeout=timedelta(hours=3))
+
+
+@workflow.defn
+def sleeps() -> None:
+    workflow.sleep(timedelta(days=3))
+
+
+@workflow.defn
+def delegates() -> bool:
+    return decides.options(id=f"{workflow.info().workflow_id}-child")()
+
+
+@workflow.defn
+def counts(number: int) -> int:
+    return number
+
+
+@workflow.defn
+def changes() -> None:
+    @workflow.update
+    def change(to: int) -> int:
+        workflow.wait_condition(lambda: to < 0)
+        return to
+
+    workflow.wait_condition(lambda: False)
+
+
+@workflow.defn
+def locks() -> None:
+    lock = workflow.Lock()
+
+    def holder() -> None:
+        with lock:
+            workflow.wait_condition(lambda: False)
+
+    workflow.spawn(holder)
+    workflow.sleep(0)
+    with lock:
+        pass
+
+
+@workflow.defn
+def ships() -> None:
+    refused()
+
+
+@workflow.defn
+def ends_well() -> str:
+    return well()
+
+
+@workflow.defn(name="changing")
+def before_the_change() -> None:
+    well()
+    decision.receive()
+
+
+@workflow.defn(name="changing")
+def after_the_change() -> None:
+    workflow.sleep(3600)
+    well()
+
+
+WORKFLOWS = [
+    pays, hurries, listens, misses_the_start, misses_the_end, asks_a_stranger, asks_elsewhere, stumbles, decides, sleeps,
+    delegates, counts, changes, locks, ships, ends_well,
+]  # fmt: skip
+ACTIVITIES = [closed_bank, slow, silent, refused, well]

@@ -1,0 +1,64 @@
+"""An update that nobody has accepted is asked for again, not polled: an engine that was restarted has forgotten it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hourglass._bridge.service import Started, StartWorkflow
+from hourglass._bridge.service_changes import (
+    PollUpdate,
+    UpdateStage,
+    UpdateStarted,
+    UpdateState,
+    UpdateWithStart,
+    UpdateWorkflow,
+)
+from hourglass.client import _updates
+from hourglass.client._operations import Reference
+from hourglass.client._session import Session
+from hourglass.converter import Converter
+
+STAGES = (UpdateStage.UNSPECIFIED, UpdateStage.ADMITTED, UpdateStage.ACCEPTED, UpdateStage.COMPLETED)
+
+
+class Slow:
+    """A session whose engine comes one stage further with every call."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def session(self) -> Session:
+        return cast(Session, SimpleNamespace(call=self.call, converter=Converter(), identity="me"))
+
+    async def call(self, request: Any) -> Any:
+        self.asked.append(request)
+        state = UpdateState(
+            update_id="u", workflow_id="w", run_id="r", stage=STAGES[min(len(self.asked), 4) - 1]
+        )
+        return UpdateStarted(Started("r"), state) if isinstance(request, UpdateWithStart) else state
+
+
+def test_an_update_is_asked_for_until_it_is_accepted() -> None:
+    """The request is repeated as it was; only what is accepted is polled."""
+    slow = Slow()
+    session = slow.session()
+    operation = _updates.start(session, Reference("w"), "do", (), {"id": "u"}, UpdateStage.COMPLETED)
+    state = asyncio.run(cast(Any, operation.ask(session)))
+    assert state.stage is UpdateStage.COMPLETED
+    assert [type(each) for each in slow.asked] == [UpdateWorkflow] * 3 + [PollUpdate]
+    assert slow.asked[0] == slow.asked[1] == slow.asked[2]
+
+
+def test_a_start_with_an_update_is_repeated_too() -> None:
+    """The start has its request id, so that it is one run."""
+    slow = Slow()
+    session = slow.session()
+    start = StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
+    update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
+    operation = _updates.start_with_start(session, start, update, Any, UpdateStage.ACCEPTED)
+    answer = asyncio.run(cast(Any, operation.ask(session)))
+    assert answer.update.stage is UpdateStage.ACCEPTED
+    assert [type(each) for each in slow.asked] == [UpdateWithStart] * 3
+    assert {each.start.request_id for each in slow.asked} == {"once"}

@@ -1,0 +1,103 @@
+"""A fork waits until nobody is in the middle of SQLite's work, and children may use SQLite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from hourglass._embedded import standstill
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import os, signal, sqlite3, sys, threading
+from hourglass import Client, Worker, workflow
+
+@workflow.defn
+def nothing() -> int:
+    return 7
+
+path, forks = sys.argv[1], int(sys.argv[2])
+client = Client.connect(f"local:{path}")
+worker = Worker(client, workflows=[nothing]).start()
+over = threading.Event()
+
+def keep_busy(place):
+    number = 0
+    while not over.is_set():
+        number += 1
+        client.execute_workflow(nothing, id=f"{place}-{number}")
+
+threads = [threading.Thread(target=keep_busy, args=(place,)) for place in range(3)]
+for thread in threads:
+    thread.start()
+for number in range(forks):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        other = sqlite3.connect(f"{path}.{number}")
+        other.execute("CREATE TABLE t (x)")
+        other.close()
+        if number % 5 == 0:
+            assert client.execute_workflow(nothing, id=f"child-{number}") == 7
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, f"fork {number} hung or failed"
+over.set()
+for thread in threads:
+    thread.join()
+worker.shutdown()
+client.close()
+print("held")
+"""
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+def test_a_fork_waits_for_the_work() -> None:
+    """While a thread is inside, a fork waits; when it has left, the fork goes on, and the thread may enter again."""
+    inside, leave = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def work() -> None:
+        with standstill.WORK, standstill.WORK:  # it may be entered again
+            inside.set()
+            leave.wait()
+            order.append("left")
+        with standstill.WORK:
+            order.append("entered")
+
+    def fork() -> None:
+        standstill._before_fork()
+        order.append("forked")
+        standstill._after_fork()
+
+    threads = [threading.Thread(target=work), threading.Thread(target=fork)]
+    threads[0].start()
+    inside.wait()
+    threads[1].start()
+    threads[1].join(0.05)  # were it not to wait, it would be over by now
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert order.index("left") < order.index("forked")
+    assert "entered" in order
+
+
+def test_children_of_a_busy_owner(tmp_path: Path) -> None:
+    """Children that are forked at random instants of an owner's work use SQLite on other files, and the owner as clients."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore::DeprecationWarning",
+        "-c",
+        PROGRAM,
+        tmp_path / "orders.db",
+        "40",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.stdout.strip() == "held", done.stdout + done.stderr

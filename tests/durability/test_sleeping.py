@@ -1,0 +1,41 @@
+"""Workflows that sleep in the file cost no memory until they wake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hourglass import Client, Worker, workflow
+from hourglass._embedded import file_connection
+
+
+@workflow.defn
+def sleeper(seconds: float) -> int:
+    workflow.sleep(seconds)
+    return 7
+
+
+def in_memory(path: Path) -> list[str]:
+    """The workflows of the file that its engine, which is open here, has in memory."""
+    (host,) = [host for (_, known), host in file_connection._hosts.items() if known == str(path)]
+    room = host._asking.room
+    assert room is not None
+    return [record.run.started.workflow_id for record in room._engine.runs.records()]
+
+
+def test_only_those_that_wake_are_brought_in(tmp_path: Path) -> None:
+    """Opening a file brings in nobody who sleeps; one whose time has come is brought in, and ends."""
+    path = tmp_path / "orders.db"
+    target = f"local:{path}"
+    with Client.connect(target) as client, Worker(client, workflows=[sleeper]):
+        for number in range(200):
+            client.start_workflow(sleeper, 30 * 86_400.0, id=f"asleep-{number}")
+        client.start_workflow(sleeper, 1.0, id="wakes")
+        assert client.execute_workflow(sleeper, 0.0, id="last") == 7  # tasks are handled in order
+    with Client.connect(target) as client, Worker(client, workflows=[sleeper]):
+        assert set(in_memory(path)) <= {"wakes"}
+        assert client.get_workflow_handle("wakes").result(timeout=30) == 7
+        assert set(in_memory(path)) <= {"wakes"}
+        assert client.count_workflows("ExecutionStatus = 'Running'") == 200
+        client.get_workflow_handle("asleep-7").cancel()  # whoever is asked for is brought in, and nobody else
+        assert set(in_memory(path)) <= {"wakes", "asleep-7"}
+        assert "asleep-7" in in_memory(path)

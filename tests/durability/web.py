@@ -1,0 +1,160 @@
+"""Web processes that were forked with preload, a worker and one that stands by: the owner is killed again and again."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hourglass import Client
+from hourglass._embedded.ownership import FileLock
+
+from . import work
+from .nursery import ROOT, Nursery
+
+PROCESSES = 4
+PATIENCE = 60.0
+
+
+@dataclass
+class Asked:
+    """What became of the requests."""
+
+    served_by: set[str] = field(default_factory=set)
+    calls: list[tuple[float, float]] = field(default_factory=list)
+    """When each began and ended."""
+    takeovers: list[float] = field(default_factory=list)
+    """Seconds from a kill to the first answer to a request that was made after it."""
+    errors: list[str] = field(default_factory=list)
+    milliseconds: list[float] = field(default_factory=list)
+    """From start to result, as the web processes saw it."""
+
+
+def gunicorn_is_here() -> bool:
+    """Whether the real thing can be used."""
+    return importlib.util.find_spec("gunicorn") is not None
+
+
+@contextmanager
+def web_server(path: Path, log: Path, *, gunicorn: bool) -> Iterator[int]:
+    """A web server with four forked processes; gives its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, log.open("ab") as errors:
+        descriptor = listening.fileno()
+        if gunicorn:
+            how = [
+                "gunicorn",
+                "--preload",
+                "-w",
+                str(PROCESSES),
+                "-b",
+                f"fd://{descriptor}",
+                "--no-control-socket",
+            ]
+            command = [sys.executable, "-m", *how, "tests.durability.web_app:app"]
+        else:
+            command = [sys.executable, "-m", "tests.durability.web_app", str(descriptor), str(PROCESSES)]
+        environment = {**os.environ, work.FILE: str(path)}
+        process = subprocess.Popen(
+            command, pass_fds=[descriptor], cwd=ROOT, env=environment, stdout=errors, stderr=errors
+        )
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def ask_while_owners_die(
+    folder: Path, *, kills: int, threads: int = 4, seed: int = 1, life: float = 0.5, gunicorn: bool = False
+) -> Asked:
+    """Ask the web server from some threads, one request after another, until so many owners were killed."""
+    path, asked, over = folder / "orders.db", Asked(), threading.Event()
+    chance = random.Random(f"web {seed}")
+    numbers = iter(range(1_000_000))
+    with (
+        Nursery(path, folder / "notes", folder / "log") as nursery,
+        web_server(path, folder / "log", gunicorn=gunicorn) as port,
+    ):
+        nursery.fork()
+
+        def keep_asking() -> None:
+            while not over.is_set():
+                try:
+                    _ask(port, next(numbers), asked)
+                except Exception as error:
+                    asked.errors.append(f"{type(error).__name__}: {error}")
+
+        askers = [threading.Thread(target=keep_asking, daemon=True) for _ in range(threads)]
+        for asker in askers:
+            asker.start()
+        _until(lambda: len(asked.calls) > 20 or asked.errors != [])
+        for _ in range(kills):
+            _kill_owner(nursery, path, chance.expovariate(1 / life), asked)
+        over.set()
+        for asker in askers:
+            asker.join(PATIENCE)
+        if any(asker.is_alive() for asker in askers):
+            asked.errors.append("a request was never answered")
+    _check_all_done(path, asked)
+    return asked
+
+
+def _ask(port: int, number: int, asked: Asked) -> None:
+    began = time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", f"/{number}")
+        answer = connection.getresponse()
+        said = answer.read().decode()
+    finally:
+        connection.close()
+    asked.calls.append((began, time.monotonic()))
+    if answer.status != 200 or said.split()[0] != str(number + 1):
+        asked.errors.append(f"request {number}: {answer.status} {said[:200]}")
+    else:
+        asked.served_by.add(said.split()[1])
+        asked.milliseconds.append(float(said.split()[2]) * 1e3)
+
+
+def _kill_owner(nursery: Nursery, path: Path, after: float, asked: Asked) -> None:
+    """Kill the owner beside one that stands by, some time after both are there, and wait for the next answer."""
+    nursery.fork()
+    _until(lambda: FileLock(str(path)).note().pid in nursery.alive)
+    time.sleep(0.2 + after)  # at a random instant, which is the point
+    killed = time.monotonic()
+    nursery.kill(FileLock(str(path)).note().pid)
+    _until(lambda: any(began >= killed for began, _ in asked.calls[-50:]) or asked.errors != [])
+    asked.takeovers.append(
+        min((ended for began, ended in asked.calls if began >= killed), default=0.0) - killed
+    )
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it never came to that")
+        time.sleep(0.001)
+
+
+def _check_all_done(path: Path, asked: Asked) -> None:
+    with Client.connect(f"local:{path}") as client:
+        done = client.count_workflows("ExecutionStatus = 'Completed'")
+        everything = client.count_workflows()
+    if not len(asked.calls) == done == everything:
+        asked.errors.append(f"{len(asked.calls)} requests, {everything} workflows, {done} of them completed")

@@ -1,0 +1,238 @@
+"""What counts as broken, how it is told, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from hourglass import activity, workflow
+from hourglass.errors import ActivityError, ApplicationError, ExplorationFailed, UsageError
+from hourglass.testing import Environment, Exploration, call, sometime
+from hourglass.workflow import Channel
+
+words = Channel("word", str)
+
+
+@activity.defn
+def act(number: int) -> int:
+    return number
+
+
+@workflow.defn
+def steps(count: int) -> int:
+    return sum(act(number) for number in range(count))
+
+
+@workflow.defn
+def grumpy() -> None:
+    raise ApplicationError("no", type="Grumpy")
+
+
+@workflow.defn
+def wraps() -> int:
+    try:
+        return act(1)
+    except ActivityError as error:
+        raise ApplicationError("it did not work", type="CheckoutFailed") from error
+
+
+@workflow.defn
+def waits() -> str:
+    act(1)
+    return words.receive()
+
+
+@workflow.defn
+def hangs(number: int) -> int:
+    number = act(number)
+    while number:
+        pass
+    return number
+
+
+def failed(workflow: Any, *args: Any, **options: Any) -> ExplorationFailed:
+    with Environment(deadlock_timeout=0.3) as env, pytest.raises(ExplorationFailed) as caught:
+        env.explore(workflow, *args, **options)
+    return caught.value
+
+
+def report(workflow: Any, *args: Any, **options: Any) -> Exploration:
+    with Environment() as env:
+        return env.explore(workflow, *args, **options)
+
+
+def test_an_invariant_holds_after_every_step() -> None:
+    """It is looked at all the time, not only at the end: the story ends where it breaks."""
+    error = failed(steps, 5, invariant=lambda env: len(env.calls(act)) < 3)
+    assert error.broken == "invariant"
+    assert error.token == "usual"
+    assert error.story[-1] == "act(2) does its work"
+
+
+def test_a_check_fails_by_raising_or_by_false() -> None:
+    """Any exception breaks it, and False does; what it returns else does not matter."""
+    assert "ZeroDivisionError" in str(failed(steps, 1, check=lambda result, env: 1 / result))
+    assert "returned False" in str(failed(steps, 1, check=lambda result, env: result == 1))
+    assert report(steps, 1, runs=5, check=lambda result, env: None).orders > 2
+
+
+def test_pytest_in_a_check() -> None:
+    """`pytest.fail` is a failed check; `pytest.skip` skips the test."""
+    assert "so it is" in str(failed(steps, 1, check=lambda result, env: pytest.fail("so it is")))
+    with pytest.raises(pytest.skip.Exception):
+        report(steps, 1, check=lambda result, env: pytest.skip("not now"))
+
+
+def test_failing_without_a_reason() -> None:
+    """By default a run may fail when something went wrong, and not out of the blue."""
+    assert report(wraps).orders > 10
+    error = failed(grumpy)
+    assert error.broken == "end"
+    assert error.token == "usual"
+
+
+def test_how_a_run_may_fail() -> None:
+    """What is allowed is named, by class or by the type of an application error, and looked for among the causes."""
+
+    class CheckoutFailed(ApplicationError):
+        pass
+
+    assert report(wraps, allowed=CheckoutFailed).orders > 10
+    assert report(wraps, allowed=["CheckoutFailed"]).orders > 10
+    assert report(wraps, allowed=[ApplicationError]).orders > 10
+    assert report(steps, 1, allowed=[ActivityError]).orders > 10
+    assert failed(wraps, allowed=()).broken == "end"
+    assert failed(wraps, allowed=["Grumpy"]).broken == "end"
+
+
+def test_a_workflow_that_is_stuck() -> None:
+    """A signal that nobody sends: said at once, with the place."""
+    error = failed(waits)
+    assert error.broken == "stuck"
+    assert "test_explore_properties.py" in str(error)
+    assert report(waits, arrivals=[sometime().signal(words, "go")]).orders > 10
+
+
+def test_a_workflow_that_hangs() -> None:
+    """Code that never comes back is interrupted, and its place is told."""
+    error = failed(hangs, 1)
+    assert error.broken == "stuck"
+    assert "test_explore_properties.py" in str(error)
+    assert "does not come back" in str(error)
+
+
+def test_the_message() -> None:
+    """The first line says what is broken, the last ones how to run it again and what was tried."""
+    text = str(failed(steps, 1, check=lambda result, env: result == 1))
+    lines = text.split("\n")
+    assert lines[0] == "steps: the check does not hold: test_the_message.<locals>.<lambda> returned False"
+    assert lines[2] == "    1  0:00:00  steps(1) begins"
+    assert lines[3].strip() == "→ calls act(0)"
+    assert lines[-2] == "again:  the same call with story='usual'"
+    assert lines[-1] == "tried:  steps: 1 orders explored, 3 choice points, 2 states (seed 0)"
+
+
+def test_mishaps_are_told() -> None:
+    """Each mishap has its line in the story."""
+    told: dict[str, str] = {}
+    with Environment() as env:
+        for token in ("0.1", "0.2", "1.1", "1.2", "1.3", "1.4", "2.1"):
+            with pytest.raises(ExplorationFailed) as caught:
+                env.explore(steps, 1, check=lambda result, env: False, story=token)
+            told[token] = "\n".join(caught.value.story)
+    assert "the worker dies before anybody heard of that" in told["0.1"]
+    assert "the late answer comes, and is refused" in told["0.2"]
+    assert "the task has timed out, and will be delivered again" in told["0.2"]
+    assert "act(0) fails: Explored\nact(0), attempt 2, does its work" in told["1.1"]
+    assert "act(0) fails, for good: ExploredForGood" in told["1.2"]
+    assert "act(0) never answers, and has done nothing\nact, attempt 1, timed out (heartbeat)" in told["1.3"]
+    assert "act(0) does its work, but its answer is lost" in told["1.4"]
+    assert "the worker crashes; another one takes over" in told["2.1"]
+
+
+def test_what_a_lost_answer_leaves() -> None:
+    """An attempt whose answer was lost has done its work; one that never answers was not even called."""
+    seen: set[tuple[bool, ...]] = set()
+
+    def check(result: Any, env: Environment) -> None:
+        seen.add(tuple(each.returned for each in env.calls(act)))
+        assert env.calls(act) == [call(0)] * len(env.calls(act))
+
+    report(steps, 1, check=check)
+    assert {(True,), (True, True), (False, True), (False,)} <= seen
+
+
+def test_what_remembers() -> None:
+    """A check or a fake that remembers former orders makes a failure that does not come again: said so."""
+    checks: list[object] = []
+
+    def check(result: object, env: Environment) -> bool:
+        checks.append(result)
+        return len(checks) != 12
+
+    with Environment() as env, pytest.raises(ExplorationFailed, match="prepare="):
+        env.explore(steps, 1, check=check)
+
+
+def test_ctrl_c_tells_what_was_covered(capsys: pytest.CaptureFixture[str]) -> None:
+    """An interrupted exploration says how far it came."""
+    left = [10]
+
+    def check(result: Any, env: Environment) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        report(steps, 2, check=check)
+    assert "interrupted; steps: 9 orders explored" in capsys.readouterr().err
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a line comes every second; else none."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    seconds = iter(range(100_000))
+    monkeypatch.setattr("hourglass.testing._explore.coverage.time.monotonic", lambda: float(next(seconds)))
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    report(steps, 1, runs=3)
+    assert terminal.getvalue().count("exploring steps: ") >= 1
+    quiet = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", quiet)
+    report(steps, 1, runs=3)
+    assert quiet.getvalue() == ""
+
+
+def test_what_makes_no_sense() -> None:
+    """Wrong arguments are refused at once."""
+    with Environment() as env:
+        with pytest.raises(UsageError, match="runs="):
+            env.explore(steps, 1, runs=0)
+        with pytest.raises(UsageError, match="seed="):
+            env.explore(steps, 1, seed="x")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="story="):
+            env.explore(steps, 1, story="4;9")
+        with pytest.raises(UsageError, match="arrivals="):
+            env.explore(steps, 1, arrivals=["x"])  # type: ignore[list-item]
+        with pytest.raises(UsageError, match="allowed="):
+            env.explore(steps, 1, allowed=[3])  # type: ignore[list-item]
+        with pytest.raises(UsageError, match="may_fail"):
+            env.may_fail(act, with_=3)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="window"):
+            sometime(after=2, before=1)
+
+
+def test_the_environment_itself_is_left_alone() -> None:
+    """What orders call is theirs: the environment that explores has seen nothing."""
+    with Environment() as env:
+        env.explore(steps, 1, runs=10)
+        assert env.calls(act) == []
+        assert env.execute_workflow(steps, 3) == 3
+        assert len(env.calls(act)) == 3

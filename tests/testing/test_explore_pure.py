@@ -1,0 +1,135 @@
+"""The pure parts of an exploration: which orders, the smallest one, its token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourglass.errors import UsageError
+from hourglass.testing._explore.choices import Choices, Swarm
+from hourglass.testing._explore.options import SORTS, Option
+from hourglass.testing._explore.search import Search
+from hourglass.testing._explore.shrink import Script, shrink, singles, size, stripped
+from hourglass.testing._explore.tokens import script_of, token_of
+from hourglass.testing._explore.wording import clock_text, duration_text
+
+scripts = st.lists(st.integers(0, 4), max_size=12).map(tuple)
+
+
+def play(choices: Choices, widths: Sequence[int]) -> None:
+    for width in widths:
+        choices.choose([Option("task")] * width)
+
+
+def test_every_order_once() -> None:
+    """All orders of a small space are tried, each once, those with fewer deviations first."""
+    search, seen = Search(1000, seed=0), list[Script]()
+    while (choices := search.next()) is not None:
+        play(choices, (2, 3, 2))
+        search.tried(choices)
+        seen.append(tuple(choices.taken))
+    assert len(seen) == len(set(seen)) == 12
+    assert search.is_complete
+    deviations = [size(each)[0] for each in seen]
+    assert deviations == sorted(deviations)
+
+
+def test_a_space_that_is_too_large() -> None:
+    """Where there is no room for all, single deviations come first, then chance; and it is not called complete."""
+    search, seen = Search(100, seed=0), list[Script]()
+    while (choices := search.next()) is not None:
+        play(choices, (4,) * 10)
+        search.tried(choices)
+        seen.append(tuple(choices.taken))
+    assert len(seen) == 100
+    assert not search.is_complete
+    assert set(map(stripped, seen)) >= set(singles((4,) * 10))
+    assert max(size(each)[0] for each in seen) > 2
+
+
+def test_a_script_that_does_not_fit() -> None:
+    """What is not there is not taken, and that is counted."""
+    choices = Choices((1, 7, 1))
+    play(choices, (2, 2, 1, 2, 2))
+    assert (choices.taken, choices.misfits) == ([1, 0, 1, 0], 1)
+
+
+@given(scripts)
+def test_tokens_come_back(script: Script) -> None:
+    """A token names its order, whatever follows as usual."""
+    assert script_of(token_of(script)) == stripped(script)
+
+
+@pytest.mark.parametrize("token", ["", "4", "4.2-", "a.b", "4.2-3.1", "4.2 5.1", "1.1-1.1"])
+def test_bad_tokens(token: str) -> None:
+    """What is no token is refused."""
+    with pytest.raises(UsageError):
+        script_of(token)
+
+
+@given(scripts, st.sets(st.integers(0, 11), min_size=1, max_size=3))
+def test_shrinking_finds_what_matters(script: Script, needed: set[int]) -> None:
+    """Of an order that fails because of a few choices, only those are left, as small as they can be."""
+    failing = [
+        max(choice, 1) if place in needed else choice for place, choice in enumerate((*script, *[0] * 24)))
+    ]
+
+    def fails(candidate: Script) -> Sequence[int] | None:
+        padded = (*candidate, *[0] * 24)[:24]
+        return padded if all(padded[place] for place in needed) else None
+
+    smallest = shrink(failing[:24], fails, most=4000)
+    assert smallest == tuple(1 if place in needed else 0 for place in range(max(needed) + 1))
+
+
+def test_shrinking_ends() -> None:
+    """It is content with what it has when it has tried enough."""
+    tried: list[Script] = []
+
+    def fails(candidate: Script) -> Sequence[int] | None:
+        tried.append(candidate)
+        return None
+
+    assert shrink([1, 2, 3, 4] * 20, fails, most=50) == (1, 2, 3, 4) * 20
+    assert len(tried) == 50
+
+
+def test_chance_is_the_seed_s() -> None:
+    """The same seed deviates in the same places, and not too often."""
+
+    def drawn(seed: int) -> list[int]:
+        swarm = Swarm.drawn(Random(seed), 40)
+        return [swarm.choose([Option("task"), Option("time"), Option("crash")]) for _ in range(40)]
+
+    assert [drawn(seed) for seed in range(20)] == [drawn(seed) for seed in range(20)]
+    counts = [sum(1 for each in drawn(seed) if each) for seed in range(200)]
+    assert max(counts) <= 6
+    assert len(set(counts)) > 3
+
+
+def test_chance_keeps_to_its_sorts() -> None:
+    """Deviations of other sorts are not taken."""
+    swarm = Swarm(Random(0), frozenset({"crashes"}), 1.0, 100)
+    assert [swarm.choose([Option("task"), Option("time")]) for _ in range(10)] == [0] * 10
+    assert swarm.choose([Option("task"), Option("time"), Option("crash")]) == 2
+    assert len(SORTS) == 6
+
+
+@pytest.mark.parametrize(
+    ("ns", "clock", "duration"),
+    [
+        (0, "0:00:00", "0 s"),
+        (1_500_000_000, "0:00:01.500", "1.5 s"),
+        (90 * 10**9, "0:01:30", "90 s"),
+        (3600 * 10**9, "1:00:00", "1 hour"),
+        (3 * 86_400 * 10**9 + 10**9, "3d 0:00:01", "259201 s"),
+        (7 * 86_400 * 10**9, "7d 0:00:00", "7 days"),
+    ],
+)
+def test_times_in_words(ns: int, clock: str, duration: str) -> None:
+    """Times and durations as people write them."""
+    assert (clock_text(ns), duration_text(ns)) == (clock, duration)

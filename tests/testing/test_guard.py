@@ -1,0 +1,103 @@
+"""What never comes back, and what waits for ever beside a run that is parked: said, and soon."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from hourglass import workflow
+from hourglass.errors import WorkflowParked, WorkflowStuck
+from hourglass.testing import Environment
+from hourglass.workflow import Channel
+
+words = Channel("word", str)
+
+
+@workflow.defn
+def spins() -> None:
+    while True:
+        pass
+
+
+@workflow.defn
+def stubborn() -> None:
+    while True:
+        try:
+            while True:
+                pass
+        except Exception:
+            continue
+
+
+@workflow.defn
+def buggy() -> None:
+    raise ValueError("a bug")
+
+
+@workflow.defn
+def deaf() -> str:
+    return words.receive()
+
+
+@workflow.defn
+def greets(name: str) -> str:
+    return f"hello {name}"
+
+
+@pytest.mark.parametrize("hanging", [spins, stubborn])
+def test_code_that_never_comes_back(hanging: object, caplog: pytest.LogCaptureFixture) -> None:
+    """It is interrupted, its place is told once, and the thread is good for the next environment."""
+    with Environment(deadlock_timeout=0.2) as env, pytest.raises(WorkflowStuck, match=r"test_guard\.py:\d+"):
+        env.execute_workflow(hanging)  # type: ignore[arg-type]
+    assert not caplog.records
+    with Environment() as env:
+        assert env.execute_workflow(greets, "Ann") == "hello Ann"
+
+
+def test_slow_code_is_left_alone() -> None:
+    """Code that takes its time and comes back is not interrupted; without a limit nothing is."""
+
+    @workflow.defn
+    def slow() -> str:
+        with workflow.unsafe():
+            time.sleep(0.3)
+        return "done"
+
+    for limit in (5, None):
+        with Environment(deadlock_timeout=limit) as env:
+            assert env.execute_workflow(slow) == "done"
+
+
+def test_stuck_beside_a_parked_run() -> None:
+    """A parked run is not tried again: a wait for another run that is stuck is told at once, time hardly moves, and both
+    are named.
+    """
+    with Environment() as env:
+        with pytest.raises(WorkflowParked):
+            env.execute_workflow(buggy, id="buggy-1")
+        before = env.now()
+        with pytest.raises(WorkflowStuck, match=r"'deaf-1' waits at .*buggy-1.* is parked"):
+            env.execute_workflow(deaf, id="deaf-1")
+        assert (env.now() - before).total_seconds() < 60
+
+
+def test_time_passes_beside_a_parked_run() -> None:
+    """Months beside a parked run cost nothing, and what is due after them comes."""
+    with Environment() as env:
+        with pytest.raises(WorkflowParked):
+            env.execute_workflow(buggy)
+        handle = env.start_workflow(deaf)
+        env.after(days=400).signal(handle, words, "at last")
+        moves = env._stage.driver.moves
+        assert handle.result() == "at last"
+        assert env._stage.driver.moves - moves < 10
+
+
+def test_queries_of_a_parked_run() -> None:
+    """Whoever asks a parked run is told why it does not answer, every time."""
+    with Environment() as env:
+        handle = env.start_workflow(buggy)
+        for _ in range(3):
+            with pytest.raises(WorkflowParked):
+                handle.query("anything")
