@@ -3,7 +3,8 @@
     python -m benchmarks.sleeping fill PATH COUNT CACHED     start so many, each asleep for a month; bytes held
     python -m benchmarks.sleeping open PATH                  open the file with a worker; seconds, bytes, seconds to wake some
 
-Each is a process of its own. One in a thousand sleeps for a few seconds only, and is awaited by `open`.
+Each is a process of its own. One in a thousand sleeps for a few seconds only, and is awaited by `open`. What is held has
+SQLite's page caches in it, 24 MiB at most, which matter when there are few workflows.
 """
 
 from __future__ import annotations

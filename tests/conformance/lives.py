@@ -246,8 +246,8 @@ def chain_with_facts(left: int) -> list[Any]:
 
 @scenario()
 def a_chain_keeps_its_memo(world: World) -> None:
-    """Runs of a chain carry the memo on, and know the first run and the one before."""
-    assert world.run(chain_with_facts, 2, memo={"kept": True}) == [{"kept": True, "left": 1}, True, False, 1]
+    """Runs of a chain carry on the memo that they were started with, and know the first run and the one before."""
+    assert world.run(chain_with_facts, 2, memo={"kept": True}) == [{"kept": True}, True, False, 1]
 
 
 @workflow.defn

@@ -180,3 +180,5 @@ def an_argument_of_another_type(world: World) -> None:
     assert handle.describe().status == WorkflowStatus.RUNNING
     handle.terminate("mistyped")
     world.failure(handle)
+    world.handles.remove(handle)  # its code never began
+    assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_TERMINATED"

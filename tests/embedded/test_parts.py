@@ -98,16 +98,17 @@ def test_a_wall_clock_that_is_set_neither_turns_nor_stops_time() -> None:
         wall[0] += passed + jump
         return clock.now_ns()
 
+    tick = 50_000_000  # the wall is looked at now and then only
     assert go(0) == 100 * HOUR
-    assert go(10) == 100 * HOUR + 10
-    assert (go(10, jump=-HOUR), clock.jumps) == (100 * HOUR + 20, 0)
-    assert go(10) == 100 * HOUR + 30
-    assert (go(0, jump=2 * HOUR), clock.jumps) == (101 * HOUR + 30, 1)
-    assert go(10, jump=1000) == 101 * HOUR + 40
+    assert go(tick) == 100 * HOUR + tick
+    assert (go(tick, jump=-HOUR), clock.jumps) == (100 * HOUR + 2 * tick, 0)
+    assert go(tick) == 100 * HOUR + 3 * tick
+    assert (go(tick, jump=2 * HOUR), clock.jumps) == (101 * HOUR + 4 * tick, 1)
+    assert go(tick, jump=1000) == 101 * HOUR + 5 * tick
     clock.not_before(200 * HOUR)
-    assert go(5) == 200 * HOUR + 5
+    assert go(tick) == 200 * HOUR + tick
     clock.not_before(150 * HOUR)
-    assert go(5) == 200 * HOUR + 10
+    assert go(tick) == 200 * HOUR + 2 * tick
 
 
 def test_every_request_has_a_handler() -> None:

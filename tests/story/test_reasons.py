@@ -56,7 +56,7 @@ def test_the_worst_comes_first() -> None:
     made.add("START_CHILD_WORKFLOW_EXECUTION_INITIATED", workflowType={"name": "ship"}, workflowId="ship-1")
     made.schedule("charge")
     found = told(
-        made, pending=(Pending(activity_id="7", attempt=2, faults=(Fault("ValueError", "closed"),)),)
+        made, pending=(Pending(activity_id="6", attempt=2, faults=(Fault("ValueError", "closed"),)),)
     )
     assert [each.cause for each in found.findings] == [Cause.ACTIVITY_FAILS, Cause.CHILD, Cause.TIMER]
     assert found.findings[2].until == made.at + 100 * S

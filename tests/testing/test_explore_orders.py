@@ -205,7 +205,7 @@ def test_signals_keep_to_their_windows() -> None:
     with Environment() as env:
         window = sometime(after=100, before=timedelta(seconds=200))
         env.explore(
-            Listens,
+            Listens.run,
             2,
             arrivals=[window.signal(Listens.hear), window.signal("hear")],
             check=check,

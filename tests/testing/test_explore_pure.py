@@ -74,15 +74,14 @@ def test_bad_tokens(token: str) -> None:
 @given(scripts, st.sets(st.integers(0, 11), min_size=1, max_size=3))
 def test_shrinking_finds_what_matters(script: Script, needed: set[int]) -> None:
     """Of an order that fails because of a few choices, only those are left, as small as they can be."""
-    failing = [
-        max(choice, 1) if place in needed else choice for place, choice in enumerate((*script, *[0] * 24)))
-    ]
+    padded = (*script, *[0] * 24)[:24]
+    failing = [max(choice, 1) if place in needed else choice for place, choice in enumerate(padded)]
 
     def fails(candidate: Script) -> Sequence[int] | None:
         padded = (*candidate, *[0] * 24)[:24]
         return padded if all(padded[place] for place in needed) else None
 
-    smallest = shrink(failing[:24], fails, most=4000)
+    smallest = shrink(failing, fails, most=4000)
     assert smallest == tuple(1 if place in needed else 0 for place in range(max(needed) + 1))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -46,10 +47,10 @@ def greets(name: str) -> str:
 
 
 @pytest.mark.parametrize("hanging", [spins, stubborn])
-def test_code_that_never_comes_back(hanging: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_code_that_never_comes_back(hanging: Callable[[], None], caplog: pytest.LogCaptureFixture) -> None:
     """It is interrupted, its place is told once, and the thread is good for the next environment."""
     with Environment(deadlock_timeout=0.2) as env, pytest.raises(WorkflowStuck, match=r"test_guard\.py:\d+"):
-        env.execute_workflow(hanging)  # type: ignore[arg-type]
+        env.execute_workflow(hanging)
     assert not caplog.records
     with Environment() as env:
         assert env.execute_workflow(greets, "Ann") == "hello Ann"

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from hourglass._check import order, rules
 from hourglass._check.durable import BY_REFERENCE
 from hourglass._check.external import READS, is_function, rule_of_call
-from hourglass._check.import_time import made_at_import
 from hourglass._check.meanwhile import changed_meanwhile
+from hourglass._check.ordering import Ordering
 from hourglass._check.seen import Hit, Lens, Seen
-from hourglass._check.sharing import Shared
-from hourglass._check.values import AnySet, Class, External, Func, Instance, Value
+from hourglass._check.shared_uses import SharedUses
+from hourglass._check.values import Class, External, Func, Instance, Value
 
 _DECIDED_BY_PROCESS = (
     "hourglass.workflow.is_replaying",
@@ -43,10 +43,10 @@ class _Walk:
         self._module = function.module
         self._scope = function.module.scope_of_function(function.node, function.scope)
         self._receiver = function.receiver
-        self._free: set[ast.AST] = set()  # what nobody cares for in which order it comes
         self._told_apart: set[ast.AST] = set()  # ids that only tell objects apart
         self._by_reference: set[ast.AST] = set()  # names of what runs elsewhere
-        self._changed: set[tuple[Shared, int]] = set()  # said already, and worse than reading
+        self._ordering = Ordering(lambda node: lens.resolver.is_set(node, self._scope, self._receiver))
+        self._shared = SharedUses(lens, self._scope, self._receiver)
 
     def function(self) -> None:
         """The body, and what decorators put around it."""
@@ -97,7 +97,7 @@ class _Walk:
             self._visit(child)
 
     def _node(self, node: ast.AST) -> None:
-        self._order(node)
+        self._order(self._ordering.at(node))
         self._told_apart.update(order.telling_apart(node))
         match node:
             case ast.Call():
@@ -113,9 +113,7 @@ class _Walk:
                 self._branch(node, test)
             case ast.For():
                 self._loop(node)
-            case ast.Return(value=ast.expr() as value) if self._is_root and self._lens.resolver.is_set(
-                value, self._scope, self._receiver
-            ):
+            case ast.Return(value=ast.expr() as value) if self._is_root and self._ordering.is_set(value):
                 self._hit(rules.SET_ORDER, value, "the result is sent in the order of a set")
             case _:
                 pass
@@ -169,7 +167,7 @@ class _Walk:
         if self._lens.durable.is_durable(node, self._scope, self._receiver):
             self.seen.asks = True
             for argument in given:
-                if not isinstance(argument, ast.Starred) and self._is_set(argument):
+                if not isinstance(argument, ast.Starred) and self._ordering.is_set(argument):
                     self._hit(rules.SET_ORDER, argument, "the argument is sent in the order of a set")
 
     def _external(self, name: str, node: ast.Call) -> None:
@@ -181,11 +179,7 @@ class _Walk:
             return
         if name in BY_REFERENCE and node.args:
             self._by_reference.add(node.args[0])
-        if name in order.INSENSITIVE or node in self._free:
-            self._free.update(order.bare(node.args))
-        else:
-            for expression, how in order.ordered_by_call(node, name):
-                self._ordered(expression, how)
+        self._order(self._ordering.at_call(node, name))
 
     def _handed_on(self, argument: ast.expr) -> None:
         """A function that is given to another one will be called by it: `key=id`, `default_factory=uuid4`."""
@@ -220,9 +214,8 @@ class _Walk:
                     )
                 case _:
                     pass
-        variable = self._lens.sharing.variable(node, self._scope, self._receiver)
-        if variable is not None:
-            self._read(variable, node)
+        for code, message in self._shared.read(node):
+            self._hit(code, node, message)
 
     def _build(self, cls: Class, node: ast.Call) -> None:
         """An object is made: its constructors run, and so do the defaults of its fields."""
@@ -262,74 +255,14 @@ class _Walk:
                     if code is not None:
                         self._hit(code, item.context_expr, f"a {value.name} {rules.RULES[code].title}")
 
-    # --- shared variables --------------------------------------------------------------------------------------------
+    # --- variables, order, branches ----------------------------------------------------------------------------------
 
     def _changes(self, node: ast.AST) -> None:
-        for change in self._lens.sharing.changes(node, self._scope, self._receiver):
-            if not self._is_ours(change.variable):
-                self._changed.add((change.variable, getattr(node, "lineno", 0)))
-                self._hit(
-                    rules.GLOBALS,
-                    node,
-                    f"it changes {change.variable.name}, which all runs in a process share",
-                )
+        for code, message in self._shared.changed(node):
+            self._hit(code, node, message)
 
-    def _read(self, variable: Shared, node: ast.expr) -> None:
-        if self._is_ours(variable) or (variable, node.lineno) in self._changed:
-            return
-        changed = self._lens.sharing.changed_at(variable)
-        if changed is not None:
-            module, place = changed
-            line = getattr(place, "lineno", 1)
-            if module.allowed.get(line) is None:
-                message = (
-                    f"it reads {variable.name}, which {module.shown}:{line} changes while the program runs"
-                )
-                self._hit(rules.GLOBALS, node, message)
-            return
-        made = made_at_import(variable, self._lens.resolver)
-        if made is not None:
-            self._hit(
-                rules.IMPORT_TIME, node, f"{variable.name} is made from {made} when its module is imported"
-            )
-
-    def _is_ours(self, variable: Shared) -> bool:
-        """Channels and other things of Hourglass are meant to be shared."""
-        values = (
-            self._lens.resolver.lookup(variable.name, variable.module.scope)
-            if "." not in variable.name
-            else ()
-        )
-        return any(isinstance(each, External) and each.name.startswith("hourglass.") for each in values)
-
-    # --- order and branches ------------------------------------------------------------------------------------------
-
-    def _is_set(self, node: ast.expr) -> bool:
-        return self._lens.resolver.is_set(node, self._scope, self._receiver)
-
-    def _order(self, node: ast.AST) -> None:
-        match node:
-            case ast.Set(elts=parts):
-                self._free.update(order.bare(parts))
-            case ast.Call(func=ast.Attribute(value=owner), args=parts) if self._is_set(owner):
-                self._free.update(order.bare(parts))
-            case ast.SetComp(generators=generators):
-                self._free.update(each.iter for each in generators)
-            case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators) if (
-                node in self._free
-            ):
-                self._free.update(each.iter for each in generators)
-            case ast.For(body=body) if order.only_collects(body, self._is_set):
-                self._free.add(node)
-            case _:
-                pass
-        for expression, how in order.ordered_by_syntax(node) if node not in self._free else ():
-            self._ordered(expression, how)
-        for expression, how in order.ordered_by_comprehension(node, self._free):
-            self._ordered(expression, how)
-
-    def _ordered(self, expression: ast.expr, how: str) -> None:
-        if all(isinstance(each, AnySet) for each in self._values(expression)):
+    def _order(self, found: Iterator[tuple[ast.expr, str]]) -> None:
+        for expression, how in found:
             self._hit(rules.SET_ORDER, expression, f"{how} a set, in an order that differs between processes")
 
     def _branch(self, node: ast.If | ast.While, test: ast.expr) -> None:

@@ -24,13 +24,13 @@ def backup(
     Example:
       hourglass backup orders.db /backups/orders-monday.db
     """
-    import hourglass
+    from hourglass._embedded.backup import backup as copy
 
     if str(file).startswith("local:"):
         file = Path(str(file).removeprefix("local:"))
     if not file.exists():
         raise UsageError(f"there is no file {file}")
-    hourglass.backup(file, destination, overwrite=overwrite)
+    copy(file, destination, overwrite=overwrite)
     size = destination.stat().st_size
     if json:
         asking.write_json({"file": str(file), "destination": str(destination), "bytes": size})

@@ -72,6 +72,15 @@ def backoff(rule: RetryRule, attempt: int) -> float:
     return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
 
 
+def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
+    """Seconds until the next attempt: as the failure says, or else the policy."""
+    if failure is not None and isinstance(failure.info, ApplicationFailure):
+        named = failure.info.next_retry_delay
+        if named is not None:
+            return named
+    return backoff(rule, attempt)
+
+
 def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
     """Whether a policy allows another attempt (IN_PROGRESS), or why not; time limits are the caller's."""
     match failure.info:
@@ -103,10 +112,7 @@ def next_attempt(activity: Activity, failure: Failure, now_ns: int) -> Activity 
     state = retry_state(rule, activity.attempt, failure)
     if state is not RetryState.IN_PROGRESS:
         return state
-    delay = backoff(rule, activity.attempt)
-    if isinstance(failure.info, ApplicationFailure) and failure.info.next_retry_delay is not None:
-        delay = failure.info.next_retry_delay
-    available = now_ns + to_ns(delay)
+    available = now_ns + to_ns(next_delay(rule, activity.attempt, failure))
     whole = activity.spec.schedule_to_close_timeout
     if whole and available >= activity.scheduled_ns + to_ns(whole):
         return RetryState.TIMEOUT
@@ -153,6 +159,13 @@ def timeout_failure(activity: Activity, kind: TimeoutType) -> Failure:
     outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
     return Failure(message, TimeoutFailure(kind, details), source="Server")
+
+
+def without_details(failure: Failure) -> Failure:
+    """A timeout as the next attempt is told of it: its details are told by themselves."""
+    if not isinstance(failure.info, TimeoutFailure):
+        return failure
+    return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
 
 
 def lost_failure(activity: Activity) -> Failure:

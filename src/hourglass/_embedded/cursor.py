@@ -181,7 +181,8 @@ class Cursor:
                 following = history[index + 1].attributes if index + 1 < self._stop else None
                 if following is None and not self._ends_live:
                     return None
-                if following is None:  # what was accepted in it will be found behind the task before, so it is now
+                if following is None:
+                    # A replay will find what is accepted in it right behind the task before: so it is now.
                     return (beats[-1] if beats and self._updates else index) + 1
                 if isinstance(following, _BROKEN_OFF):
                     continue

@@ -167,7 +167,8 @@ class Draft:
         return True
 
     def _write_occurrence(self, attributes: h.Attributes) -> int:
-        number = self.write(attributes)
+        began_ns = attributes.began_ns if isinstance(attributes, h.ActivityTaskStarted) else 0
+        number = self.write(attributes, time_ns=began_ns)
         if isinstance(attributes, ChildWorkflowExecutionStarted):
             child = self.run.children.get(attributes.initiated_event_id)
             if child is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._embedded import history as h
-from hourglass._embedded.activities import backoff, retry_state
+from hourglass._embedded.activities import next_delay, retry_state
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.run import Run
 from hourglass._embedded.workflow_cron import backoff_until_next
@@ -33,7 +33,7 @@ def retry_follower(
     state = retry_state(rule, attempt, failure or _TIMED_OUT)
     if state is not RetryState.IN_PROGRESS:
         return state
-    delay = backoff(rule, attempt)
+    delay = next_delay(rule, attempt, failure)
     if expiration and now_ns + to_ns(delay) >= expiration:
         return RetryState.TIMEOUT
     return msgspec.structs.replace(

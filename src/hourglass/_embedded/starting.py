@@ -18,6 +18,7 @@ from hourglass._embedded.record import Record
 from hourglass._embedded.start_rules import may_reuse, timeouts
 from hourglass._embedded.workflow_cron import backoff_until_next, check_cron
 from hourglass._engine.commands import IdReusePolicy
+from hourglass.converter import Payload
 from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
 
 
@@ -30,8 +31,8 @@ def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Rec
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
     _check_cron(request)
-    existing = engine.current(request.workflow_id)
-    used = None if existing is None else _use_existing(engine, existing, request)
+    existing, run_id = engine.current(request.workflow_id), engine.runs.new_run_id()
+    used = None if existing is None else _use_existing(engine, existing, request, run_id)
     signal = _signal_of(request) if request.signal_name else None
     if used is not None and existing is not None:
         if signal is not None and existing.run.is_open:
@@ -44,7 +45,7 @@ def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Rec
     _check_room(engine)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
-    record = engine.runs.open(_first_event(engine, request), event, ids)
+    record = engine.runs.open(_first_event(engine, request, run_id), event, ids)
     return Started(record.run.run_id), record
 
 
@@ -85,7 +86,9 @@ def _repeated(engine: Engine, existing: Record, request: StartWorkflow) -> Start
     return None
 
 
-def _use_existing(engine: Engine, existing: Record, request: StartWorkflow) -> Started | None:
+def _use_existing(
+    engine: Engine, existing: Record, request: StartWorkflow, new_run_id: str
+) -> Started | None:
     """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
     run = existing.run
     repeated = _repeated(engine, existing, request)
@@ -103,7 +106,8 @@ def _use_existing(engine: Engine, existing: Record, request: StartWorkflow) -> S
         _check_room(engine)
         end = TerminateWorkflow(
             workflow_id=request.workflow_id,
-            reason="TerminateIfRunning WorkflowIdReusePolicy Policy",
+            reason="TerminateIfRunning WorkflowIdReusePolicy",
+            details=(Payload(f'"terminated by new runID: {new_run_id}"'.encode(), "json/plain"),),
             identity=request.identity,
         )
         engine.runs.change(existing, lambda run, now: transitions.terminate(run, end, now))
@@ -124,8 +128,7 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
     )
 
 
-def _first_event(engine: Engine, request: StartWorkflow) -> h.WorkflowExecutionStarted:
-    run_id = engine.runs.new_run_id()
+def _first_event(engine: Engine, request: StartWorkflow, run_id: str) -> h.WorkflowExecutionStarted:
     whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
     delay, now = request.start_delay or 0.0, engine.clock.now_ns()
     if request.cron_schedule:

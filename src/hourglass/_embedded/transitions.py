@@ -189,7 +189,8 @@ def lose_attempt(draft: Draft, activity: Activity, failure: Failure) -> None:
     """An attempt timed out: try again, or give up."""
     match activities.next_attempt(activity, failure, draft.now_ns):
         case Activity() as again:
-            draft.put_activity(again)
+            told = activities.without_details(failure)
+            draft.put_activity(msgspec.structs.replace(again, last_failure=told))
         case RetryState() as state:
             _end(draft, activity, activities.timed_out(activity, failure, state))
 

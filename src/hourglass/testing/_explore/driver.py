@@ -189,9 +189,8 @@ class Exploring(Driver):
             ) in ended:  # of attempts on the activity loop: nobody is asked when their threads are done
                 self.steps.remove(step)
                 step.do()
-            found = [(queue, item) for queue in self._queues.values() for item in queue.polled()]
-            if self.engine.tasks.has_questions:
-                found += [(queue, item) for queue in self._queues.values() if (item := queue.take_task())]
+            asked = self.engine.tasks.has_questions
+            found = [(queue, item) for queue in self._queues.values() for item in queue.polled(asked=asked)]
             for queue, item in found:
                 if isinstance(item, Activation):
                     self._evaluate(queue, item)

@@ -17,11 +17,11 @@ T = TypeVar("T")
 class StillQueue(Queue):
     """What serves one task queue of an exploration."""
 
-    def polled(self) -> list[Activation | ActivityItem]:
-        """What is there without being taken: replays, evictions, queries, cancellations."""
+    def polled(self, *, asked: bool = False) -> list[Activation | ActivityItem]:
+        """What is there without being taken: replays, evictions, cancellations, and queries, if any was `asked`."""
         handle = self._still
         found: list[Activation | ActivityItem] = []
-        while handle.has_activation and (activation := self.take_task()) is not None:
+        while (handle.has_activation or asked) and (activation := self.take_task()) is not None:
             found.append(activation)
         while handle.has_activity and (item := self.take_attempt()) is not None:
             found.append(item)
