@@ -352,23 +352,28 @@ class Evaluations:
         self._current = None
 
     def _drop(self, entry: Entry) -> None:
-        """Unwind a run's fibers. Told to stop in the middle, it still does: they would leak with the thread."""
+        """Lose a run's fibers."""
         self._dropping = entry
         if self._note is not None:
             self._note.take(entry.key.run_id, entry.run.definition.name)
-        for _ in range(_DROP_ATTEMPTS):
-            try:
-                entry.run.drop()
-                break
-            except LaneStopped:
-                continue
-            except BaseException:
-                logger.exception("the fibers of run %s did not unwind cleanly", entry.key.run_id)
+        _unwind(entry)
         self._live.discard(entry)
         self._dropping = None
         if self._note is not None and self._current is None:
             self._note.strike()
         self.unwound += 1
+
+
+def _unwind(entry: Entry) -> None:
+    """Unwind a run's fibers. Told to stop in the middle, it still does: they would leak with the thread."""
+    for _ in range(_DROP_ATTEMPTS):
+        try:
+            entry.run.drop()
+            return
+        except LaneStopped:
+            continue
+        except BaseException:
+            logger.exception("the fibers of run %s did not unwind cleanly", entry.key.run_id)
 
 
 def _only_looks(activation: Activation) -> bool:
