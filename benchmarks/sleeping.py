@@ -23,7 +23,7 @@ from hourglass import AsyncClient, Client, Worker, workflow
 from .report import Row
 
 _MONTH = 30 * 86_400.0
-_AT_ONCE = 200
+_WAVE = 250
 _WAKING = "waking"
 
 
@@ -72,27 +72,28 @@ async def _fill(path: str, count: int, cached: int) -> int:
         Worker(client, workflows=[sleeper], max_cached_workflows=cached),
     ):
         await client.execute_workflow(sleeper, 0.0, id="warm")
-        await client.get_workflow_handle(
-            "warm"
-        ).history()  # what a first history loads is not what is measured
+        # What a first history loads is not what is measured.
+        await client.get_workflow_handle("warm").history()
         before = _held()
-        numbers = iter(range(count))
-
-        async def start_some() -> None:
-            for number in numbers:
-                short = number % 1000 == 0
-                await client.start_workflow(
-                    sleeper, 5.0 if short else _MONTH, id=f"{_WAKING if short else 'asleep'}-{number}"
-                )
-
-        await asyncio.gather(*[start_some() for _ in range(_AT_ONCE)])
-        for number in range(
-            max(0, count - 2 * _AT_ONCE), count
-        ):  # tasks are handled in order: the last are enough
-            if number % 1000:
-                await _asleep(client, f"asleep-{number}")
+        for begin in range(0, count, _WAVE):
+            await _wave(client, range(begin, min(begin + _WAVE, count)))
         await asyncio.sleep(2.5)  # the engine drops what is idle once a second
         return _held() - before
+
+
+async def _wave(client: AsyncClient, numbers: range) -> None:
+    """Start some and wait until they sleep: a backlog of tasks would be measured otherwise."""
+
+    async def start(number: int) -> None:
+        short = number % 1000 == 0
+        await client.start_workflow(
+            sleeper, 5.0 if short else _MONTH, id=f"{_WAKING if short else 'asleep'}-{number}"
+        )
+
+    await asyncio.gather(*[start(number) for number in numbers])
+    for number in numbers[-3:]:  # tasks are handled in order: the last are enough
+        if number % 1000:
+            await _asleep(client, f"asleep-{number}")
 
 
 async def _asleep(client: AsyncClient, name: str) -> None:

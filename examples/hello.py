@@ -1,8 +1,13 @@
-"""The smallest workflow: one activity, one call. `python examples/hello.py` needs nothing but Hourglass."""
+"""The smallest workflow: one activity, one call.
+
+    python examples/hello.py
+    hourglass run examples/hello.py Ann
+
+Both keep what they do in `hourglass.db`, in the folder where you are. `HOURGLASS_TARGET=localhost:7233` runs the same on
+a Temporal server.
+"""
 
 from __future__ import annotations
-
-import os
 
 from hourglass import Client, Worker, activity, workflow
 
@@ -18,11 +23,7 @@ def hello(name: str) -> str:
 
 
 def main() -> None:
-    target = os.environ.get("HOURGLASS_TARGET", "local:")
-    with (
-        Client.connect(target) as client,
-        Worker(client, task_queue="hello", workflows=[hello], activities=[greet]),
-    ):
+    with Client.connect() as client, Worker(client, "hello", workflows=[hello], activities=[greet]):
         print(client.execute_workflow(hello, "world", task_queue="hello"))
 
 

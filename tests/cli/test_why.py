@@ -204,7 +204,8 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
         _, page = either.why("changing-1", "nondeterminism")
     assert "its code no longer does what its history says" in page
     assert "hourglass why changing-1 --code FILE" in page
-    code = tmp_path / "changed_code.py"
+    where = "local" if either.target.startswith("local:") else "server"
+    code = tmp_path / f"changed_{where}.py"  # a module of a name is imported once
     code.write_text(
         "from hourglass import workflow\n\n\n@workflow.defn(name='changing')\n"
         "def later() -> None:\n    workflow.sleep(3600)\n"
@@ -212,8 +213,19 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
     _, page = either.why("changing-1", "nondeterminism", "--code", str(code))
     assert "the history says: activity well number 1" in page
     assert "the code asks for: timer number 1 of 3600 s" in page
-    assert "changed_code.py:6   workflow.sleep(3600)" in page
+    assert f"{code.name}:6   workflow.sleep(3600)" in page
     handle.terminate()
+
+
+def test_code_that_hangs(stage: Stage) -> None:
+    """Workflow code that blocks its thread: the line, and that it belongs into an activity."""
+    why_flows.released.clear()
+    with stage.worker(workflows=[why_flows.blocks], deadlock_timeout=0.2):
+        stage.client.start_workflow(why_flows.blocks, id="blocks-1")
+        _, page = stage.why("blocks-1", "hung")
+        why_flows.released.set()
+    assert f"{FLOWS.name}:{int(line_of('def blocks').rpartition(':')[2]) + 1}" in page
+    assert "move it into an activity" in page
 
 
 def test_a_payload_that_cannot_be_decoded(served: Stage) -> None:

@@ -84,6 +84,11 @@ def stumbles() -> int:
 
 
 @workflow.defn
+def blocks() -> None:
+    released.wait(30)
+
+
+@workflow.defn
 def decides() -> bool:
     return decision.receive(timeout=timedelta(hours=3))
 

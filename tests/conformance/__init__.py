@@ -3,12 +3,16 @@
 import pytest
 
 for _module in (
+    "attempts",
     "cancelling",
     "concurrency",
     "ending",
     "failing",
+    "lives",
     "messages",
+    "shapes",
     "steps",
+    "talks",
     "values",
     "world",
 ):

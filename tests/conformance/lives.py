@@ -171,9 +171,7 @@ def conflict_ends_the_running_one(world: World) -> None:
     """TERMINATE_EXISTING: the running one is terminated, and a new one begins."""
     first = world.start(waits_for_word)
     world.until(first, "WORKFLOW_TASK_COMPLETED")
-    second = world.start(
-        gives, "new", id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING
-    )
+    second = world.start(gives, "new", id=first.id, id_conflict_policy=IdConflictPolicy.TERMINATE_EXISTING)
     assert second.result(timeout=20) == "new"
     assert type(world.failure(first)).__name__ == "TerminatedError"
 

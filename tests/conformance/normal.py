@@ -58,7 +58,9 @@ def plain(value: Any) -> Any:
         case dict():
             cleaned = {key: plain(each) for key, each in value.items() if key not in _IGNORED}
             # An empty message, zero and an absent field are the same thing on the wire.
-            return {key: each for key, each in cleaned.items() if each not in ({}, [], "", 0, "0", "0s", False)}
+            return {
+                key: each for key, each in cleaned.items() if each not in ({}, [], "", 0, "0", "0s", False)
+            }
         case list() | tuple():
             return [plain(each) for each in value]
         case str():
@@ -69,7 +71,7 @@ def plain(value: Any) -> Any:
 
 def exact_events(history: History) -> list[tuple[str, Any]]:
     """Every event in order: its kind, and what it says."""
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         next((each for key, each in event.items() if key.endswith("EventAttributes")), {})
         for event in history.events
     ]
@@ -85,7 +87,7 @@ def _judged(kind: str, body: Any) -> Any:
 
 def _local_activity(details: Any) -> Any:
     """A local activity's marker without its times."""
-    data = json.loads(b64decode(details["data"]["payloads"][0]["data"]))
+    data = json.loads(details["data"]["payloads"][0]["data"])
     for name in ("complete_time", "original_schedule_time"):
         data[name] = data[name] is not None
     return {**details, "data": data}

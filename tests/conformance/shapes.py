@@ -59,7 +59,8 @@ def width(world: World) -> None:
 @scenario()
 def emptiness(world: World) -> None:
     """Nothing, in all its forms."""
-    for value in (None, "", [], {}, 0, False):
+    nothings: list[Any] = [None, "", [], {}, 0, False]
+    for value in nothings:
         goes_through(world, value)
 
 
@@ -121,9 +122,7 @@ def heavy_signals(world: World) -> None:
 def an_argument_that_is_too_big(world: World) -> None:
     """More than two megabytes are refused at the start, and nothing is started."""
     with pytest.raises(ServiceError):
-        world.client.start_workflow(
-            through, "x" * 2_200_000, id=f"{world.queue}-big", task_queue=world.queue
-        )
+        world.client.start_workflow(through, "x" * 2_200_000, id=f"{world.queue}-big", task_queue=world.queue)
     with pytest.raises(ServiceError):
         world.client.get_workflow_handle(f"{world.queue}-big").describe()
 

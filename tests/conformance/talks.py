@@ -32,7 +32,8 @@ def registers_late() -> list[Any]:
 def signals_wait_for_their_handler(world: World) -> None:
     """What comes before its handler is there is kept, in order, with all its arguments."""
     handle = world.start(registers_late)
-    for number, words in enumerate((["a"], ["b", 2], ["c", 3]), 1):
+    told: list[list[Any]] = [["a"], ["b", 2], ["c", 3]]
+    for number, words in enumerate(told, 1):
         world.until(handle, "WORKFLOW_TASK_COMPLETED", number)
         handle.signal("tell", *words)
     world.until(handle, "WORKFLOW_TASK_COMPLETED", 4)

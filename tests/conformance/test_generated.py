@@ -19,6 +19,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from engine.generated import programs
+from engine.interpreted_plain import InterpretedPlain
 from hourglass import RetryPolicy, activity
 from hourglass.client import Client, WorkflowHandle
 from hourglass.errors import ApplicationError, WorkflowFailedError
@@ -26,8 +28,6 @@ from hourglass.replay import History, Replayer
 from hourglass.testing import DevServer, Environment
 from hourglass.worker import Worker
 
-from engine.generated import programs
-from engine.interpreted_plain import InterpretedPlain
 from .world import counts, described, kinds
 
 AT_ONCE = 12
@@ -106,19 +106,14 @@ def blocks(inner: st.SearchStrategy[list[Any]], *, alone: bool) -> st.SearchStra
 def determined() -> st.SearchStrategy[dict[str, Any]]:
     """Whole programs whose end and events do not depend on time."""
     operation = st.recursive(simple(alone=True), lambda inner: blocks(inner, alone=True), max_leaves=6)
-    return st.fixed_dictionaries(
-        {
-            "main": st.lists(operation, min_size=2, max_size=6),
-            "handlers": st.just([[], []]),
-            "limit": st.just(10**6),
-        }
-    ).filter(lambda program: not waits_for_itself(program["main"]))
+    main = st.lists(operation, min_size=2, max_size=6).filter(lambda block: not waits_for_itself(block))
+    return st.fixed_dictionaries({"main": main, "handlers": st.just([[], []]), "limit": st.just(10**6)})
 
 
 def waits_for_itself(block: list[Any], held: tuple[str, ...] = ()) -> bool:
     """Whether a lock is taken by who has it, or the places of a semaphore are."""
     for name, *arguments in block:
-        if name == "lock" and name in held or name == "semaphore" and held.count(name) == 2:
+        if held.count(name) == {"lock": 1, "semaphore": 2}.get(name):
             return True
         inner = arguments[-1] if name in ("lock", "semaphore", "limit", "patch") else []
         if waits_for_itself(inner, (*held, name)):
@@ -196,7 +191,9 @@ def test_the_same_on_every_engine(
 # --- programs in which everything meets everything ------------------------------------------------------------------
 
 happenings = st.lists(
-    st.tuples(st.sampled_from(["signal", "signal", "cancel", "crash", "wait"]), st.sampled_from([0, 1, 2, 7])),
+    st.tuples(
+        st.sampled_from(["signal", "signal", "cancel", "crash", "wait"]), st.sampled_from([0, 1, 2, 7])
+    ),
     max_size=6,
 )
 
@@ -225,9 +222,7 @@ def play(program: dict[str, Any], script: list[tuple[str, int]], took: float, *,
 
 
 @some(60)
-@given(
-    program=programs(ours=True), script=happenings, took=st.sampled_from([0, 1, 3]), fails=st.booleans()
-)
+@given(program=programs(ours=True), script=happenings, took=st.sampled_from([0, 1, 3]), fails=st.booleans())
 def test_whatever_meets_replays_in_core(
     program: dict[str, Any], script: list[tuple[str, int]], took: float, fails: bool, replayer: Replayer
 ) -> None:

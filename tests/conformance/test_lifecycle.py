@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,11 +54,12 @@ def idle() -> str:
     return str(workflow.Channel("go", str).receive())
 
 
-@pytest.fixture(params=["local", "server"])
-def world(request: pytest.FixtureRequest, quick_server: DevServer) -> Iterator[World]:
+@pytest.fixture(params=["memory", "file", "server"])
+def world(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[World]:
     """A world on each engine, without a worker yet."""
     acts.fresh_place()
-    with Client.connect("local:" if request.param == "local" else quick_server.target) as client:
+    targets = {"memory": "local:", "file": f"local:{tmp_path / 'runs.db'}", "server": quick_server.target}
+    with Client.connect(targets[request.param]) as client:
         world = World(request.param, client, [sys.modules[__name__], acts], activities=[acts.SHOP])
         yield world
         acts.fresh_place()
@@ -227,3 +229,22 @@ def test_closed_runs_take_no_messages(world: World) -> None:
         handle.signal("x")
     with pytest.raises(WorkflowNotFoundError):
         handle.terminate()
+
+
+def test_pages_do_not_shift(world: World) -> None:
+    """Runs that close and start while somebody reads a list page by page make nothing appear twice or be missed."""
+    world.start_worker()
+    handles = [world.start(idle) for _ in range(7)]
+    mine = f"TaskQueue = '{world.queue}'"
+    world.until_true(lambda: world.client.count_workflows(mine) == 7, "seven runs in the list")
+    listed = iter(world.client.list_workflows(f"{mine} AND ExecutionStatus = 'Running'", page_size=2))
+    seen = [next(listed).id, next(listed).id]
+    for handle in handles:
+        if handle.id in seen:
+            handle.terminate("in the middle")
+    world.start(idle)
+    closed = f"{mine} AND ExecutionStatus = 'Terminated'"
+    world.until_true(lambda: world.client.count_workflows(closed) == 2, "two closed runs in the list")
+    seen += [each.id for each in listed]
+    assert len(seen) == len(set(seen))
+    assert {handle.id for handle in handles} <= set(seen)

@@ -55,9 +55,7 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def clients(
-    quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Client]]:
+def clients(quick_server: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Client]]:
     """A client of each engine; the file is one file for all scenarios."""
     file = tmp_path_factory.mktemp("conformance") / "runs.db"
     with (

@@ -125,7 +125,7 @@ def _ask(port: int, number: int, asked: Asked) -> None:
         connection.close()
     asked.calls.append((began, time.monotonic()))
     if answer.status != 200 or said.split()[0] != str(number + 1):
-        asked.errors.append(f"request {number}: {answer.status} {said[:200]}")
+        asked.errors.append(f"request {number}: {answer.status} {said[:500]}")
     else:
         asked.served_by.add(said.split()[1])
         asked.milliseconds.append(float(said.split()[2]) * 1e3)
@@ -139,9 +139,9 @@ def _kill_owner(nursery: Nursery, path: Path, after: float, asked: Asked) -> Non
     killed = time.monotonic()
     nursery.kill(FileLock(str(path)).note().pid)
     _until(lambda: any(began >= killed for began, _ in asked.calls[-50:]) or asked.errors != [])
-    asked.takeovers.append(
-        min((ended for began, ended in asked.calls if began >= killed), default=0.0) - killed
-    )
+    answered = [ended for began, ended in asked.calls if began >= killed]
+    if answered:
+        asked.takeovers.append(min(answered) - killed)
 
 
 def _until(condition: Callable[[], bool]) -> None:

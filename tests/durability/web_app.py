@@ -27,7 +27,11 @@ client.count_workflows()  # so that there is a connection, or an open file, to b
 def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
     number = int(environ["PATH_INFO"].strip("/"))
     began = time.perf_counter()
-    result = client.execute_workflow(work.errand, number, id=f"errand-{number}")
+    try:
+        result = client.execute_workflow(work.errand, number, id=f"errand-{number}")
+    except Exception as error:
+        start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+        return [f"{type(error).__name__}: {error}".encode()]
     took = time.perf_counter() - began
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [f"{result} {os.getpid()} {took}".encode()]

@@ -71,7 +71,7 @@ def test_an_acknowledgement_waits_for_the_commit() -> None:
 
 
 def test_a_step_takes_two_commits() -> None:
-    """Task done, activity scheduled, attempt started: one commit. Attempt done, task scheduled, started: another."""
+    """Task done, activity scheduled, attempt started: one change. Attempt done, task scheduled, started: another."""
 
     async def body() -> None:
         world, store = await new_world()
@@ -87,14 +87,14 @@ def test_a_step_takes_two_commits() -> None:
             await world.complete(run_id, activity(seq))
             await settle()
             assert not attempt.done()
-            assert store.commit() == 2
+            assert store.commit() == 1
             item = await attempt
             attempt = await started(world.handle.poll_activity())
             task = await started(world.activation())
             await world.handle.complete_activity(ActivityOk(item.token, text("r")))
             await settle()
             assert not task.done()
-            assert store.commit() == 2
+            assert store.commit() == 1
             assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
         assert store.commits - before == 10
         attempt.cancel()

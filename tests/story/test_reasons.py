@@ -93,6 +93,22 @@ def test_a_task_that_times_out() -> None:
     assert told(made).cause is Cause.HUNG
 
 
+def test_a_task_that_the_engine_refuses() -> None:
+    """What is neither a bug of the code nor a hang is said as what it is."""
+    made = Made().wait(1)
+    scheduled = str(made.add("WORKFLOW_TASK_SCHEDULED", attempt=1))
+    made.add("WORKFLOW_TASK_STARTED", scheduledEventId=scheduled)
+    made.add(
+        "WORKFLOW_TASK_FAILED",
+        scheduledEventId=scheduled,
+        cause="WORKFLOW_TASK_FAILED_CAUSE_BAD_SCHEDULE_ACTIVITY_ATTRIBUTES",
+        failure={"message": "a timeout is missing", "serverFailureInfo": {}},
+    )
+    found = told(made)
+    assert found.cause is Cause.TASK_FAILS
+    assert found.findings[0].faults[0].message == "a timeout is missing"
+
+
 def test_a_run_that_went_on_after_failures_is_not_parked() -> None:
     """Failed tasks of the past are no cause of today."""
     made = Made().wait(1).task_fails("boom").task()

@@ -259,6 +259,84 @@ def test_real_activities() -> None:
         assert report.orders > 50
 
 
+@workflow.defn
+def child(name: str) -> str:
+    return note(name)
+
+
+@workflow.defn
+def parent(names: list[str]) -> list[str]:
+    done: list[str] = []
+
+    def one(name: str) -> None:
+        done.append(child(name))
+
+    workflow.gather(*[workflow.spawn(one, name) for name in names])
+    return done
+
+
+@workflow.defn
+def goes_on(number: int) -> int:
+    note(str(number))
+    if number < 3:
+        workflow.continue_as_new(number + 1)
+    return number
+
+
+@workflow.defn
+class Counter:
+    """Counts what it is told, by updates."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @workflow.run
+    def run(self) -> list[str]:
+        workflow.wait_condition(lambda: len(self.names) == 2)
+        return self.names
+
+    @workflow.update
+    def add(self, name: str) -> int:
+        self.names.append(note(name))
+        return len(self.names)
+
+    @add.validator
+    def check(self, name: str) -> None:
+        if not name:
+            raise ValueError("a name is needed")
+
+
+def test_children() -> None:
+    """Children end in any order, and their workers crash, too."""
+    with Environment() as env:
+        env.cannot_fail(note)
+        seen: set[str] = set()
+        report = env.explore(
+            parent, ["a", "b"], check=lambda result, _: seen.add("".join(result)), allowed=()
+        )
+        assert seen == {"ab", "ba"}
+        assert report.orders > 100
+
+
+def test_runs_that_continue() -> None:
+    """A workflow is followed through all its runs."""
+    with Environment() as env:
+        env.cannot_fail(note)
+        assert env.explore(goes_on, 1, check=lambda result, _: result == 3, allowed=()).orders > 100
+
+
+def test_updates() -> None:
+    """Updates come like signals; one that is refused leaves no trace."""
+    seen: set[str] = set()
+    arrivals = [sometime().update(Counter.add, name) for name in ("a", "", "b")]
+    with Environment() as env:
+        env.cannot_fail(note)
+        env.explore(
+            Counter.run, arrivals=arrivals, check=lambda result, _: seen.add("".join(result)), allowed=()
+        )
+    assert seen == {"ab", "ba"}
+
+
 _PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})

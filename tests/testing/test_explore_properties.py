@@ -100,10 +100,10 @@ def test_how_a_run_may_fail() -> None:
     class CheckoutFailed(ApplicationError):
         pass
 
-    assert report(wraps, allowed=CheckoutFailed).orders > 10
-    assert report(wraps, allowed=["CheckoutFailed"]).orders > 10
-    assert report(wraps, allowed=[ApplicationError]).orders > 10
-    assert report(steps, 1, allowed=[ActivityError]).orders > 10
+    assert report(wraps, runs=60, allowed=CheckoutFailed).orders > 10
+    assert report(wraps, runs=60, allowed=["CheckoutFailed"]).orders > 10
+    assert report(wraps, runs=60, allowed=[ApplicationError]).orders > 10
+    assert report(steps, 1, runs=60, allowed=[ActivityError]).orders > 10
     assert failed(wraps, allowed=()).broken == "end"
     assert failed(wraps, allowed=["Grumpy"]).broken == "end"
 

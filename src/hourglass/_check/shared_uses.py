@@ -1,4 +1,4 @@
-"""How one function uses variables that runs share: what it changes, and what it reads that others change or each process makes."""
+"""How one function uses variables that runs share: what it changes, what it reads that others change or processes make."""
 
 from __future__ import annotations
 

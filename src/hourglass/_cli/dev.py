@@ -55,6 +55,10 @@ def dev(
     if log_level is not LogLevel.debug:  # at each reload they would say the same again
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
+    if os.name != "posix":
+        raise UsageError(
+            "hourglass dev needs a POSIX system: here, run hourglass worker and restart it by hand"
+        )
     if temporal and target is not None:
         raise UsageError("--temporal runs a server of its own: leave --target out")
     life = dev_worker.enter(os.environ)

@@ -92,7 +92,7 @@ def _serve(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> i
 
     if client.target == "local:":
         logger.warning("an engine in memory forgets everything at each reload: give --target local:FILE")
-    if not _fits(options, client, loaded) and options.strict:
+    if not _fits(options, client, loaded, life) and options.strict:
         logger.error("no work is taken, because --strict was given")
         return WAITS
     if life.over.is_set():
@@ -116,12 +116,12 @@ def _serve(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> i
     return 0
 
 
-def _fits(options: DevOptions, client: Client, loaded: Loaded) -> bool:
+def _fits(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> bool:
     from hourglass._cli.open_runs import check_open_runs
 
     if not options.check:
         return True
-    checked = check_open_runs(client, loaded, options.task_queues, options.check)
+    checked = check_open_runs(client, loaded, options.task_queues, options.check, life.over)
     for each in checked.broken[:_MOST_SAID]:
         told = each.reason.replace("\n", "\n    ")
         logger.error("this code would break %s (%s):\n    %s", each.id, each.workflow_type, told)

@@ -85,7 +85,10 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
     yield Finding("target", f"{where} (from {where.origin})")
     if where.kind == "file":
         yield from _file(where)
-    yield _tried("reachable", lambda: _reach(target, namespace))
+    reached = _tried("reachable", lambda: _reach(target, namespace))
+    yield reached
+    if reached.ok:
+        yield _tried("workers", lambda: _workers(target, namespace, task_queue))
 
 
 def _file(where: Where) -> Iterator[Finding]:
@@ -104,6 +107,13 @@ def _reach(target: str | None, namespace: str | None) -> str:
     with asking.connected(target, namespace) as client:
         found = client.count_workflows()
     return f"{found} workflows"
+
+
+def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
+    with asking.connected(target, namespace) as client:
+        queue = client.describe_task_queue(task_queue)
+    who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
+    return f"on queue {task_queue!r}: {', '.join(who) or 'nobody polls it now'}"
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:

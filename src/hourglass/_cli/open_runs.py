@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -34,8 +35,10 @@ class Checked:
     broken: tuple[Broken, ...]
 
 
-def check_open_runs(client: Client, loaded: Loaded, task_queues: Sequence[str], most: int) -> Checked:
-    """Try the newest open runs of the types and queues that are served here."""
+def check_open_runs(
+    client: Client, loaded: Loaded, task_queues: Sequence[str], most: int, over: threading.Event
+) -> Checked:
+    """Try the newest open runs of the types and queues that are served here, until it is over."""
     tried, broken = 0, list[Broken]()
     found = list(islice(_open(client, loaded.workflows, task_queues), most))
     if not found:
@@ -51,6 +54,8 @@ def check_open_runs(client: Client, loaded: Loaded, task_queues: Sequence[str], 
         timeout=_LIMIT,
     ) as replayer:
         for run in found:
+            if over.is_set():
+                break
             try:
                 history = client.get_workflow_handle(run.id, run_id=run.run_id).history()
             except WorkflowNotFoundError:

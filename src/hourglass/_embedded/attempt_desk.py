@@ -5,13 +5,25 @@ Must not know: workflow tasks, how runs change. Invariant: an attempt is in the 
 
 from __future__ import annotations
 
-from hourglass._bridge.handle import ActivityTask
+from collections.abc import Callable, Iterator
+
+from hourglass._bridge.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+)
 from hourglass._embedded import transitions
-from hourglass._embedded.activity_tasks import activity_task
+from hourglass._embedded.activity_tasks import activity_task, unasked
+from hourglass._embedded.beginnings import Eager
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.record import InHand, Record, Token
 from hourglass._embedded.run import Activity
+from hourglass._engine.events import Payloads
+from hourglass.converter import CanceledFailure
 
 
 class AttemptDesk:
@@ -38,6 +50,17 @@ class AttemptDesk:
             return activity_task(self._namespace, record.run, started, token.encode()), record.number
         return None
 
+    def begun(self, record: Record, since: int, taker: Taker) -> Iterator[ActivityTask]:
+        """The attempts that a handle took at once, by the change that wrote the events from this index on."""
+        run = record.run
+        for event in record.events[since:]:
+            activity = run.activities.get(event.id)
+            if activity is not None and activity.started_ns:
+                token = Token(run.run_id, event.id, activity.attempt)
+                record.attempts[event.id] = InHand(token, taker)
+                self._ledger.note_hands(record)
+                yield activity_task(self._namespace, run, activity, token.encode())
+
     def _start(self, record: Record, activity: Activity, identity: str) -> str:
         return self._ledger.change(
             record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
@@ -50,6 +73,44 @@ class AttemptDesk:
         if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
             return None
         return record, activity
+
+    def end(
+        self, token: Token, result: ActivityResult, who: str, wants_task: Callable[[Record], Eager | None]
+    ) -> Record | None:
+        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If whoever ended it
+        wants the task that it leads to at once, gives the run whose task that worker has now.
+        """
+        self.release(token)
+        found = self.find(token)
+        if found is None:
+            return None
+        record, activity = found
+        change = self._ledger.change
+        match result:
+            case ActivityOk(result=value):
+                eager = wants_task(record)
+                change(
+                    record,
+                    lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
+                )
+                return record if eager is not None and record.run.task_is_started else None
+            case ActivityDeferred():
+                change(record, lambda run, now: transitions.defer_activity(run, activity, now))
+            case ActivityCancelled() if activity.cancel_requested_event_id:
+                info = result.failure.info
+                details = info.details if isinstance(info, CanceledFailure) else ()
+                change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
+            case ActivityFailed() | ActivityCancelled():
+                failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
+                change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+        return None
+
+    def record_heartbeat(self, token: bytes, details: Payloads) -> None:
+        """An attempt lives; so much is written down."""
+        found = self.find(Token.decode(token))
+        if found is not None:
+            record, activity = found
+            self._ledger.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
     def release(self, token: Token) -> None:
         """The holder of an attempt has let go of it: there is nobody to tell any more."""

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded import visibility
+from hourglass._embedded import stored_schedules, visibility
 from hourglass._embedded.coalesce import Merged, coalesce
 from hourglass._embedded.run import Run
-from hourglass._embedded.store import Change
+from hourglass._embedded.store import Change, ScheduleChange
 from hourglass._embedded.stored_form import encode_events, encode_pending, encode_state, plain, shown_form
 from hourglass.errors import StorageError
 
@@ -43,6 +43,7 @@ class Batch:
     dropped: list[Any] = field(default_factory=list)
     requests: list[Any] = field(default_factory=list)
     visible: list[Run] = field(default_factory=list)
+    schedules: list[stored_schedules.Row] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     forgotten_ids: list[str] = field(default_factory=list)
     pages: int = 0
@@ -102,19 +103,21 @@ class BatchWriter:
             1 + connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
         )
 
-    def build(self, changes: Sequence[Change], forget: Sequence[int] = ()) -> Batch:
+    def build(self, changes: Sequence[Change | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
         """Everything of a batch as rows; `forget` are the keys of runs to drop."""
         batch = Batch(forgotten=list(forget))
         if forget:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
-        merged = coalesce(changes)
+        merged, schedules = coalesce(changes)
+        batch.schedules = [stored_schedules.row(each) for each in schedules]
         self._learn_keys([each.run.run_id for each in merged if not each.is_new])
         for each in merged:
             self._add(batch, each)
         _keep_few(self._keys)
         _keep_few(self._seen)
         sizes = sum(len(data) for data in (*batch.runs[5::6], *batch.events[2::3], *batch.kept[2::3]))
-        batch.pages = 4 + len(batch.runs) // 3 + sizes // PAGE
+        sizes += sum(len(each.data) for each in batch.schedules)
+        batch.pages = 4 + len(batch.runs) // 3 + len(batch.schedules) + sizes // PAGE
         return batch
 
     def write(self, batch: Batch) -> None:
@@ -129,6 +132,8 @@ class BatchWriter:
             _PUT_REQUESTS.run(connection, batch.requests)
             if batch.visible:
                 visibility.write(connection, batch.visible)
+            if batch.schedules:
+                stored_schedules.write(connection, batch.schedules)
             if batch.forgotten:
                 self._forget(batch)
             connection.execute("COMMIT")

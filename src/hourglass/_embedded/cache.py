@@ -17,12 +17,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Protocol
 
+from hourglass._bridge.handle import HandleConfig
 from hourglass._embedded import history as h
+from hourglass._embedded.beginnings import Eager
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.cursor import BadCommand, Cursor
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.local_activities import LocalResult, RunLocal
+from hourglass._embedded.local_activities import LocalResult
 from hourglass._embedded.local_attempts import LocalAttempts
 from hourglass._embedded.local_rules import HEARTBEAT_FRACTION
 from hourglass._embedded.offers import Taker
@@ -39,7 +42,7 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure
-from hourglass.errors import NondeterminismError, ServiceError
+from hourglass.errors import NondeterminismError
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -53,6 +56,10 @@ class Out(Enum):
     EVICTION = 3
 
 
+def _nothing() -> None:
+    """Cancels no alarm."""
+
+
 @dataclass(eq=False)
 class _Cached:
     record: Record
@@ -63,7 +70,7 @@ class _Cached:
     questions: list[Query] = field(default_factory=list)
     eviction: RunEvicted | None = None
     resting: bool = False
-    alarm: Cancel | None = None
+    alarm: Cancel = _nothing
     untouched: bool = False
     """Whether nothing has been given out of the task in hand."""
 
@@ -73,20 +80,39 @@ class _Cached:
         return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
 
 
+class Worker(Taker, Protocol):
+    """The taker whose runs these are."""
+
+    def wants_attempts(self) -> Eager | None:
+        """Whether it takes at once attempts that an answer of its own asks for, and how many."""
+        ...
+
+    def took_attempts(self, record: Record, since: int) -> None:
+        """It has taken some; they were asked for in the run's history from this index on."""
+        ...
+
+
 class Cache:
     """Cached runs, least recently used first, and the activations that wait for a poll."""
 
     def __init__(
-        self, engine: Engine, taker: Taker, size: int, local: Callable[[Cache], LocalAttempts]
+        self, engine: Engine, taker: Worker, config: HandleConfig, changed: Callable[[], object]
     ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
         self._engine = engine
         self._taker = taker
-        self._size = size
+        self._size = config.max_cached_workflows
         self._runs: dict[str, _Cached] = {}
         self._letting_go = False
         self.outstanding = 0  # runs that have an activation out, those not yet polled included
-        self.local = local(self)
+        self.local = LocalAttempts(
+            engine.clock,
+            config,
+            engine.namespace,
+            ended=self.local_ended,
+            stalled=self.hand_over,
+            changed=changed,
+        )
 
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out, or its task rests."""
@@ -189,16 +215,6 @@ class Cache:
             self._finish(cached, again=True)
             self.local.forget(run_id)
 
-    def _pass_on(self, cached: _Cached) -> None:
-        """Have done what the run wants of local activities."""
-        for request in cached.cursor.take_local_requests():
-            if isinstance(request, RunLocal):
-                result = self.local.submit(cached.record.run, request)
-            else:
-                result = self.local.cancel(cached.cursor.run_id, request.seq)
-            if result is not None:
-                cached.cursor.resolve_local(result)
-
     def _let_rest(self, cached: _Cached) -> None:
         """Nothing is to be done for a task before a local activity has ended, but it may not last too long."""
         record, task = cached.record, cached.record.run.task
@@ -223,9 +239,7 @@ class Cache:
         if cached.resting:
             cached.resting = False
             self._engine.tasks.rest(cached.record, False)
-        if cached.alarm is not None:
             cached.alarm()
-            cached.alarm = None
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -244,7 +258,8 @@ class Cache:
         self._rouse(cached)
         try:
             cached.cursor.walk_on()
-            self._pass_on(cached)
+            for result in self.local.carry_out(cached.record.run, cached.cursor.take_local_requests()):
+                cached.cursor.resolve_local(result)
             activation = cached.cursor.next_activation()
         except NondeterminismError as error:
             failure = Failure(
@@ -287,10 +302,13 @@ class Cache:
             refused_updates=cached.cursor.take_refusals(),
             again=again,
         )
-        refusal = self._engine.tasks.finish(record, number, answer)
+        eager, since = self._taker.wants_attempts() if answer.commands else None, len(record.events)
+        refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
             cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
             return
+        if eager is not None:
+            self._taker.took_attempts(record, since)
         if task is not None and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
         self._engine.updates.settle(record, number, answer)
@@ -307,18 +325,8 @@ class Cache:
         else:  # replayed for queries alone: whoever asked must hear why there is no answer
             for question in self._engine.tasks.take_questions(cached.record):
                 question.fail(failure)
-        self._refuse_queries(cached.record)
+        self._engine.tasks.refuse_hopeless_queries(cached.record)
         self._rest(cached)
-
-    def _refuse_queries(self, record: Record) -> None:
-        """A task that fails again and again would keep queries waiting for ever."""
-        task = record.run.task
-        if task is None or task.attempt <= 2:
-            return
-        error = ServiceError(
-            "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
-        )
-        self._engine.tasks.refuse_queries(record, error)
 
     def _rest(self, cached: _Cached) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""

@@ -1,4 +1,4 @@
-"""Changes that are committed together, as one change per run: only the last state of a run need be written.
+"""Changes that are committed together, as one change per run or schedule: only the last state need be written.
 
 Pure. Must not know: SQL, bytes, threads. Invariants: no event, no request id and no touched thing is lost; runs
 keep the order in which they first appear, events and requests theirs.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hourglass._embedded import history as h
 from hourglass._embedded.relations import Child
 from hourglass._embedded.run import Activity, Run, Timer
-from hourglass._embedded.store import Change
+from hourglass._embedded.store import Change, ScheduleChange
 
 
 @dataclass(slots=True)
@@ -49,10 +49,14 @@ class Merged:
                 yield event_id
 
 
-def coalesce(changes: Iterable[Change]) -> list[Merged]:
-    """One change per run, in the order in which the runs first appear."""
+def coalesce(changes: Iterable[Change | ScheduleChange]) -> tuple[list[Merged], list[ScheduleChange]]:
+    """One change per run, in the order in which the runs first appear, and one per schedule."""
     merged: dict[str, Merged] = {}
+    schedules: dict[str, ScheduleChange] = {}
     for change in _flat(changes):
+        if isinstance(change, ScheduleChange):
+            schedules[change.schedule_id] = change
+            continue
         known = merged.get(change.run.run_id)
         if known is None:
             merged[change.run.run_id] = Merged(
@@ -64,10 +68,10 @@ def coalesce(changes: Iterable[Change]) -> list[Merged]:
         known.touched |= change.touched
         known.wake_ns = change.wake_ns
         known.request_ids += change.request_ids
-    return list(merged.values())
+    return list(merged.values()), list(schedules.values())
 
 
-def _flat(changes: Iterable[Change]) -> Iterable[Change]:
+def _flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | ScheduleChange]:
     for change in changes:
         yield change
         yield from _flat(change.also)

@@ -36,7 +36,7 @@ class Draft:
         self.now_ns = now_ns
         self._own = False
         self._events: list[h.HistoryEvent] = []
-        self._touched: set[int] = set()
+        self.touched: set[int] = set()
         self._own_activities = False
         self._own_timers = False
         self._own_children = False
@@ -61,35 +61,35 @@ class Draft:
     def put_activity(self, activity: Activity) -> None:
         """An activity is pending, or changed."""
         self._activities()[activity.scheduled_event_id] = activity
-        self._touched.add(activity.scheduled_event_id)
+        self.touched.add(activity.scheduled_event_id)
 
     def drop_activity(self, scheduled_event_id: int) -> None:
         """An activity is no longer pending."""
         if scheduled_event_id in self.run.activities:
             del self._activities()[scheduled_event_id]
-            self._touched.add(scheduled_event_id)
+            self.touched.add(scheduled_event_id)
 
     def put_timer(self, timer: Timer) -> None:
         """A timer runs."""
         self._timers()[timer.started_event_id] = timer
-        self._touched.add(timer.started_event_id)
+        self.touched.add(timer.started_event_id)
 
     def drop_timer(self, started_event_id: int) -> None:
         """A timer no longer runs."""
         if started_event_id in self.run.timers:
             del self._timers()[started_event_id]
-            self._touched.add(started_event_id)
+            self.touched.add(started_event_id)
 
     def put_child(self, child: Child) -> None:
         """A child is pending, or changed."""
         self._children()[child.initiated_event_id] = child
-        self._touched.add(child.initiated_event_id)
+        self.touched.add(child.initiated_event_id)
 
     def drop_child(self, initiated_event_id: int) -> None:
         """A child is no longer pending."""
         if initiated_event_id in self.run.children:
             del self._children()[initiated_event_id]
-            self._touched.add(initiated_event_id)
+            self.touched.add(initiated_event_id)
 
     def ask(self, ask: Ask) -> None:
         """Another run is asked for something, after this transition."""
@@ -240,7 +240,7 @@ class Draft:
         self.write(final)
         self._closed = True
         run = self.run
-        self._touched.update(run.activities, run.timers, run.children)
+        self.touched.update(run.activities, run.timers, run.children)
         self._own_activities = self._own_timers = self._own_children = True
         self._asks += [LeaveChild(child) for child in run.children.values() if child.run_id]
         self.change(
@@ -263,7 +263,7 @@ class Draft:
         """The outcome of the transition."""
         if self._closed and follower is None and self.run.started.parent_run_id:
             self._asks.append(TellParent())
-        return Step(self.run, tuple(self._events), frozenset(self._touched), follower, tuple(self._asks))
+        return Step(self.run, tuple(self._events), frozenset(self.touched), follower, tuple(self._asks))
 
 
 def first_task_ns(run: Run) -> int:

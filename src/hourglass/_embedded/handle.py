@@ -18,9 +18,6 @@ from collections.abc import Callable
 
 from hourglass._bridge.handle import (
     ActivityCancel,
-    ActivityCancelled,
-    ActivityDeferred,
-    ActivityFailed,
     ActivityItem,
     ActivityOk,
     ActivityResult,
@@ -29,19 +26,15 @@ from hourglass._bridge.handle import (
     HandleConfig,
     Shutdown,
 )
-from hourglass._embedded import transitions
-from hourglass._embedded.activity_tasks import unasked
+from hourglass._embedded.beginnings import Eager
 from hourglass._embedded.bell import Bell
 from hourglass._embedded.cache import Cache
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.heartbeats import Heartbeats
-from hourglass._embedded.local_attempts import LocalAttempts
 from hourglass._embedded.record import Record, Token
-from hourglass._embedded.run import Activity
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
-from hourglass.converter import CanceledFailure
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
@@ -60,7 +53,7 @@ class EngineHandle:
         self._engine = engine
         self._config = config
         self._ended = ended
-        self._cache = Cache(engine, self, config.max_cached_workflows, self._make_local)
+        self._cache = Cache(engine, self, config, self._ring)
         self._local = self._cache.local
         self._task_bell = Bell()
         self._activity_bell = Bell()
@@ -70,18 +63,10 @@ class EngineHandle:
         self._out: set[bytes] = set()
         self._kept: deque[tuple[ActivityItem, int]] = deque()
         self._grace: Cancel | None = None
-        self._heartbeats = Heartbeats(engine.clock, config.heartbeat_throttle, self._record_heartbeat)
-        engine.offers.join(self)
-
-    def _make_local(self, cache: Cache) -> LocalAttempts:
-        return LocalAttempts(
-            self._engine.clock,
-            self._config,
-            self._engine.namespace,
-            ended=cache.local_ended,
-            stalled=cache.hand_over,
-            changed=self._ring,
+        self._heartbeats = Heartbeats(
+            engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
         )
+        engine.offers.join(self)
 
     # --- what the engine asks (Taker) -----------------------------------------------------------------------
 
@@ -118,7 +103,7 @@ class EngineHandle:
     @property
     def has_activity(self) -> bool:
         """The same for what concerns an attempt of an activity."""
-        return bool(self._kept)
+        return bool(self._kept or self._local.has_items)
 
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
@@ -145,18 +130,13 @@ class EngineHandle:
         """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
         if token not in self._out:
             return
-        if reason != "CANCELLED" and self._unkeep(token):
+        is_kept = any(isinstance(item, ActivityTask) and item.token == token for item, _ in self._kept)
+        if reason != "CANCELLED" and is_kept:
+            self._kept = deque(each for each in self._kept if each[0].token != token)
             self._out.discard(token)
         else:
             self._kept.append((ActivityCancel(token, reason), rests_on))
         self._activity_bell.ring()
-
-    def _unkeep(self, token: bytes) -> bool:
-        left = [each for each in self._kept if each[0].token != token]
-        found = any(isinstance(item, ActivityTask) and item.token == token for item, _ in self._kept)
-        if found:
-            self._kept = deque(left)
-        return found
 
     def _ring(self) -> None:
         self._task_bell.ring()
@@ -207,11 +187,15 @@ class EngineHandle:
         self._check_alive()
         if not self._cache.complete(completion):
             _log.warning("completion for run %s, which has no activation out", completion.run_id)
+        self._took_answer()
+
+    def _took_answer(self) -> None:
+        """There may be room to take more, or something more to give."""
         self._engine.offers.wake(self.task_queue)
         self._engine.offers.stir()
         if self._closing or self._cache.ready:
             self._task_bell.ring()
-        if self._closing or self._local.has_items:
+        if self._closing or self._kept or self._local.has_items:
             self._activity_bell.ring()
 
     def request_eviction(self, run_id: str) -> None:
@@ -261,51 +245,18 @@ class EngineHandle:
             self._kept.append(taken)
 
     async def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt. The end of an attempt that no longer counts is dropped, as a server
-        does.
-        """
+        """Report the end of an attempt."""
         self._check_alive()
         if self._local.is_local(result.token):
-            self._complete_local(result)
-            return
-        self._out.discard(result.token)
-        self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-        token = Token.decode(result.token)
-        self._engine.attempts.release(token)
-        found = self._engine.attempts.find(token)
-        if found is not None:
-            self._end(*found, result)
-        self._engine.offers.wake(self.task_queue)
-        self._engine.offers.stir()
-        if self._closing or self._kept:
-            self._activity_bell.ring()
-
-    def _complete_local(self, result: ActivityResult) -> None:
-        self._local.complete(result)
-        self._engine.offers.stir()
-        if self._closing or self._cache.ready:
-            self._task_bell.ring()
-        if self._closing or self._local.has_items:
-            self._activity_bell.ring()
-
-    def _end(self, record: Record, activity: Activity, result: ActivityResult) -> None:
-        who = self.identity
-        change = self._engine.runs.change
-        match result:
-            case ActivityOk():
-                change(
-                    record,
-                    lambda run, now: transitions.complete_activity(run, activity, result.result, who, now),
-                )
-            case ActivityDeferred():
-                change(record, lambda run, now: transitions.defer_activity(run, activity, now))
-            case ActivityCancelled() if activity.cancel_requested_event_id:
-                info = result.failure.info
-                details = info.details if isinstance(info, CanceledFailure) else ()
-                change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
-            case ActivityFailed() | ActivityCancelled():
-                failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
-                change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+            self._local.complete(result)
+        else:
+            self._out.discard(result.token)
+            self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
+            token, who = Token.decode(result.token), self.identity
+            begun = self._engine.attempts.end(token, result, who, self._wants_task)
+            if begun is not None:
+                self._cache.begin_task(begun)
+        self._took_answer()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives. A local one is known to live as long as this process does."""
@@ -319,13 +270,33 @@ class EngineHandle:
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
-    def _record_heartbeat(self, token: bytes, details: Payloads) -> None:
-        found = self._engine.attempts.find(Token.decode(token))
-        if found is not None:
-            record, activity = found
-            self._engine.runs.change(
-                record, lambda run, now: transitions.heartbeat(run, activity, details, now)
-            )
+    # --- what is taken at once: if a poll waits for it, and nobody waited before ------------------------------
+
+    def wants_attempts(self) -> Eager | None:
+        """Whether it takes at once attempts that an answer of its own asks for, and how many."""
+        engine, config, queue = self._engine, self._config, self.task_queue
+        room = config.max_concurrent_activities - len(self._out)
+        offers = engine.offers
+        if room <= 0 or not self._activity_polls or not offers.is_free or offers.has_attempts(queue):
+            return None
+        return Eager(self.identity, queue, engine.limits, room) if self.takes_activities else None
+
+    def took_attempts(self, record: Record, since: int) -> None:
+        """It has taken some; they were asked for in the run's history from this index on."""
+        for task in self._engine.attempts.begun(record, since, self):
+            self._out.add(task.token)
+            self._kept.append((task, record.number))
+
+    def _wants_task(self, record: Record) -> Eager | None:
+        """Whether it takes at once the task of this run that the end of an attempt leads to."""
+        engine, run, queue = self._engine, record.run, self.task_queue
+        offers = engine.offers
+        if not self._task_polls or not offers.is_free or offers.has_tasks(queue) or record.sticky is not self:
+            return None
+        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
+            return None
+        busy = run.task_is_started or self._cache.is_busy(run.run_id) or run.started.task_queue != queue
+        return Eager(self.identity, queue, engine.limits) if self.takes_workflows and not busy else None
 
     # --- the end --------------------------------------------------------------------------------------------
 

@@ -18,14 +18,16 @@ from collections.abc import Callable, Iterable, Iterator
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
 from hourglass._embedded import transitions
+from hourglass._embedded.awaiting import Awaiting, Nobody
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.offers import Offers
 from hourglass._embedded.others import Others
 from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
+from hourglass._embedded.relations import TellSchedule
 from hourglass._embedded.run import Run, Step
-from hourglass._embedded.store import Change, Store, Stored
+from hourglass._embedded.store import Change, ScheduleChange, Store, Stored
 from hourglass._embedded.together import Part, Together, as_one
 from hourglass._embedded.wakes import run_wake_ns
 
@@ -60,10 +62,12 @@ class Ledger:
         self.new_run_id: Callable[[], str] = new_run_id
         self.next_due: Callable[[list[int]], list[int]] = lambda due: due
         """Which of a run's things that are due come now, in this order; the others come next."""
+        self.awaiting: Awaiting = Nobody()
         self._idle = idle
         self._together = Together(Others(self, namespace).carry_out, self._settle)
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
+        self._schedules: dict[str, ScheduleChange] = {}
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -77,6 +81,7 @@ class Ledger:
         for record in tuple(self._records.values()):
             self._silence(record)
             self._set_alarm(record, 0, now)
+        self.awaiting.realign()
 
     def is_durable(self, number: int) -> bool:
         """Whether what rests on this change may leave the engine."""
@@ -137,6 +142,11 @@ class Ledger:
     def as_one(self) -> contextlib.AbstractContextManager[None]:
         """What is done in here becomes durable as one change."""
         return self._together.whole(self.clock.now_ns())
+
+    def keep_schedule(self, change: ScheduleChange) -> None:
+        """Store a schedule, together with what else happens in `as_one`."""
+        with self.as_one():
+            self._schedules[change.schedule_id] = change
 
     def change(
         self,
@@ -234,9 +244,12 @@ class Ledger:
     ) -> None:
         ids = step.touched | looked if looked else step.touched
         changed = step.run is not record.run or bool(request_ids)
+        asks = step.asks
+        if not step.run.is_open and self.awaiting.awaits(step.run.started.workflow_id):
+            asks = (*asks, TellSchedule())
         change, earliest = self._take_in(record, step, ids, request_ids, now)
         changed = changed or change.wake_ns != record.stored_wake_ns
-        if step.follower is None and not step.asks and not self._together.gathers:
+        if step.follower is None and not asks and not self._together.gathers:
             if changed:
                 self._append(change, record)
             self._announce(record, ids, earliest, now)
@@ -246,13 +259,15 @@ class Ledger:
             if step.follower is not None:
                 following, begun, first = self._begin(step.follower, None, (), now)
                 self._together.add(Part(following, begun, _NOTHING, first))
-            self._together.ask(record, step.asks)
+            self._together.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
         """What belongs together has happened: store it as one, then tell everybody."""
         changes = [(part.change, part.record) for part in parts if part.change is not None]
-        if changes:
-            self._append(as_one(change for change, _ in changes), *(record for _, record in changes))
+        if changes or self._schedules:
+            schedules, self._schedules = self._schedules, {}
+            whole = as_one((*(change for change, _ in changes), *schedules.values()))
+            self._append(whole, *(record for _, record in changes))
         for part in parts:
             self._announce(part.record, part.ids, part.earliest, now)
 
@@ -273,9 +288,9 @@ class Ledger:
         )
         return change, earliest
 
-    def _append(self, change: Change, *records: Record) -> None:
+    def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
         self.newest = self.store.append(change)
-        for record, each in zip(records, (change, *change.also), strict=True):
+        for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
             record.number = self.newest
             record.stored_wake_ns = each.wake_ns
 
@@ -324,9 +339,10 @@ class Ledger:
         due = frozenset(record.wakes.due(self.clock.now_ns()))
         if record.run.is_open:
             ids = self.next_due(sorted(due))
+            follower = self.new_run_id() if record.run.deadline_ns else ""
             self.change(
                 record,
-                lambda run, now: transitions.elapse(run, ids, self.new_run_id(), now),
+                lambda run, now: transitions.elapse(run, ids, follower, now),
                 looked=due,
             )
             if not self._together.gathers:

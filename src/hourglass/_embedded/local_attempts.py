@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -30,7 +30,13 @@ from hourglass._bridge.handle import (
 from hourglass._embedded import local_rules
 from hourglass._embedded.activity_tasks import unasked
 from hourglass._embedded.clock import Cancel, Clock, to_ns
-from hourglass._embedded.local_activities import Ending, LocalResult, RunLocal, cancelled_at_once
+from hourglass._embedded.local_activities import (
+    Ending,
+    LocalRequest,
+    LocalResult,
+    RunLocal,
+    cancelled_at_once,
+)
 from hourglass._embedded.run import Run
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import TimeoutType
@@ -98,6 +104,14 @@ class LocalAttempts:
         self._closing = False
 
     # --- what the run asks for ------------------------------------------------------------------------------
+
+    def carry_out(self, run: Run, requests: Sequence[LocalRequest]) -> list[LocalResult]:
+        """Do what a run wants of its local activities; gives the ends of those that are over already."""
+        results = [
+            self.submit(run, each) if isinstance(each, RunLocal) else self.cancel(run.run_id, each.seq)
+            for each in requests
+        ]
+        return [each for each in results if each is not None]
 
     def submit(self, run: Run, wanted: RunLocal) -> LocalResult | None:
         """Make attempts of a local activity; gives its end if it is over already."""

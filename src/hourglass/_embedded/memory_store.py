@@ -13,7 +13,8 @@ from hourglass._bridge.service import Page
 from hourglass._embedded import history as h
 from hourglass._embedded.memory_listing import MemoryListing
 from hourglass._embedded.run import Run
-from hourglass._embedded.store import Change, Stored
+from hourglass._embedded.schedule_record import Record as Schedule
+from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
 
 
 class MemoryStore:
@@ -27,16 +28,26 @@ class MemoryStore:
         self._current: dict[str, str] = {}
         self._listing = MemoryListing(self._runs)
         self._closed: deque[tuple[int, str]] = deque()
+        self._schedules: dict[str, tuple[Schedule, int]] = {}
         self._number = 0
         self.latest_ns = 0
         """The time of the newest event."""
 
-    def append(self, change: Change) -> int:
+    def append(self, change: Change | ScheduleChange) -> int:
         """Keep a change; returns its number."""
         self._number += 1
         for each in (change, *change.also):
-            self._keep(each)
+            if isinstance(each, ScheduleChange):
+                self._keep_schedule(each)
+            else:
+                self._keep(each)
         return self._number
+
+    def _keep_schedule(self, change: ScheduleChange) -> None:
+        if change.record is None:
+            self._schedules.pop(change.schedule_id, None)
+        else:
+            self._schedules[change.schedule_id] = (change.record, change.wake_ns)
 
     def _keep(self, change: Change) -> None:
         run = change.run
@@ -93,6 +104,18 @@ class MemoryStore:
     def count(self, text: str) -> int:
         """How many runs pass a filter."""
         return self._listing.count(text)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule, if it was kept."""
+        record, _ = self._schedules.get(schedule_id, (None, 0))
+        return record
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
+        return [
+            ScheduleEntry(schedule_id, wake_ns, tuple(workflow_id for workflow_id, _ in record.running))
+            for schedule_id, (record, wake_ns) in self._schedules.items()
+        ]
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time."""

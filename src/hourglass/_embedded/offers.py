@@ -102,6 +102,11 @@ class Offers:
         gate, waiting = self.gate, self._attempts[task_queue]
         return iter(waiting) if gate is None else (each for each in waiting if gate(*each))
 
+    @property
+    def is_free(self) -> bool:
+        """Whether things may be taken at once, without having waited here: nobody decides what is taken when."""
+        return self.gate is None
+
     def has_tasks(self, task_queue: str) -> bool:
         """Whether tasks wait on a queue, whatever the gate says."""
         return bool(self._tasks[task_queue])

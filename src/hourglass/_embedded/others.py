@@ -22,6 +22,7 @@ from typing import Protocol, assert_never
 from hourglass._embedded import children
 from hourglass._embedded import history as h
 from hourglass._embedded import history_others as o
+from hourglass._embedded.awaiting import Awaiting
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.record import Record
 from hourglass._embedded.relations import (
@@ -32,6 +33,7 @@ from hourglass._embedded.relations import (
     SendSignal,
     StartChild,
     TellParent,
+    TellSchedule,
 )
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.start_rules import may_reuse
@@ -49,6 +51,7 @@ class Runs(Protocol):
 
     clock: Clock
     new_run_id: Callable[[], str]
+    awaiting: Awaiting
 
     def record(self, run_id: str) -> Record | None:
         """The run of this id."""
@@ -87,6 +90,8 @@ class Others:
                 self._leave(record, child)
             case TellParent():
                 self._tell_parent(record)
+            case TellSchedule():
+                self._runs.awaiting.ended(record)
             case _:
                 assert_never(ask)
 

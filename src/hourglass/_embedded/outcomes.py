@@ -71,9 +71,7 @@ class Outcomes:
         self.updates = UpdateOutcomes(self.issued)
         self.local = LocalActivities(self.issued)
 
-    def issue(
-        self, command: c.Command, *, replaying: bool = False, now_ns: int = 0
-    ) -> list[e.AnyEvent]:
+    def issue(self, command: c.Command, *, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
         if not isinstance(command, _SUPPORTED):
             raise BadCommand(

@@ -63,4 +63,8 @@ class TellParent(msgspec.Struct, frozen=True):
     """The run has closed, and nothing follows it: its parent must hear of it."""
 
 
-Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent
+class TellSchedule(msgspec.Struct, frozen=True):
+    """The run has closed, and a schedule waits for the end of its workflow."""
+
+
+Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule

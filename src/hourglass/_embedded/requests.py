@@ -35,7 +35,7 @@ PAGE = 1000
 
 async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     """Start a workflow."""
-    started, record = start_workflow(engine, request)
+    started, record = start_workflow(engine.runs, request)
     return Answer(started, record.number)
 
 

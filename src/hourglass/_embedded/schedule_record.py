@@ -25,6 +25,9 @@ from hourglass.converter import Payload
 YEAR = 365 * 86400.0
 SHORTEST_CATCHUP = 10.0
 RECENT, UPCOMING = 10, 10
+REMEMBERED = 32
+"""So many requests are remembered: one that is sent again because its answer was lost is not carried out twice."""
+
 RECENT_LISTED, UPCOMING_LISTED = 5, 5
 
 
@@ -45,8 +48,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     missed_catchup: int = 0
     skipped_overlap: int = 0
     dropped: int = 0
+    requests: tuple[str, ...] = ()
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
+
+
+def remembering(record: Record, request_id: str) -> Record:
+    """A record that knows that this request was carried out."""
+    if not request_id:
+        return record
+    return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REMEMBERED:])
 
 
 def token_of(record: Record) -> bytes:

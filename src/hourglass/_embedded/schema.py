@@ -9,6 +9,7 @@ refused; a migration is one transaction, after a copy of the file was kept besid
     events    append-only; each row has the events of one run that were committed together, from `first_id` on
     pending   activities and timers that are under way, by the event that began them
     requests  the ids of the requests that were carried out on a run
+    schedules one row per schedule: its record, when it acts next, the workflows that it waits for
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ TABLES = (
         request_id TEXT NOT NULL,
         PRIMARY KEY (run, request_id)
     ) WITHOUT ROWID""",
+    """CREATE TABLE schedules (
+        schedule_id TEXT PRIMARY KEY,
+        wake_ns INTEGER NOT NULL,
+        awaited TEXT NOT NULL,
+        data BLOB NOT NULL
+    )""",
 )
 
 _COLUMNS = {
@@ -67,6 +74,7 @@ _COLUMNS = {
     "events": ("key", "run", "first_id", "data"),
     "pending": ("run", "event_id", "data"),
     "requests": ("run", "request_id"),
+    "schedules": ("schedule_id", "wake_ns", "awaited", "data"),
 }
 
 

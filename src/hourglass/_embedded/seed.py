@@ -6,10 +6,13 @@ Core feeds the run id to SipHash-1-3 with a zero key, as Rust hashes a string: i
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _MASK = (1 << 64) - 1
 _INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
+@lru_cache(maxsize=1024)  # a run that is replayed asks again
 def seed_of(run_id: str) -> int:
     """The 64-bit seed of a run, from the id of its first run."""
     data = run_id.encode() + b"\xff"

@@ -15,12 +15,13 @@ import weakref
 from collections.abc import Sequence
 
 from hourglass._bridge.service import Page
-from hourglass._embedded import database, inherited, visibility
+from hourglass._embedded import database, inherited, stored_schedules, visibility
 from hourglass._embedded.batch_writer import Batch, BatchWriter
 from hourglass._embedded.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.durability import Durability
+from hourglass._embedded.schedule_record import Record as Schedule
 from hourglass._embedded.standstill import WORK, Work
-from hourglass._embedded.store import Change, Stored
+from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.store_thread import StoreThread, Turn
 from hourglass._embedded.stored_reads import StoredReads
 from hourglass.errors import StorageError
@@ -48,7 +49,7 @@ class SqliteStore:
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._surroundings = Surroundings(path, reserve_bytes)
         self._durability = Durability()
-        self._turn: list[Change] = []
+        self._turn: list[Change | ScheduleChange] = []
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the how-manieth telling it was."""
@@ -100,7 +101,7 @@ class SqliteStore:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def append(self, change: Change) -> int:
+    def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number."""
         self._turn.append(change)
         if len(self._turn) == 1:
@@ -202,6 +203,16 @@ class SqliteStore:
         """How many runs pass a filter."""
         with self._reading(), storage_errors(self.path):
             return visibility.count(self._reads.connection, text)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule that is not in memory."""
+        with self._reading(), storage_errors(self.path):
+            return stored_schedules.read(self._reads.connection, schedule_id)
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
+        with self._reading(), storage_errors(self.path):
+            return stored_schedules.read_entries(self._reads.connection)
 
     # --- inside ---------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hourglass._bridge.service import (
     IdConflictPolicy,
     SignalWorkflow,
@@ -13,7 +15,7 @@ from hourglass._embedded import history as h
 from hourglass._embedded import transitions
 from hourglass._embedded.activities import complete_retry
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.engine import Engine
+from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.record import Record
 from hourglass._embedded.start_rules import may_reuse, timeouts
 from hourglass._embedded.workflow_cron import backoff_until_next, check_cron
@@ -22,7 +24,7 @@ from hourglass.converter import Payload
 from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
 
 
-def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Record]:
+def start_workflow(runs: Ledger, request: StartWorkflow) -> tuple[Started, Record]:
     """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
     one. Gives the answer and the run that it speaks of.
     """
@@ -31,21 +33,21 @@ def start_workflow(engine: Engine, request: StartWorkflow) -> tuple[Started, Rec
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
     _check_cron(request)
-    existing, run_id = engine.current(request.workflow_id), engine.runs.new_run_id()
-    used = None if existing is None else _use_existing(engine, existing, request, run_id)
+    existing, run_id = runs.current(request.workflow_id), runs.new_run_id()
+    used = None if existing is None else _use_existing(runs, existing, request, run_id)
     signal = _signal_of(request) if request.signal_name else None
     if used is not None and existing is not None:
         if signal is not None and existing.run.is_open:
-            engine.runs.change(
+            runs.change(
                 existing,
                 lambda run, now: transitions.signal(run, signal, now),
                 request_id=signal.request_id,
             )
         return used, existing
-    _check_room(engine)
+    _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
-    record = engine.runs.open(_first_event(engine, request, run_id), event, ids)
+    record = runs.open(_first_event(runs, request, run_id), event, ids)
     return Started(record.run.run_id), record
 
 
@@ -62,36 +64,38 @@ def _check_cron(request: StartWorkflow) -> None:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def _check_room(engine: Engine) -> None:
-    """Raise if the store, which need not know of such things, wants no more runs."""
-    ask = getattr(engine.store, "refuses_starts", None)
-    refusal = ask() if ask is not None else ""
+def why_no_more(runs: Ledger) -> str:
+    """Why the store, which need not know of such things, wants no more runs; "" if it does."""
+    ask: Callable[[], str] | None = getattr(runs.store, "refuses_starts", None)
+    return ask() if ask is not None else ""
+
+
+def _check_room(runs: Ledger) -> None:
+    refusal = why_no_more(runs)
     if refusal:
         raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
 
 
-def _repeated(engine: Engine, existing: Record, request: StartWorkflow) -> Started | None:
+def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started | None:
     """The answer that was lost, if this very call was carried out before."""
     request_id, run = request.request_id, existing.run
     if not request_id:
         return None
-    if engine.runs.has_request(existing, request_id):
+    if runs.has_request(existing, request_id):
         return Started(run.run_id)
     first_id = run.started.first_run_id
-    first = engine.record(first_id) if first_id != run.run_id else None
-    if first is not None and engine.runs.has_request(first, request_id):
+    first = runs.record(first_id) if first_id != run.run_id else None
+    if first is not None and runs.has_request(first, request_id):
         return Started(first_id)  # what it started has gone on in another run
-    if request.signal_name and engine.runs.has_request(existing, _signal_id(request_id)):
+    if request.signal_name and runs.has_request(existing, _signal_id(request_id)):
         return Started(run.run_id, started=False)
     return None
 
 
-def _use_existing(
-    engine: Engine, existing: Record, request: StartWorkflow, new_run_id: str
-) -> Started | None:
+def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_run_id: str) -> Started | None:
     """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
     run = existing.run
-    repeated = _repeated(engine, existing, request)
+    repeated = _repeated(runs, existing, request)
     if repeated is not None:
         return repeated
     if not run.is_open:
@@ -103,14 +107,14 @@ def _use_existing(
         request.id_reuse_policy is IdReusePolicy.TERMINATE_IF_RUNNING
         or conflict is IdConflictPolicy.TERMINATE_EXISTING
     ):
-        _check_room(engine)
+        _check_room(runs)
         end = TerminateWorkflow(
             workflow_id=request.workflow_id,
             reason="TerminateIfRunning WorkflowIdReusePolicy",
             details=(Payload(f'"terminated by new runID: {new_run_id}"'.encode(), "json/plain"),),
             identity=request.identity,
         )
-        engine.runs.change(existing, lambda run, now: transitions.terminate(run, end, now))
+        runs.change(existing, lambda run, now: transitions.terminate(run, end, now))
         return None
     by_signal = bool(request.signal_name) and conflict is IdConflictPolicy.UNSPECIFIED
     if conflict is IdConflictPolicy.USE_EXISTING or by_signal:
@@ -128,9 +132,9 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
     )
 
 
-def _first_event(engine: Engine, request: StartWorkflow, run_id: str) -> h.WorkflowExecutionStarted:
+def _first_event(runs: Ledger, request: StartWorkflow, run_id: str) -> h.WorkflowExecutionStarted:
     whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
-    delay, now = request.start_delay or 0.0, engine.clock.now_ns()
+    delay, now = request.start_delay or 0.0, runs.clock.now_ns()
     if request.cron_schedule:
         delay = backoff_until_next(request.cron_schedule, now, now) or 0.0
     return h.WorkflowExecutionStarted(

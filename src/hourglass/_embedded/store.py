@@ -1,7 +1,7 @@
 """What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers.
 
-Must not know: transitions, queues, handles. The engine works in memory and is ahead of its store: it applies a
-step, queues it here with `append`, and goes on. What leaves the engine (an activation, an attempt, the answer
+Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its
+store: it applies a step, queues it here with `append`, and goes on. What leaves the engine (an activation, an attempt, the answer
 to a call) waits until all that it rests on is durable. So a crash forgets only what nobody was told.
 
 Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
@@ -11,13 +11,14 @@ Invariants: changes become durable in the order of `append`, each whole or not a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from hourglass._bridge.service import Page
 from hourglass._embedded import history as h
 from hourglass._embedded.run import Run
+from hourglass._embedded.schedule_record import Record as Schedule
 
 AT_ONCE = 1
 """As a wake time: the engine must look at the run as soon as it is opened (something was in flight)."""
@@ -29,8 +30,9 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     `touched` names what is pending and changed, by the id of the event that began it: each is `run.pending` by
     that id, or is gone. `wake_ns` is when the run must be looked
     at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the requests that it carries out.
-    `also` are changes, of other runs or further ones of this run, that become durable together with it, under
-    its number: a run that closes and the run that follows it are one step, and so are a parent and its child.
+    `also` are changes, of other runs, further ones of this run or of schedules, that become durable together with
+    it, under its number: a run that closes and the run that follows it are one step, and so are a parent and its
+    child.
     """
 
     run: Run
@@ -38,7 +40,24 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
-    also: tuple[Change, ...] = ()
+    also: tuple[Change | ScheduleChange, ...] = ()
+
+
+class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of one schedule, or its end (no record). `wake_ns` is when it must be looked at (0: never)."""
+
+    schedule_id: str
+    record: Schedule | None = None
+    wake_ns: int = 0
+    also: tuple[Change | ScheduleChange, ...] = ()
+
+
+class ScheduleEntry(NamedTuple):
+    """What is known of a schedule before it is read: when it acts next, and the workflows that it waits for."""
+
+    schedule_id: str
+    wake_ns: int
+    awaited: tuple[str, ...]
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -55,7 +74,7 @@ class Store(Protocol):
     point reads, quick enough for the control loop.
     """
 
-    def append(self, change: Change) -> int:
+    def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
         ...
 
@@ -99,6 +118,14 @@ class Store(Protocol):
 
     def count(self, text: str) -> int:
         """How many runs pass a filter."""
+        ...
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule that is not in memory."""
+        ...
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
         ...
 
     def forget_closed(self, before_ns: int, limit: int) -> int:

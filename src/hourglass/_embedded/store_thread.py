@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from hourglass._embedded.disk_faults import reason_to_hold
-from hourglass._embedded.store import Change
+from hourglass._embedded.store import Change, ScheduleChange
 
 logger = logging.getLogger("hourglass")
 
@@ -30,7 +30,7 @@ B = TypeVar("B")
 class Turn:
     """What was asked for in one turn of the control loop: becomes durable together. `number` is its last change's."""
 
-    changes: Sequence[Change]
+    changes: Sequence[Change | ScheduleChange]
     number: int
     forget: Sequence[int] = ()
 

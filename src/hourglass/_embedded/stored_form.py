@@ -91,6 +91,11 @@ def encode_pending(thing: Activity | Timer | Child) -> bytes:
             return _encode(_StoredTimer(**{name: getattr(thing, name) for name in _TIMER_FIELDS}))
 
 
+def encode_schedule(record: msgspec.Struct) -> bytes:
+    """A schedule's record, whole."""
+    return _encode(record)
+
+
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
     """Events as they were; raises ValueError (msgspec's) for what is none."""
     return [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
+from hourglass._embedded.beginnings import Eager
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
@@ -15,7 +16,7 @@ from hourglass._embedded.record import Record
 from hourglass._embedded.run import Run
 from hourglass._engine.commands import TaskFailureCause
 from hourglass.converter import Failure, ServerFailure
-from hourglass.errors import HourglassError
+from hourglass.errors import HourglassError, ServiceError
 
 
 class TaskDesk:
@@ -73,6 +74,13 @@ class TaskDesk:
         record.resting = resting
         self._ledger.note_hands(record)
 
+    def refuse_hopeless_queries(self, record: Record) -> None:
+        """A task that fails again and again would keep queries waiting for ever."""
+        task = record.run.task
+        if task is not None and task.attempt > 2:
+            message = "Cannot query workflow: its workflow task keeps failing"
+            self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
+
     def refuse_queries(self, record: Record, error: HourglassError) -> None:
         """The queries that wait cannot be answered."""
         for question in self._questions(record):
@@ -84,15 +92,19 @@ class TaskDesk:
         self._ledger.note_hands(record)
         return questions
 
-    def finish(self, record: Record, number: int, answer: tasks.Answer) -> str:
-        """Take the answer to a task; gives why the run must be evicted, or "" if all is well."""
+    def finish(
+        self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None
+    ) -> str:
+        """Take the answer to a task, from somebody who may take what it asks for at once; gives why the run must be
+        evicted, or "" if all is well.
+        """
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
         follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
         try:
             ended = self._ledger.change(
                 record,
-                lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now),
+                lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now, eager),
             )
         except tasks.Refused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND

@@ -13,6 +13,9 @@ import msgspec
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import activities, children
 from hourglass._embedded import history as h
+from hourglass._embedded.beginnings import Eager, take_attempts, task_of, write_unwritten
+from hourglass._embedded.beginnings import start_task as start_task
+from hourglass._embedded.beginnings import unwritten as unwritten
 from hourglass._embedded.clock import SECOND, to_ns
 from hourglass._embedded.command_checks import Refused as Refused
 from hourglass._embedded.command_checks import check
@@ -61,47 +64,18 @@ def leaves_no_trace(task: Task, answer: Answer) -> bool:
     return task.speculative and not answer.commands and not answer.again
 
 
-def start_task(run: Run, identity: str, limits: Limits, now_ns: int) -> Step:
-    """A worker takes the run's task."""
-    task = msgspec.structs.replace(
-        _task(run),
-        started_ns=now_ns,
-        identity=identity,
-        suggest_continue_as_new=limits.suggests_continue_as_new(run),
-    )
-    draft = Draft(run, now_ns)
-    started = run.length + 2
-    if not task.transient:
-        started = draft.write(_started(run, task))
-    scheduled = task.scheduled_event_id or started - 1
-    draft.change(task=msgspec.structs.replace(task, scheduled_event_id=scheduled, started_event_id=started))
-    return draft.step()
-
-
-def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
-    """The first two events of a started task that are not in the history yet, as a worker must see them."""
-    task = run.task
-    if task is None or not task.transient or not task.started_event_id:
-        return ()
-    return tuple(
-        h.HistoryEvent(number, time_ns, attributes)
-        for number, time_ns, attributes in (
-            (task.scheduled_event_id, task.started_ns, _scheduled(run, task)),
-            (task.started_event_id, task.started_ns, _started(run, task)),
-        )
-    )
-
-
-def complete_task(run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int) -> Step:
+def complete_task(
+    run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
+) -> Step:
     """A worker answers. Raises `Refused` where the answer must be."""
     if run.held and any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands):
         raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
-    task = _task(run)
+    task = task_of(run)
     draft = Draft(run, now_ns)
     if leaves_no_trace(task, answer):
         forget_speculative_task(draft)
         return draft.step()
-    _write_begin(draft)
+    write_unwritten(draft)
     completed = draft.write(
         h.WorkflowTaskCompleted(
             scheduled_event_id=task.scheduled_event_id,
@@ -118,15 +92,17 @@ def complete_task(run: Run, answer: Answer, new_run_id: str, limits: Limits, now
         draft.change(task=None)
         if draft.flush() or answer.again:
             draft.want_task()
+        if eager is not None and draft.touched:
+            take_attempts(draft, eager)
     return draft.step(follower)
 
 
 def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Step:
     """A worker could not handle the task, or its answer was refused: the task is wanted again."""
-    task = _task(run)
+    task = task_of(run)
     draft = Draft(run, now_ns)
     if _is_told(task):
-        _write_begin(draft)
+        write_unwritten(draft)
         draft.write(
             h.WorkflowTaskFailed(
                 scheduled_event_id=task.scheduled_event_id,
@@ -142,9 +118,9 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 
 def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
     """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
-    task = _task(draft.run)
+    task = task_of(draft.run)
     if _is_told(task):
-        _write_begin(draft)
+        write_unwritten(draft)
         draft.write(
             h.WorkflowTaskTimedOut(
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
@@ -163,12 +139,6 @@ def forget_speculative_task(draft: Draft) -> None:
     draft.change(task=None)
     if draft.flush():
         draft.want_task()
-
-
-def _write_begin(draft: Draft) -> None:
-    """Write the first two events of the task in hand, if they are not in the history yet."""
-    for event in unwritten(draft.run):
-        draft.write(event.attributes, time_ns=event.time_ns)
 
 
 def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
@@ -343,24 +313,3 @@ def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
 def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:
     merged = old | changes
     return {key: value for key, value in merged.items() if value.encoding != "binary/null"}
-
-
-def _task(run: Run) -> Task:
-    if run.task is None:
-        raise RuntimeError(f"run {run.run_id} has no task")
-    return run.task
-
-
-def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
-    return h.WorkflowTaskScheduled(
-        task_queue=run.started.task_queue, task_timeout=run.started.task_timeout, attempt=task.attempt
-    )
-
-
-def _started(run: Run, task: Task) -> h.WorkflowTaskStarted:
-    return h.WorkflowTaskStarted(
-        scheduled_event_id=task.scheduled_event_id,
-        identity=task.identity,
-        history_size=run.history_size,
-        suggest_continue_as_new=task.suggest_continue_as_new,
-    )

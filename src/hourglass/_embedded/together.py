@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from hourglass._embedded.record import Record
 from hourglass._embedded.relations import Ask
-from hourglass._embedded.store import Change
+from hourglass._embedded.store import Change, ScheduleChange
 
 
 class Part(NamedTuple):
@@ -67,14 +69,7 @@ class Together:
                 self._settle(parts, now_ns)
 
 
-def as_one(changes: Iterable[Change]) -> Change:
+def as_one(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
     """Changes as one that has all the others with it."""
     first, *others = changes
-    return Change(
-        run=first.run,
-        events=first.events,
-        touched=first.touched,
-        wake_ns=first.wake_ns,
-        request_ids=first.request_ids,
-        also=tuple(others),
-    )
+    return msgspec.structs.replace(first, also=tuple(others))

@@ -14,6 +14,8 @@ import msgspec
 from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded import activities
 from hourglass._embedded import history as h
+from hourglass._embedded.beginnings import Eager, take_task
+from hourglass._embedded.beginnings import start_attempt as start_attempt
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.draft import Draft
 from hourglass._embedded.followers import next_attempt_or_run
@@ -91,17 +93,6 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
     return draft.step()
 
 
-def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> Step:
-    """A worker takes an activity's attempt."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(
-        msgspec.structs.replace(
-            activity, started_ns=now_ns, last_started_ns=now_ns, heartbeat_ns=now_ns, identity=identity
-        )
-    )
-    return draft.step()
-
-
 def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
     """An attempt that was taken but reached no worker waits again, as if nobody had taken it."""
     draft = Draft(run, now_ns)
@@ -124,11 +115,18 @@ def heartbeat(run: Run, activity: Activity, details: Payloads, now_ns: int) -> S
 
 
 def complete_activity(
-    run: Run, activity: Activity, result: Payload | None, identity: str, now_ns: int
+    run: Run,
+    activity: Activity,
+    result: Payload | None,
+    identity: str,
+    now_ns: int,
+    eager: Eager | None = None,
 ) -> Step:
     """An attempt returned."""
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.completed(activity, result, identity))
+    if eager is not None:
+        take_task(draft, eager)
     return draft.step()
 
 

@@ -5,5 +5,8 @@ for failures, `attempts` for retries, `waits` for what the run waited for, `valu
 `axis` is where a moment stands, long waits cut short; `columns` what is seen of a span there. `terminal` draws with characters,
 `svg` and `html` for a browser or paper, `document` for programs.
 
+Why a run stands as it does: `reasons` makes a `diagnosis` of a story and of what others tell about the run, with `reasons_tasks`,
+`reasons_steps` and `reasons_closed` as its parts, `stacks` for the lines that code stands at, `advice` for what to do.
+
 Knows Temporal's JSON form of a history and nothing of clients, engines or consoles.
 """

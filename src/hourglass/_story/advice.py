@@ -42,62 +42,43 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
     )
 
 
-def _first_task(facts: Facts) -> str:
-    return next((str(each.id) for each in facts.events if each.kind == "WORKFLOW_TASK_COMPLETED"), "N")
-
-
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
     """The code must be mended, or the run brought back to where the code fits."""
-    name, options = _id(facts.story), facts.options
-    give_up = Action("Or give it up:", _command(f"terminate {name}", options))
+    give_up = Action("Or give it up:", _command(f"terminate {_id(facts.story)}", facts.options))
     match cause:
         case Cause.NONDETERMINISM:
-            line = Action(
-                "See the line, with the code that the worker runs:",
-                _command(f"why {name} --code FILE", options),
-            )
-            return (
-                *(() if facts.replayed is not None else (line,)),
-                Action(
-                    "Bring the old code back, or put the change behind workflow.patched('…'); it goes on by itself."
-                ),
-                Action(
-                    "Or let it begin anew with today's code:",
-                    _command(f"reset {name} --event-id {_first_task(facts)}", options),
-                ),
-                give_up,
-            )
+            return (*_misfit(facts), give_up)
         case Cause.UNKNOWN_WORKFLOW:
-            return (
-                *start_worker(
-                    facts.story.task_queue,
-                    options,
-                    "Start the worker with the file or module that holds this type:",
-                ),
-                give_up,
-            )
-        case Cause.UNDECODABLE:
-            return (
-                Action(
-                    "Let the code take what was sent (types, converter, codec), and restart the worker;"
-                    " it goes on by itself."
-                ),
-                Action(
-                    "Or end it, and start it with values that fit:", _command(f"terminate {name}", options)
-                ),
-            )
-        case Cause.HUNG:
-            return (
-                Action(
-                    "Find what blocks or computes for long in the workflow's code, and move it into an activity."
-                ),
-                give_up,
-            )
+            why = "Start the worker with the file or module that holds this type:"
+            return (*start_worker(facts.story.task_queue, facts.options, why), give_up)
         case _:
-            return (
-                Action("Mend the line and restart the worker; it goes on by itself from where it stands."),
-                give_up,
-            )
+            return (Action(_PARKED[cause]), give_up)
+
+
+_PARKED = {
+    Cause.UNDECODABLE: "Let the code take what was sent (types, converter, codec), and restart the worker; "
+    "it goes on by itself. What was sent wrongly must be sent anew.",
+    Cause.HUNG: "Find what blocks or computes for long in the workflow's code, and move it into an activity.",
+    Cause.TASK_FAILS: "If the next attempt fails, too, look at what was refused, and at the worker's log.",
+    Cause.BUG: "Mend the line and restart the worker; it goes on by itself from where it stands.",
+}
+
+
+def _misfit(facts: Facts) -> tuple[Action, ...]:
+    name, options = _id(facts.story), facts.options
+    line = Action(
+        "See the line, with the code that the worker runs:", _command(f"why {name} --code FILE", options)
+    )
+    first = next((str(each.id) for each in facts.events if each.kind == "WORKFLOW_TASK_COMPLETED"), "N")
+    return (
+        *(() if facts.replayed is not None else (line,)),
+        Action(
+            "Bring the old code back, or put the change behind workflow.patched('…'); it goes on by itself."
+        ),
+        Action(
+            "Or let it begin anew with today's code:", _command(f"reset {name} --event-id {first}", options)
+        ),
+    )
 
 
 def look_again(facts: Facts) -> tuple[Action, ...]:

@@ -143,9 +143,16 @@ def _timer(facts: Facts, span: Span) -> Finding:
         what=what,
         since=span.start,
         until=due,
-        details=_called_at(facts, Waits.TIMER),
+        details=_called_at(facts, Waits.TIMER) or _not_known(facts),
         actions=advice.nothing(),
     )
+
+
+def _not_known(facts: Facts) -> tuple[str, ...]:
+    """A timer may be the limit of another wait, which only the code knows."""
+    if facts.stands or not facts.unanswered:
+        return ()
+    return (f"perhaps for a message before that; where its code stands is not known: {facts.unanswered}",)
 
 
 def _child(facts: Facts, span: Span) -> Finding:

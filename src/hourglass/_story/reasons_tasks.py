@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from hourglass._story import advice
 from hourglass._story.diagnosis import Cause, Facts, Finding, QueueFacts
 from hourglass._story.durations import duration
-from hourglass._story.faults import place_of, root
+from hourglass._story.faults import place_of
 from hourglass._story.reading import Event, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Span
 
@@ -23,14 +23,19 @@ _CAUSES = {
     "WorkflowQuarantined": Cause.HUNG,
     "WorkflowHung": Cause.HUNG,
     "timed out": Cause.HUNG,
+    "LaneDied": Cause.TASK_FAILS,
+    "RunNotCached": Cause.TASK_FAILS,
+    "InternalError": Cause.TASK_FAILS,
 }
 _SENTENCES = {
     Cause.NONDETERMINISM: "cannot go on, because its code no longer does what its history says",
     Cause.UNKNOWN_WORKFLOW: "cannot go on, because the worker does not know its type",
     Cause.UNDECODABLE: "cannot go on, because a value that it was given cannot be decoded",
     Cause.HUNG: "cannot go on, because its code does not answer in time",
+    Cause.TASK_FAILS: "cannot go on for now: its workflow task fails and is tried again",
     Cause.BUG: "is parked by a bug in its code: each time it runs, it raises",
 }
+_UNHANDLED = "workflow worker unhandled failure"
 _PLACE = re.compile(r"\bat (\S+\.py:\d+)")
 _SAYS = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
 
@@ -139,10 +144,9 @@ def _cause(row: Span) -> Cause:
     if "non deterministic" in row.note:
         return Cause.NONDETERMINISM
     known = (each.type for each in row.faults if each.type in _CAUSES)
-    first = root(row.faults)
-    if first is not None and first.message.startswith("the lane of this run was replaced"):
-        return Cause.HUNG
-    return _CAUSES.get(next(known, ""), Cause.BUG)
+    # Whatever else an engine gives as the cause, it has refused what the code asked for.
+    other = Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
+    return _CAUSES.get(next(known, ""), other)
 
 
 def _paced(facts: Facts) -> str:

@@ -9,13 +9,14 @@ Data: it is sent by whoever explores. Each comes once, unless the workflow has c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from hourglass._embedded.clock import to_ns
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
-from hourglass.errors import UsageError
+from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.workflow import Channel
 
 Standing: TypeAlias = Literal["early", "ready", "due"]
@@ -61,6 +62,20 @@ class Sometime:
         """A signal."""
         given = ", ".join(repr(each) for each in args)
         return self._arrival(f"signal {_name(signal)}({given})", lambda handle: handle.signal(signal, *args))
+
+    @overload
+    def update(self, update: str, /, *args: Any) -> Arrival: ...
+    @overload
+    def update(self, update: Callable[[*Ts], Any], /, *args: *Ts) -> Arrival: ...
+    def update(self, update: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
+        """An update, whose sender waits for the answer; one that is refused is no matter of the exploration's."""
+        given = ", ".join(repr(each) for each in args)
+
+        def send(handle: WorkflowHandle[Any]) -> None:
+            with suppress(UpdateFailedError, ServiceError):
+                handle.execute_update(update, *args)
+
+        return self._arrival(f"update {_name(update)}({given})", send)
 
     def cancel(self, reason: str = "") -> Arrival:
         """A request to cancel the workflow."""

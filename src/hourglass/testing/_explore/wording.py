@@ -149,6 +149,8 @@ class Words:
                 return "ends as cancelled"
             case c.ContinueAsNew():
                 return f"continues as new{self.call('', command.arguments)}"
+            case c.AcceptUpdate():
+                return "accepts the update"
             case c.CompleteUpdate():
                 return f"answers the update: {self.value(command.result)}"
             case c.RejectUpdate():

@@ -1,0 +1,140 @@
+"""An AI agent: a model that thinks, tools that act, and a loop between them that survives crashes.
+
+    python examples/agent.py
+    hourglass run examples/agent.py:agent "What shall I wear in Oslo and in Rome?"
+
+`HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
+
+Asking the model is an activity, and so is each tool: each is retried by itself, and after a crash no answer that was paid
+for is asked for again. Tools that are wanted together run together. What touches others waits for a person's consent,
+if need be for days. The model here is a fake, so that the example runs; `ask` is the place for a real one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from hourglass import ApplicationError, Client, RetryPolicy, Worker, activity, workflow
+from hourglass.errors import ActivityError, ArgumentError
+
+
+@dataclass
+class ToolCall:
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass
+class Message:
+    role: str
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    answers: str = ""
+
+
+consents = workflow.Channel("consent", bool)
+
+
+# --- the model -------------------------------------------------------------------------------------------------------
+
+
+@activity.defn(
+    start_to_close_timeout=timedelta(minutes=5), retry_policy=RetryPolicy(maximum_interval=timedelta(minutes=1))
+)
+def ask(messages: list[Message]) -> Message:
+    """Ask the model what to do next.
+
+    Call yours here with the messages and the descriptions of `TOOLS`, and turn its answer into a `Message`. Let its errors
+    out: a busy model is asked again. Switch its client's own retries off, and raise
+    `ApplicationError(…, non_retryable=True)` for what asking again will not mend.
+    """
+    return fake_model(messages)
+
+
+def fake_model(messages: list[Message]) -> Message:
+    """Looks up the weather of the cities in the question, mails what it found, and says so."""
+    question, seen = messages[0].text, [each for each in messages if each.role == "tool"]
+    match len(seen):
+        case 0:
+            cities = [city for city in WEATHER if city in question]
+            return Message("model", calls=[ToolCall(city, "weather", {"city": city}) for city in cities])
+        case _ if seen[-1].answers != "mail":
+            advice = "; ".join(each.text for each in seen)
+            return Message("model", calls=[ToolCall("mail", "mail", {"to": "ann", "text": advice})])
+        case _:
+            return Message("model", text=f"Done: {seen[-1].text}.")
+
+
+# --- the tools -------------------------------------------------------------------------------------------------------
+
+THREE_TIMES = RetryPolicy(maximum_attempts=3)
+WEATHER = {"Oslo": "snow", "Rome": "sun", "London": "rain"}
+
+
+@activity.defn(retry_policy=THREE_TIMES)
+def weather(city: str) -> str:
+    """The weather in a city today."""
+    return f"{city} has {WEATHER[city]}"
+
+
+@activity.defn(retry_policy=THREE_TIMES)
+def mail(to: str, text: str) -> str:
+    """Send somebody a mail."""
+    print(f"  mail to {to}: {text}")
+    return f"mailed to {to}"
+
+
+TOOLS: dict[str, Callable[..., str]] = {"weather": weather, "mail": mail}
+NEEDS_CONSENT = frozenset({"mail"})
+
+
+# --- the loop --------------------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def agent(question: str, max_steps: int = 10) -> str:
+    messages = [Message("user", question)]
+    for _ in range(max_steps):
+        reply = ask(messages)
+        messages.append(reply)
+        if not reply.calls:
+            return reply.text
+        messages += workflow.map(use, reply.calls)
+    raise ApplicationError(f"no answer after {max_steps} steps", type="TooManySteps")
+
+
+def use(call: ToolCall) -> Message:
+    """What a tool says. A tool that does not work is told to the model, which may try something else."""
+    if call.name in NEEDS_CONSENT and not has_consent(call):
+        return Message("tool", "the user refused", answers=call.id)
+    try:
+        text = TOOLS[call.name](**call.arguments)
+    except (KeyError, ArgumentError, ActivityError) as error:  # no such tool, no such argument, no luck
+        text = f"failed: {error}"
+    return Message("tool", text, answers=call.id)
+
+
+def has_consent(call: ToolCall) -> bool:
+    workflow.set_current_details(f"May I {call.name} {json.dumps(call.arguments)}?")
+    try:
+        return consents.receive(timeout=timedelta(days=2))
+    except TimeoutError:
+        return False
+
+
+def main() -> None:
+    with Client.connect() as client, Worker(client, "agent", modules=[__name__]):
+        handle = client.start_workflow(
+            agent, "What shall I wear in Oslo and in Rome?", task_queue="agent"
+        )
+        handle.signal(consents, True)  # a person says yes
+        print(handle.result())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""An approval with a deadline: ask, remind every day, and give up when nobody has answered in time.
+
+    python examples/approval.py
+    hourglass run examples/approval.py:approval '{"document": "budget.pdf", "approver": "ann"}' --id approval-1
+    hourglass signal decision approval-1 '{"approved": true, "by": "ann"}'      (in another terminal)
+
+`HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server. `test_approval.py` tests it: days of waiting in
+milliseconds.
+
+A channel is a queue of signals with one name for both sides. While the workflow waits it takes no thread, and it may be
+waited for across restarts and deploys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hourglass import Client, Worker, activity, workflow
+
+
+@dataclass
+class Request:
+    document: str
+    approver: str
+    remind_every: timedelta = timedelta(days=1)
+    deadline: timedelta = timedelta(days=7)
+
+
+@dataclass
+class Decision:
+    approved: bool
+    by: str
+
+
+decisions = workflow.Channel("decision", Decision)
+
+
+@activity.defn
+def notify(person: str, text: str) -> None:
+    print(f"  to {person}: {text}")
+
+
+@workflow.defn
+def approval(request: Request) -> str:
+    notify(request.approver, f"please look at {request.document}")
+    reminders = workflow.spawn(remind, request)
+    try:
+        decision = decisions.receive(timeout=request.deadline)
+    except TimeoutError:
+        return "expired"
+    finally:
+        reminders.cancel()
+    return f"{'approved' if decision.approved else 'refused'} by {decision.by}"
+
+
+def remind(request: Request) -> None:
+    """Runs beside the workflow, and is cancelled when it is no longer needed."""
+    while True:
+        workflow.sleep(request.remind_every)
+        notify(request.approver, f"{request.document} still waits for you")
+
+
+def main() -> None:
+    soon = timedelta(seconds=2)
+    with Client.connect() as client, Worker(client, "approval", modules=[__name__]):
+        answered = client.start_workflow(approval, Request("budget.pdf", "ann"), task_queue="approval")
+        forgotten = client.start_workflow(
+            approval, Request("menu.pdf", "bob", remind_every=soon / 3, deadline=soon), task_queue="approval"
+        )
+        answered.signal(decisions, Decision(approved=True, by="ann"))
+        print(f"budget.pdf: {answered.result()}")
+        print(f"menu.pdf: {forgotten.result()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Children: a workflow that runs others, each with a history of its own, and answers for those that fail.
+
+    python examples/children.py
+    hourglass run examples/children.py:monthly_close '["north", "south"]'
+
+`HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
+
+A workflow that is called in a workflow is its child. `.start` begins one and does not wait; `.options(id=…)` names it, so
+that people can find it and nobody runs it twice. Children can run on other workers, be cancelled alone, and fail alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hourglass import ApplicationError, Client, Worker, activity, workflow
+from hourglass.errors import ChildWorkflowError
+
+
+@dataclass
+class Summary:
+    closed: dict[str, int]
+    failed: dict[str, str]
+
+
+@activity.defn
+def fetch_invoices(region: str) -> list[int]:
+    if region == "atlantis":
+        raise ApplicationError("there is no such region", type="UnknownRegion", non_retryable=True)
+    return [len(region) * 1000 + number for number in range(3)]
+
+
+@activity.defn
+def archive(region: str, cents: int) -> None:
+    print(f"  {region}: {cents / 100:.2f} archived")
+
+
+@workflow.defn
+def close_region(region: str) -> int:
+    cents = sum(fetch_invoices(region))
+    archive(region, cents)
+    return cents
+
+
+@workflow.defn
+def monthly_close(regions: list[str]) -> Summary:
+    month = workflow.now().strftime("%Y-%m")
+    children = {
+        region: close_region.options(id=f"close-{month}-{region}").start(region) for region in regions
+    }
+    summary = Summary(closed={}, failed={})
+    for region, child in children.items():
+        try:
+            summary.closed[region] = child.result()
+        except ChildWorkflowError as error:
+            reason = error.cause.__cause__ if error.cause else None  # the activity's error, and why it failed
+            summary.failed[region] = str(reason)
+    return summary
+
+
+def main() -> None:
+    with Client.connect() as client, Worker(client, "children", modules=[__name__]):
+        regions = ["north", "south", "atlantis"]
+        print(client.execute_workflow(monthly_close, regions, task_queue="children"))
+        for each in client.list_workflows("WorkflowType = 'close_region'"):
+            print(f"  {each.id}: {each.status.name.lower()}")
+
+
+if __name__ == "__main__":
+    main()

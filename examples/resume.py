@@ -1,0 +1,58 @@
+"""A long activity that goes on where its last attempt stood.
+
+    python examples/resume.py
+    hourglass run examples/resume.py "$PWD/rows.csv"
+
+`HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
+
+The activity reports with each heartbeat how far it is. When an attempt fails, or its worker dies and the heartbeats stay
+away, the next attempt gets what was last reported, and skips what is done. A heartbeat may be lost: what comes after
+the last one is done again, so each row must be harmless to write twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+
+ROWS = 5000
+warehouse: dict[str, str] = {}  # stands for the database that rows are written to
+
+
+@activity.defn(
+    start_to_close_timeout=timedelta(hours=12),
+    heartbeat_timeout=timedelta(seconds=30),
+    retry_policy=RetryPolicy(initial_interval=0.1),
+)
+def import_rows(file: str) -> int:
+    begin = activity.heartbeat_details(int) or 0
+    print(f"  attempt {activity.info().attempt} begins at row {begin}")
+    with open(file, newline="") as rows:
+        for number, (key, value) in enumerate(islice(csv.reader(rows), begin, None), begin + 1):
+            if number == ROWS // 2 and activity.info().attempt == 1:
+                raise ConnectionError("the database has gone away")
+            warehouse[key] = value
+            activity.heartbeat(number)
+    return number
+
+
+@workflow.defn
+def nightly_import(file: str) -> str:
+    return f"{import_rows(file)} rows imported"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "rows.csv")
+        file.write_text("".join(f"key-{number},{number}\n" for number in range(ROWS)))
+        with Client.connect() as client, Worker(client, "resume", modules=[__name__]):
+            print(client.execute_workflow(nightly_import, str(file), task_queue="resume"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A saga: when a later step of an order fails, the earlier ones are undone, the last first.
+
+    python examples/saga.py
+    hourglass run examples/saga.py '{"id": "o-1", "items": ["lamp"], "cents": 3900}'
+
+`HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server.
+
+The list of what is to be undone is Python's own `ExitStack`. It also unwinds when the workflow is cancelled, and what it
+calls is durable: a refund that fails is tried again until it is done, also after a crash. Each step is put on the stack
+*before* it is taken, because an attempt whose answer was lost may have worked. So undoing must be harmless where
+nothing was done.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from hourglass import ApplicationError, Client, RetryPolicy, Worker, activity, workflow
+from hourglass.errors import WorkflowFailedError
+
+
+@dataclass
+class Order:
+    id: str
+    items: list[str]
+    cents: int
+
+
+@activity.defn
+def reserve(order_id: str, items: list[str]) -> None:
+    print(f"  {order_id}: {', '.join(items)} reserved")
+
+
+@activity.defn
+def release(order_id: str) -> None:
+    print(f"  {order_id}: released")
+
+
+@activity.defn
+def charge(order_id: str, cents: int) -> None:
+    print(f"  {order_id}: {cents / 100:.2f} charged")
+
+
+@activity.defn
+def refund(order_id: str) -> None:
+    print(f"  {order_id}: refunded")
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=5))
+def ship(order_id: str, items: list[str]) -> str:
+    if "piano" in items:
+        raise ApplicationError("no van is large enough for a piano", type="TooLarge", non_retryable=True)
+    return f"parcel-{order_id}"
+
+
+@workflow.defn
+def checkout(order: Order) -> str:
+    with ExitStack() as undo:
+        undo.callback(release, order.id)
+        reserve(order.id, order.items)
+        undo.callback(refund, order.id)
+        charge(order.id, order.cents)
+        parcel = ship(order.id, order.items)
+        undo.pop_all()  # all went well: nothing is undone
+    return parcel
+
+
+def main() -> None:
+    orders = [Order("o-1", ["lamp", "rug"], 12900), Order("o-2", ["piano"], 499000)]
+    with Client.connect() as client, Worker(client, "saga", modules=[__name__]):
+        for order in orders:
+            try:
+                print(client.execute_workflow(checkout, order, task_queue="saga"))
+            except WorkflowFailedError as error:
+                print(f"{order.id} failed: {error.cause and error.cause.__cause__}")
+
+
+if __name__ == "__main__":
+    main()

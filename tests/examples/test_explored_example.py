@@ -1,0 +1,42 @@
+"""The example that explores a checkout: it holds as it is, and finds what breaks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def _pytest(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    return subprocess.run(
+        [*command, str(folder / "test_checkout_explored.py")],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_checkout_holds() -> None:
+    """The example passes."""
+    done = _pytest(EXAMPLES)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_mistake_in_it_is_found(tmp_path: Path) -> None:
+    """A checkout that ships before it has charged is found out, and the story says how."""
+    for name in ("checkout.py", "test_checkout_explored.py"):
+        (tmp_path / name).write_text((EXAMPLES / name).read_text())
+    program = (tmp_path / "checkout.py").read_text()
+    paid = next(line for line in program.splitlines() if "charge(order" in line)
+    broken = program.replace(paid, f"    workflow.spawn(ship, order.items[0])\n{paid}")
+    assert broken != program
+    (tmp_path / "checkout.py").write_text(broken)
+    done = _pytest(tmp_path)
+    assert done.returncode == 1
+    assert "shipped, and not paid" in done.stdout
+    assert "again:  the same call with story=" in done.stdout
