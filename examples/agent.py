@@ -44,7 +44,8 @@ consents = workflow.Channel("consent", bool)
 
 
 @activity.defn(
-    start_to_close_timeout=timedelta(minutes=5), retry_policy=RetryPolicy(maximum_interval=timedelta(minutes=1))
+    start_to_close_timeout=timedelta(minutes=5),
+    retry_policy=RetryPolicy(maximum_interval=timedelta(minutes=1)),
 )
 def ask(messages: list[Message]) -> Message:
     """Ask the model what to do next.
@@ -129,9 +130,7 @@ def has_consent(call: ToolCall) -> bool:
 
 def main() -> None:
     with Client.connect() as client, Worker(client, "agent", modules=[__name__]):
-        handle = client.start_workflow(
-            agent, "What shall I wear in Oslo and in Rome?", task_queue="agent"
-        )
+        handle = client.start_workflow(agent, "What shall I wear in Oslo and in Rome?", task_queue="agent")
         handle.signal(consents, True)  # a person says yes
         print(handle.result())
 

@@ -1,7 +1,7 @@
 """An approval with a deadline: ask, remind every day, and give up when nobody has answered in time.
 
     python examples/approval.py
-    hourglass run examples/approval.py:approval '{"document": "budget.pdf", "approver": "ann"}' --id approval-1
+    hourglass run examples/approval.py '{"document": "budget.pdf", "approver": "ann"}' --id approval-1
     hourglass signal decision approval-1 '{"approved": true, "by": "ann"}'      (in another terminal)
 
 `HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server. `test_approval.py` tests it: days of waiting in

@@ -6,11 +6,12 @@
 
 The schedule is kept by the engine, not by this program: create it once, from a deploy script, and let workers come and go.
 Each report's workflow is named after the time that it stands for, so that none is made twice. The script creates one,
-has it act now and for a day of the past, and deletes it again.
+has it act for two days of the past, and deletes it again.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +20,7 @@ from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
     ScheduleBackfill,
+    ScheduleHandle,
     ScheduleOverlapPolicy,
     SchedulePolicy,
     ScheduleSpec,
@@ -57,15 +59,22 @@ def weekdays_at_nine(shop: str) -> Schedule:
     )
 
 
+def acted(schedule: ScheduleHandle, times: int) -> list[str]:
+    """The ids of the workflows that it started, once there are so many: an engine takes a moment to act."""
+    while len(recent := schedule.describe().info.recent_actions) < times:
+        time.sleep(0.1)
+    return [each.action.workflow_id for each in recent]
+
+
 def main() -> None:
+    monday = datetime(2026, 1, 5, tzinfo=UTC)
     with Client.connect() as client, Worker(client, "report", modules=[__name__]):
         schedule = client.create_schedule("weekday-report", weekdays_at_nine("lamps"))
         try:
             print(f"next: {schedule.describe().info.next_action_times[0]:%A, %H:%M %Z}")
-            monday = datetime(2026, 1, 5, tzinfo=UTC)
-            schedule.backfill(ScheduleBackfill(start_at=monday, end_at=monday + timedelta(days=1)))
-            schedule.trigger()
-            print(followed(client, "report-lamps-2026-01-05T08:00:00Z"))
+            schedule.backfill(ScheduleBackfill(start_at=monday, end_at=monday + timedelta(days=2)))
+            for id in acted(schedule, 2):
+                print(f"{id}: {client.get_workflow_handle(id, workflow=report).result()}")
         finally:
             schedule.delete()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from checkout import Order, Receipt, approvals, ask_for_approval, charge, checkout, reserve, ship
 
-from hourglass import ActivityError
+from hourglass.errors import ActivityError
 from hourglass.testing import Environment, sometime
 
 ORDER = Order(id="o-1", items=["lamp", "chair"], cents=12_900)

@@ -20,7 +20,7 @@ from hourglass.errors import (
 
 from . import acts
 from .scenario import scenario
-from .world import World, kinds
+from .world import World, described, kinds
 
 QUICK = RetryPolicy(initial_interval=0.02, maximum_attempts=3)
 
@@ -149,6 +149,50 @@ def an_activity_that_nobody_has(world: World) -> None:
 def an_id_is_free_again(world: World) -> None:
     """The id of an activity that ended may be used again in the same run."""
     assert world.run(calls, "two of one name") == [2, 4]
+
+
+@activity.defn
+def runs_out(fails_first: bool) -> None:
+    """No attempt ends by itself; the first one may fail."""
+    go = acts.gate("never")
+    if fails_first and activity.info().attempt == 1:
+        raise ApplicationError("once more", type="First")
+    go.wait(60)
+
+
+@workflow.defn
+def out_of_time(how: str, fails_first: bool) -> None:
+    limits: dict[str, Any] = {
+        "attempt": {"start_to_close_timeout": 0.3},
+        "silence": {"heartbeat_timeout": 0.3},
+    }[how]
+    policy = RetryPolicy(initial_interval=0.02, maximum_attempts=2)
+    runs_out.options(retry_policy=policy, **limits)(fails_first)
+
+
+def causes(world: World, how: str, fails_first: bool) -> list[str]:
+    """The kinds of errors along the chain of causes of an activity that timed out in the end."""
+    error = world.fails(out_of_time, how, fails_first)
+    assert error.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return [each["class"] for each in described(error)]
+
+
+@scenario()
+def a_timeout_after_a_failure(world: World) -> None:
+    """An activity that times out in the end tells the failure before as the cause."""
+    assert causes(world, "attempt", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
+
+
+@scenario()
+def silence_after_a_failure(world: World) -> None:
+    """So does one that falls silent."""
+    assert causes(world, "silence", True) == ["ActivityError", "TimedOutError", "ApplicationError"]
+
+
+@scenario()
+def two_timeouts(world: World) -> None:
+    """An attempt that timed out before is such a cause, too."""
+    assert causes(world, "attempt", False) == ["ActivityError", "TimedOutError", "TimedOutError"]
 
 
 @workflow.defn

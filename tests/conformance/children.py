@@ -138,7 +138,7 @@ def starts_the_same_twice() -> str:
     return "never"
 
 
-@scenario()
+@scenario("loose")
 def a_childs_id_that_is_taken(world: World) -> None:
     """Starting a second child with the id of one that runs raises."""
     assert world.run(starts_the_same_twice) == "taken: True"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hourglass import RetryPolicy, workflow
+from hourglass import RetryPolicy, activity, workflow
 from hourglass.errors import ActivityError, ApplicationError, RetryState, TimedOutError, TimeoutType
 
 from . import acts
@@ -113,6 +113,15 @@ def non_retryable_by_type(world: World) -> None:
     assert acts.place.calls == ["raised"]
 
 
+@activity.defn(retry_policy=acts.QUICK)
+def hangs_later() -> None:
+    """The second attempt never ends by itself. (The first one's own limit would end with the limit for all attempts.)"""
+    go = acts.gate("go")
+    if activity.info().attempt == 1:
+        raise ApplicationError("once more")
+    go.wait(60)
+
+
 @workflow.defn
 def too_slow(which: str) -> None:
     match which:
@@ -122,7 +131,7 @@ def too_slow(which: str) -> None:
             policy = RetryPolicy(initial_interval=5)
             acts.fails_until.options(schedule_to_close_timeout=0.4, retry_policy=policy)(99)
         case "running_out":
-            acts.passes.options(schedule_to_close_timeout=0.2, start_to_close_timeout=None)("slow")
+            hangs_later.options(schedule_to_close_timeout=0.4, start_to_close_timeout=None)()
         case "never_started":
             acts.double.options(schedule_to_close_timeout=0.2, task_queue="nobody-serves-this")(1)
         case "schedule_to_start":
@@ -149,7 +158,7 @@ def schedule_to_close_before_next_attempt(world: World) -> None:
 
 @scenario()
 def schedule_to_close_timeout(world: World) -> None:
-    """The time for all attempts passes while one is running."""
+    """The time for all attempts passes while the second one is running."""
     error = world.fails(too_slow, "running_out")
     assert error.cause.type == TimeoutType.SCHEDULE_TO_CLOSE
 

@@ -31,6 +31,7 @@ from . import (  # noqa: F401
     messages,
     notes,
     resets,
+    schedules,
     shapes,
     steps,
     talks,
@@ -125,4 +126,4 @@ def assert_flagged(history: History) -> None:
 
 def test_there_are_enough() -> None:
     """Conformance on ten happy paths would be a toy."""
-    assert len(SCENARIOS) >= 60
+    assert len(SCENARIOS) >= 200

@@ -5,6 +5,7 @@ A page is one program: its blocks share a module and run in order. A comment abo
     <!-- on a server -->         the block runs with TEMPORAL_ADDRESS naming a real dev server
     <!-- not run: reason -->     the block is only compiled
     <!-- prints -->              above a `text` block: exactly what the Python block before it prints
+    <!-- file: name -->          the block is a file that the reader is told to write; test_tutorial works with it
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FENCE = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*) -->\n\n?)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S
 )
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
-_NOTES = re.compile(r"on a server|prints|not run: \S.*")
+_NOTES = re.compile(r"on a server|prints|not run: \S.*|file: \w+\.py")
 
 
 @dataclass(frozen=True)

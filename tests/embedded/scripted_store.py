@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from hourglass._bridge.service import Page
 from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.store import Change, Stored
+from hourglass._embedded.schedule_record import Record as Schedule
+from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass.errors import StorageError
 
 
@@ -16,8 +17,8 @@ class ScriptedStore:
 
     def __init__(self, disk: MemoryStore | None = None) -> None:
         self.disk = MemoryStore() if disk is None else disk
-        self.queue: list[Change] = []
-        self.appended: list[Change] = []
+        self.queue: list[Change | ScheduleChange] = []
+        self.appended: list[Change | ScheduleChange] = []
         self.committed = 0
         self.commits = 0
         self.refusal = ""
@@ -60,7 +61,7 @@ class ScriptedStore:
     def refuses_starts(self) -> str:
         return self.refusal
 
-    def append(self, change: Change) -> int:
+    def append(self, change: Change | ScheduleChange) -> int:
         self.queue.append(change)
         self.appended.append(change)
         return len(self.appended)
@@ -96,6 +97,12 @@ class ScriptedStore:
 
     def count(self, text: str) -> int:
         return self._readable().count(text)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        return self._readable().schedule(schedule_id)
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        return self._readable().schedules()
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         return self._readable().forget_closed(before_ns, limit)

@@ -117,7 +117,7 @@ def test_an_attempt_in_flight_is_tried_again_with_its_cursor() -> None:
         failure = record.run.activities[5].last_failure
         assert failure is not None
         assert "process" in failure.message
-        assert failure.info == TimeoutFailure(TimeoutType.HEARTBEAT, (text("half"),))
+        assert failure.info == TimeoutFailure(TimeoutType.HEARTBEAT)
         await world.close()
 
     run_async(body)

@@ -30,7 +30,7 @@ from hourglass._embedded import schedule_record as rec
 from hourglass._embedded import schedule_transitions as tr
 from hourglass._embedded.schedule_overlaps import MOST_WAITING, Due, sort_out
 from hourglass._embedded.schedule_times import NANOS
-from hourglass.converter import Payload
+from hourglass.converter import Failure, Payload
 from hourglass.testing import DevServer
 
 from .schedule_specs import nanos
@@ -93,7 +93,8 @@ class World:
 
     def close(self, status: WorkflowStatus = DONE, message: str = "") -> None:
         """Close the first workflow that the schedule waits for."""
-        self.record = tr.closed(self.record, self.record.running[0][0], status, message)
+        failure = Failure(message) if message else None
+        self.record = tr.closed(self.record, self.record.running[0][0], status, failure=failure)
         self.ended += 1
         self.look()
 

@@ -66,11 +66,6 @@ def _in_order(text: str, *pieces: str) -> bool:
     return re.search(".*".join(re.escape(piece) for piece in pieces), text, re.DOTALL) is not None
 
 
-def test_hello() -> None:
-    """The smallest example greets, in memory, and says nothing else."""
-    assert _run("hello.py") == "Hello, world!\n"
-
-
 def test_checkout_in_memory() -> None:
     """The demo also runs against a target that the environment names; here the engine in memory."""
     assert "approved_by='Ann'" in _run("checkout.py", "--pace", 0, HOURGLASS_TARGET="local:")

@@ -32,7 +32,7 @@ def test_a_mistake_in_it_is_found(tmp_path: Path) -> None:
     for name in ("checkout.py", "test_checkout_explored.py"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())
     program = (tmp_path / "checkout.py").read_text()
-    paid = next(line for line in program.splitlines() if "charge(order" in line)
+    paid = next(line for line in program.splitlines() if "= charge(order.id" in line)
     broken = program.replace(paid, f"    workflow.spawn(ship, order.items[0])\n{paid}")
     assert broken != program
     (tmp_path / "checkout.py").write_text(broken)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -236,3 +237,17 @@ def test_the_environment_itself_is_left_alone() -> None:
         assert env.calls(act) == []
         assert env.execute_workflow(steps, 3) == 3
         assert len(env.calls(act)) == 3
+
+
+def test_the_usual_order_is_watched(caplog: pytest.LogCaptureFixture) -> None:
+    """What the workflow must not call is logged once, and its own log comes once; hundreds of orders log no more."""
+
+    @workflow.defn
+    def careless() -> float:
+        workflow.logger.info("begins")
+        return time.time() * 0 + act(1)
+
+    with caplog.at_level("INFO"):
+        report(careless, runs=20)
+    assert sum("time.time" in record.getMessage() for record in caplog.records) == 1
+    assert sum(record.getMessage().startswith("begins") for record in caplog.records) == 1

@@ -132,24 +132,23 @@ def deadline(activity: Activity) -> tuple[int, TimeoutType]:
     never.
     """
     spec = activity.spec
-    limits: list[tuple[int, int, TimeoutType]] = []
-    if activity.started_ns:
-        if spec.heartbeat_timeout:
-            since = activity.heartbeat_ns or activity.started_ns
-            limits.append((since + to_ns(spec.heartbeat_timeout), 1, TimeoutType.HEARTBEAT))
+    when, kind = 0, TimeoutType.UNSPECIFIED
+    if not activity.started_ns:
+        if spec.schedule_to_start_timeout:
+            when = activity.available_ns + to_ns(spec.schedule_to_start_timeout)
+            kind = TimeoutType.SCHEDULE_TO_START
+    else:
         if spec.start_to_close_timeout:
-            limits.append(
-                (activity.started_ns + to_ns(spec.start_to_close_timeout), 0, TimeoutType.START_TO_CLOSE)
-            )
-    elif spec.schedule_to_start_timeout:
-        limits.append(
-            (activity.available_ns + to_ns(spec.schedule_to_start_timeout), 0, TimeoutType.SCHEDULE_TO_START)
-        )
+            when = activity.started_ns + to_ns(spec.start_to_close_timeout)
+            kind = TimeoutType.START_TO_CLOSE
+        if spec.heartbeat_timeout:
+            silent = (activity.heartbeat_ns or activity.started_ns) + to_ns(spec.heartbeat_timeout)
+            if not when or silent < when:
+                when, kind = silent, TimeoutType.HEARTBEAT
     if spec.schedule_to_close_timeout:
-        limits.append(
-            (activity.scheduled_ns + to_ns(spec.schedule_to_close_timeout), 2, TimeoutType.SCHEDULE_TO_CLOSE)
-        )
-    when, _, kind = min(limits, default=(0, 0, TimeoutType.UNSPECIFIED))
+        whole = activity.scheduled_ns + to_ns(spec.schedule_to_close_timeout)
+        if not when or whole < when:
+            when, kind = whole, TimeoutType.SCHEDULE_TO_CLOSE
     return when, kind
 
 
@@ -207,7 +206,7 @@ def failed(
 
 
 def timed_out(activity: Activity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
-    """The events of an activity that timed out for good."""
+    """The events of an activity that timed out for good; how the attempt before ended is told as the cause."""
     started = activity.started_ns != 0
     if state is RetryState.TIMEOUT and started and _is_retryable_timeout(failure):
         failure = Failure(
@@ -218,7 +217,7 @@ def timed_out(activity: Activity, failure: Failure, state: RetryState) -> tuple[
     end = h.ActivityTaskTimedOut(
         scheduled_event_id=activity.scheduled_event_id,
         started_event_id=JUST_BEFORE if started else 0,
-        failure=failure,
+        failure=msgspec.structs.replace(failure, cause=activity.last_failure),
         retry_state=state,
     )
     return (_started(activity), end) if started else (end,)

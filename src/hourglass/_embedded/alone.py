@@ -69,6 +69,17 @@ NEEDS_A_WORKER: frozenset[type[s.Request[Any]]] = frozenset(
 """What must wait for one."""
 
 
+def _whether_it_is_there(request: Any) -> Any:
+    return s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
+
+
+_LOOKED_FOR: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
+    s.QueryWorkflow: _whether_it_is_there,
+    changes.UpdateWorkflow: _whether_it_is_there,
+}
+"""What waits for a worker only if the workflow exists: else nobody would ever answer."""
+
+
 class Silence(Enum):
     """Why there is no answer."""
 
@@ -89,7 +100,7 @@ class Alone:
 
     async def ask(self, request: s.Request[Any]) -> Any:
         """The answer, or why there is none."""
-        form = ALONE.get(type(request))
+        form = ALONE.get(type(request)) or _LOOKED_FOR.get(type(request))
         if form is None or not self._may_open():
             return Silence.WAIT
         if time.monotonic() < self._after:
@@ -163,6 +174,8 @@ async def _answer(room: EngineRoom, request: s.Request[Any], future: asyncio.Fut
 
 
 def _must_wait(request: s.Request[Any], answer: Any) -> bool:
+    if type(request) in _LOOKED_FOR:
+        return answer is not Silence.BUSY
     match request, answer:
         case s.WaitForClose(), s.StillOpen():
             return True

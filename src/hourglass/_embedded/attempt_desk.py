@@ -80,11 +80,12 @@ class AttemptDesk:
         """An attempt ended. The end of one that no longer counts is dropped, as a server does. If whoever ended it
         wants the task that it leads to at once, gives the run whose task that worker has now.
         """
-        self.release(token)
         found = self.find(token)
         if found is None:
+            self.release(token)
             return None
         record, activity = found
+        record.attempts.pop(token.scheduled_event_id, None)
         change = self._ledger.change
         match result:
             case ActivityOk(result=value):

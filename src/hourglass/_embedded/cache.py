@@ -386,8 +386,11 @@ class Cache:
             self._engine.runs.let_go(cached.record)
 
     def _unstick(self, cached: _Cached) -> None:
-        if cached.record.sticky is self._taker:
-            cached.record.sticky = None
+        record = cached.record
+        if record.sticky is self._taker:
+            record.sticky = None
+            if record.run.is_open:  # others may take what waits of it
+                self._engine.offers.wake(record.run.started.task_queue)
 
     def _give(self, cached: _Cached, activation: Activation, out: Out) -> None:
         cached.out = out

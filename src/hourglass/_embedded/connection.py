@@ -26,11 +26,13 @@ async def connect_memory(
 ) -> EngineConnection:
     """Open a new engine in memory; it lives as long as its connection, on the running loop.
 
-    On a clock of the caller's nothing happens by itself: no run is ever dropped or forgotten.
+    On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
     """
     engine = Engine(store=MemoryStore(), namespace=namespace, clock=clock)
     if clock is None:
         await engine.open_existing()
+    else:
+        engine.schedules.begin()
     return EngineConnection(engine, identity=identity, owns_engine=True)
 
 

@@ -17,7 +17,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from hourglass._embedded import history as h
 from hourglass._embedded import history_local
@@ -38,7 +39,11 @@ from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
 
-_FINAL = frozenset(h.FINAL)
+_SILENT = frozenset({h.WorkflowTaskScheduled, h.ActivityTaskScheduled, h.ActivityTaskStarted})
+"""Events that tell the worker nothing, the commonest of them."""
+
+_ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
+"""Events that a stretch can end with."""
 
 _BROKEN_OFF = (
     h.WorkflowTaskFailed,
@@ -61,6 +66,7 @@ class Cursor:
         self._matcher = Matcher(self._outcomes)
         self._jobs: list[e.AnyEvent] = []
         self._flags: set[int] = set()
+        self._told_flags: tuple[int, ...] = ()
         self._time_ns = 0
         self._replaying = True
         self._suggest = False
@@ -102,7 +108,7 @@ class Cursor:
     def walk_on(self) -> bool:
         """Go on to where there is something to tell; says whether there is. Raises `NondeterminismError`."""
         while not self._jobs:
-            end = self._end_of_stretch()
+            end = self._end_of_stretch() if self._position < self._stop else None
             if end is None:
                 return False
             self._walk(end)
@@ -140,6 +146,8 @@ class Cursor:
             self._early.append(result)
 
     def _tell_foreseen(self) -> None:
+        if not self._local.foresees:
+            return
         self._jobs += self._local.foreseen(all_of_them=False)
         if not self._jobs:
             self._jobs += self._local.foreseen(all_of_them=True)
@@ -154,6 +162,8 @@ class Cursor:
         """The commands of the task in hand, as the engine wants them: the first terminal one last."""
         self._in_task = False
         sent = self._outcomes.waiting()
+        if len(sent) < 2:
+            return sent
         ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
         terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
         return ordinary + terminal[:1]
@@ -164,7 +174,12 @@ class Cursor:
 
     def new_flags(self, used: Sequence[int]) -> tuple[int, ...]:
         """Those of the used flags that the history does not hold yet."""
-        return tuple(sorted(set(used) - self._flags))
+        return () if self._flags.issuperset(used) else tuple(sorted(set(used) - self._flags))
+
+    def _note_flags(self, flags: Sequence[int]) -> None:
+        if flags:
+            self._flags.update(flags)
+            self._told_flags = tuple(sorted(self._flags))
 
     def _end_of_stretch(self) -> int | None:
         """The index after the next stretch's last event; None if the history does not hold a whole one."""
@@ -172,23 +187,23 @@ class Cursor:
         commands = False
         beats: list[int] = []
         for index in range(self._position, self._stop):
-            attributes = history[index].attributes
-            kind = type(attributes)
-            if kind in _FINAL:
+            kind = type(history[index].attributes)
+            if kind not in _ENDS:
+                commands = commands or kind in COMMAND_OF
+                continue
+            if kind is not h.WorkflowTaskStarted:
                 return index + 1
-            commands = commands or kind in COMMAND_OF
-            if kind is h.WorkflowTaskStarted:
-                following = history[index + 1].attributes if index + 1 < self._stop else None
-                if following is None and not self._ends_live:
-                    return None
-                if following is None:
-                    # A replay will find what is accepted in it right behind the task before: so it is now.
-                    return (beats[-1] if beats and self._updates else index) + 1
-                if isinstance(following, _BROKEN_OFF):
-                    continue
-                if commands or not self._beats(index):
-                    return self._before_update(index, beats) + 1
-                beats.append(index)
+            following = history[index + 1].attributes if index + 1 < self._stop else None
+            if following is None and not self._ends_live:
+                return None
+            if following is None:
+                # A replay will find what is accepted in it right behind the task before: so it is now.
+                return (beats[-1] if beats and self._updates else index) + 1
+            if isinstance(following, _BROKEN_OFF):
+                continue
+            if commands or not self._beats(index):
+                return self._before_update(index, beats) + 1
+            beats.append(index)
         return None
 
     def _before_update(self, started: int, beats: list[int]) -> int:
@@ -213,8 +228,12 @@ class Cursor:
         self._replaying = not last
         stretch = self._history[self._position : end]
         self._local.begin_task()
+        match = self._matcher.feed
         for event in stretch:
-            self._read(event)
+            match(event)
+            kind = type(event.attributes)
+            if kind not in _SILENT:
+                _READERS.get(kind, Cursor._read_outcome)(self, event, event.attributes)
         if isinstance(stretch[-1].attributes, h.WorkflowTaskStarted):
             self._time_ns = max(self._time_ns, stretch[-1].time_ns)
         self._keep_time()
@@ -222,7 +241,8 @@ class Cursor:
         if last:
             self._in_task = True
             self._local.go_live()
-        self._look_ahead()
+        if end < self._stop:
+            self._look_ahead()
         self._tell_foreseen()
         if last:
             self._receive_updates()
@@ -235,41 +255,40 @@ class Cursor:
         for result in early:
             self.resolve_local(result)
 
-    def _read(self, event: h.HistoryEvent) -> None:
-        attributes = event.attributes
-        self._matcher.feed(event)
-        match attributes:
-            case h.WorkflowExecutionStarted():
-                self._time_ns = event.time_ns
-                self._jobs.append(_run_started(attributes, event.time_ns))
-            case h.WorkflowTaskStarted():
-                self._suggest = attributes.suggest_continue_as_new
-                self._size = attributes.history_size
-            case h.WorkflowTaskCompleted():
-                self._flags.update(attributes.flags)
-            case h.WorkflowExecutionSignaled():
-                self._jobs.append(
-                    e.SignalReceived(
-                        attributes.signal_name, attributes.arguments, attributes.identity, attributes.headers
-                    )
-                )
-            case WorkflowExecutionUpdateAdmitted(request=request):
-                self._admitted[request.update_id] = (event.id, request)
-            case h.WorkflowTaskFailed(cause=h.RESET_WORKFLOW):
-                self._jobs.append(e.SeedChanged(seed_of(attributes.new_run_id)))
-            case h.WorkflowExecutionCancelRequested():
-                self._jobs.append(e.CancelRequested(attributes.reason))
-            case _:
-                self._jobs += self._outcomes.resolve(attributes, event.id)
+    def _read_start(self, event: h.HistoryEvent, attributes: h.WorkflowExecutionStarted) -> None:
+        self._time_ns = event.time_ns
+        self._jobs.append(_run_started(attributes, event.time_ns))
+
+    def _read_task_started(self, event: h.HistoryEvent, attributes: h.WorkflowTaskStarted) -> None:
+        self._suggest = attributes.suggest_continue_as_new
+        self._size = attributes.history_size
+
+    def _read_task_completed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskCompleted) -> None:
+        self._note_flags(attributes.flags)
+
+    def _read_signal(self, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
+        self._jobs.append(e.SignalReceived(a.signal_name, a.arguments, a.identity, a.headers))
+
+    def _read_admitted(self, event: h.HistoryEvent, attributes: WorkflowExecutionUpdateAdmitted) -> None:
+        self._admitted[attributes.request.update_id] = (event.id, attributes.request)
+
+    def _read_task_failed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskFailed) -> None:
+        if attributes.cause == h.RESET_WORKFLOW:
+            self._jobs.append(e.SeedChanged(seed_of(attributes.new_run_id)))
+
+    def _read_cancel(self, event: h.HistoryEvent, attributes: h.WorkflowExecutionCancelRequested) -> None:
+        self._jobs.append(e.CancelRequested(attributes.reason))
+
+    def _read_outcome(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
+        self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _look_ahead(self) -> None:
         """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
         accepted are known already.
         """
-        if self._position < self._stop:
-            completed = self._history[self._position].attributes
-            if isinstance(completed, h.WorkflowTaskCompleted):
-                self._flags.update(completed.flags)
+        completed = self._history[self._position].attributes
+        if isinstance(completed, h.WorkflowTaskCompleted):
+            self._note_flags(completed.flags)
         end = self._end_of_stretch()
         stop = self._stop if end is None else end
         for event in self._history[self._position : stop]:
@@ -312,8 +331,20 @@ class Cursor:
             history_length=self._history[self._position - 1].id if self._position else 0,
             history_size=self._size,
             continue_as_new_suggested=self._suggest,
-            flags=tuple(sorted(self._flags)),
+            flags=self._told_flags,
         )
+
+
+_READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]] = {
+    h.WorkflowExecutionStarted: Cursor._read_start,
+    h.WorkflowTaskStarted: Cursor._read_task_started,
+    h.WorkflowTaskCompleted: Cursor._read_task_completed,
+    h.WorkflowTaskFailed: Cursor._read_task_failed,
+    h.WorkflowExecutionSignaled: Cursor._read_signal,
+    h.WorkflowExecutionCancelRequested: Cursor._read_cancel,
+    WorkflowExecutionUpdateAdmitted: Cursor._read_admitted,
+}
+"""What an event tells the worker; those that are not here tell how something ended, or nothing."""
 
 
 def _rank(event: e.AnyEvent) -> int:

@@ -13,8 +13,7 @@ object for each was a tenth of the engine's time.)
 
 from __future__ import annotations
 
-from copy import copy
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -52,7 +51,7 @@ class Draft:
 
     def _owned(self) -> Run:
         if not self._own:
-            self.run = copy(self.run)
+            self.run = msgspec.structs.replace(self.run)
             self._own = True
         return self.run
 
@@ -124,8 +123,8 @@ class Draft:
         """Write an event; returns its id."""
         run = self._owned()
         number = run.length + 1
-        if getattr(attributes, "started_event_id", 0) == JUST_BEFORE:
-            attributes = msgspec.structs.replace(attributes, started_event_id=number - 1)
+        if type(attributes) in h.ATTEMPT_ENDS:
+            attributes = _placed(attributes, number)
         self._events.append(h.HistoryEvent(number, time_ns or self.now_ns, attributes))
         force_setattr(run, "length", number)
         force_setattr(run, "history_size", run.history_size + encoded_size(attributes))
@@ -231,7 +230,9 @@ class Draft:
             speculative=speculative,
             silent=silent,
         )
-        self.change(task=task, task_count=number)
+        run = self._owned()
+        force_setattr(run, "task", task)
+        force_setattr(run, "task_count", number)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -264,6 +265,13 @@ class Draft:
         if self._closed and follower is None and self.run.started.parent_run_id:
             self._asks.append(TellParent())
         return Step(self.run, tuple(self._events), frozenset(self.touched), follower, tuple(self._asks))
+
+
+def _placed(attributes: Any, number: int) -> h.Attributes:
+    """The end of an attempt as the event of this number: its beginning may stand right before it."""
+    if attributes.started_event_id != JUST_BEFORE:
+        return cast(h.Attributes, attributes)
+    return msgspec.structs.replace(cast(h.Attributes, attributes), started_event_id=number - 1)
 
 
 def first_task_ns(run: Run) -> int:

@@ -2,9 +2,9 @@
 
 Must not know: activations (see `handle`), requests (see `requests`). It is put together from parts, each with
 its own invariants: `ledger` (runs and how they change), `task_desk` and `attempt_desk` (who takes what),
-`offers` (task queues), `upkeep` (runs that nobody deals with). Everything runs on one asyncio loop and nothing
-waits but `durable`: the engine is ahead of its store, and whoever lets something out of it waits for the number
-that it rests on. Several connections may use one engine.
+`offers` (task queues), `upkeep` (runs that nobody deals with), `schedule_desk` (what starts runs again and
+again). Everything runs on one asyncio loop and nothing waits but `durable`: the engine is ahead of its store, and
+whoever lets something out of it waits for the number that it rests on. Several connections may use one engine.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.offers import Offers
 from hourglass._embedded.record import Record
+from hourglass._embedded.schedule_desk import ScheduleDesk
 from hourglass._embedded.store import Store
 from hourglass._embedded.task_desk import TaskDesk
 from hourglass._embedded.update_desk import UpdateDesk
@@ -52,6 +53,8 @@ class Engine:
         self.tasks = TaskDesk(self.runs)
         self.updates = UpdateDesk(self.runs)
         self.attempts = AttemptDesk(self.runs, namespace)
+        self.schedules = ScheduleDesk(self.runs, self.doubt)
+        self.runs.awaiting = self.schedules
         self.failed: StorageError | None = None
         self.closed = False
 
@@ -59,7 +62,10 @@ class Engine:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
         now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`.
         """
+        self.schedules.load()  # runs that are overdue may close on the way
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die)
+        if not self.is_over:
+            self.schedules.begin()
 
     def close(self) -> None:
         """Stop, and let the store write what is queued and let go: it may block for one commit. Queries that
@@ -121,6 +127,7 @@ class Engine:
 
     def _stop(self, error: HourglassError) -> None:
         self._upkeep.close()
+        self.schedules.stop()
         self.runs.stop()
         for record in self.runs.records():
             self.tasks.refuse_queries(record, error)

@@ -111,14 +111,15 @@ class EngineHandle:
 
     def wake(self) -> None:
         """Something may be there to take: a poll that waits takes it now."""
-        engine, queue = self._engine, self.task_queue
-        if self._task_polls and (engine.offers.has_tasks(queue) or engine.tasks.has_questions):
+        engine, queue = self._engine, self._config.task_queue
+        offers, is_over = engine.offers, engine.is_over
+        if self._task_polls and (offers.has_tasks(queue) or engine.tasks.has_questions):
             self._take_tasks()
-        if self._activity_polls and engine.offers.has_attempts(queue):
+        if self._activity_polls and offers.has_attempts(queue):
             self._take_attempts()
-        if self._cache.ready or self._engine.is_over:
+        if self._cache.ready or is_over:
             self._task_bell.ring()
-        if self._kept or self._local.has_items or self._engine.is_over:
+        if self._kept or is_over or self._local.has_items:
             self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
@@ -191,12 +192,10 @@ class EngineHandle:
 
     def _took_answer(self) -> None:
         """There may be room to take more, or something more to give."""
-        self._engine.offers.wake(self.task_queue)
         self._engine.offers.stir()
-        if self._closing or self._cache.ready:
-            self._task_bell.ring()
-        if self._closing or self._kept or self._local.has_items:
-            self._activity_bell.ring()
+        self.wake()
+        if self._closing:
+            self._ring()
 
     def request_eviction(self, run_id: str) -> None:
         """Ask that a run be evicted."""

@@ -374,6 +374,10 @@ KINDS: tuple[type[Attributes], ...] = (
     *UPDATE_KINDS,
 )
 
+ATTEMPT_ENDS: frozenset[type[Attributes]] = frozenset(
+    {ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled}
+)
+
 FINAL: tuple[type[Attributes], ...] = (
     WorkflowExecutionCompleted,
     WorkflowExecutionFailed,

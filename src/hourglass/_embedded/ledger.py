@@ -123,7 +123,7 @@ class Ledger:
         if self._together.gathers:
             self._together.add(Part(record, change, _NOTHING, earliest))
         else:
-            self._append(change, record)
+            self._append_one(change, record)
             self._announce(record, _NOTHING, earliest, now)
         return record
 
@@ -251,7 +251,7 @@ class Ledger:
         changed = changed or change.wake_ns != record.stored_wake_ns
         if step.follower is None and not asks and not self._together.gathers:
             if changed:
-                self._append(change, record)
+                self._append_one(change, record)
             self._announce(record, ids, earliest, now)
             return
         with self._together.whole(now):
@@ -276,8 +276,9 @@ class Ledger:
     ) -> tuple[Change, int]:
         """Put a step into memory; gives what the store must know of it, and the earliest time that it needs."""
         record.run = step.run
-        record.events.extend(step.events)
-        record.seen.update(request_ids)
+        record.events += step.events
+        if request_ids:
+            record.seen.update(request_ids)
         earliest = record.look(ids, now) if ids else 0
         change = Change(
             run=step.run,
@@ -288,6 +289,10 @@ class Ledger:
         )
         return change, earliest
 
+    def _append_one(self, change: Change, record: Record) -> None:
+        record.number = self.newest = self.store.append(change)
+        record.stored_wake_ns = change.wake_ns
+
     def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
         self.newest = self.store.append(change)
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
@@ -296,16 +301,19 @@ class Ledger:
 
     def _announce(self, record: Record, ids: Iterable[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""
+        run = record.run
         self._set_alarm(record, earliest, now)
-        record.tell_holders(ids)
+        if record.attempts:
+            record.tell_holders(ids)
         self.note_hands(record)
-        self.offers.offer(record.run, ids, now)
-        if not record.run.is_open and record.sticky is not None:
-            record.sticky.closed(record.run.run_id)
+        self.offers.offer(run, ids, now)
         record.changed.ring()
-        if not record.run.is_open:
+        if not run.is_open:
+            if record.sticky is not None:
+                record.sticky.closed(run.run_id)
             record.closed.ring()
-        self._idle(record)
+        if not record.users:
+            self._idle(record)
 
     def note_hands(self, record: Record) -> None:
         """Who has something of a run may have changed."""

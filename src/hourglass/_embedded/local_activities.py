@@ -183,6 +183,8 @@ class LocalActivities:
 
     def take_requests(self) -> list[LocalRequest]:
         """What is to be done for the run, cancellations first."""
+        if not self._wanted and not self._cancels:
+            return []
         requests: list[LocalRequest] = [*self._cancels, *self._wanted.values()]
         self._executing.update(self._wanted)
         self._wanted.clear()
@@ -204,6 +206,11 @@ class LocalActivities:
         known = self._known.get(marker.seq)
         if known is None or known.state is _State.FORETOLD:
             self._markers.append(marker)
+
+    @property
+    def foresees(self) -> bool:
+        """Whether there are markers ahead."""
+        return bool(self._markers)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
         """What the markers ahead say of local activities that were asked for; of those that were told in a later

@@ -48,17 +48,17 @@ class Matcher:
     def feed(self, event: h.HistoryEvent) -> None:
         """Take the next event of the history."""
         attributes = event.attributes
-        if isinstance(attributes, h.WorkflowTaskCompleted):
+        kind = type(attributes)
+        if kind is h.WorkflowTaskCompleted:
             self._owed = True
             self._move_terminal()
+        elif kind not in COMMAND_OF:
+            if self._owed:
+                self._settle(event)
         elif isinstance(attributes, local.MarkerRecorded) and self._was_replayed(event, attributes):
             self._outcomes.local.recorded(attributes.seq)
-        elif _is_patch_index(attributes):
-            pass  # the engine's own, behind each patch
-        elif type(attributes) in COMMAND_OF:
+        elif not _is_patch_index(attributes):  # which is the engine's own, behind each patch
             self._pair(event)
-        elif self._owed:
-            self._settle(event)
 
     def _was_replayed(self, event: h.HistoryEvent, marker: local.MarkerRecorded) -> bool:
         """Whether the run was told of a marker ahead of time: then no command stands for it."""
@@ -87,6 +87,8 @@ class Matcher:
     def _move_terminal(self) -> None:
         """The engine applies the first terminal command last; so must the comparison."""
         issued = self._outcomes.issued
+        if len(issued) < 2:
+            return
         terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
         ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
         issued.clear()

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from hourglass._embedded import descriptors
+from hourglass._embedded.standstill import WORK
 from hourglass.errors import StorageError
 
 _BACKLOG = 512
@@ -42,9 +43,8 @@ def socket_path(path: str) -> str:
 def listen(path: str) -> socket.socket:
     """A socket that listens for others; one that a dead owner left is replaced. Raises `StorageError`."""
     place = socket_path(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening = _held_socket()
     try:
-        descriptors.hold(listening.fileno())
         listening.setblocking(False)
         _own_directory(path, place)
         remove(path)
@@ -67,8 +67,7 @@ def listen(path: str) -> socket.socket:
 
 def reach(path: str) -> socket.socket | None:
     """A connection to whoever listens; None if nobody does, or somebody who is not to be trusted does."""
-    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    descriptors.hold(connecting.fileno())
+    connecting = _held_socket()
     connecting.setblocking(False)
     try:
         with _short(socket_path(path)) as address:
@@ -100,8 +99,16 @@ def remove(path: str) -> None:
 
 def close(sock: socket.socket) -> None:
     """Close a socket that was made here and that nobody else closes."""
-    descriptors.let_go(sock.fileno())
-    sock.close()
+    with WORK:
+        descriptors.let_go(sock.fileno())
+        sock.close()
+
+
+def _held_socket() -> socket.socket:
+    with WORK:  # no fork in between: a child that keeps it would hide our end from others
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        descriptors.hold(made.fileno())
+    return made
 
 
 def let_go(sock: socket.socket) -> None:

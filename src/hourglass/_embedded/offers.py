@@ -72,6 +72,7 @@ class Offers:
         self._offered: dict[tuple[str, int], str] = {}
         self._stirred: dict[str, None] = {}
         self._stirring = False
+        self._will_stir = False
         self.gate: Callable[[str, int], bool] | None = None
         """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
 
@@ -142,7 +143,7 @@ class Offers:
             self.wake(queue)
         else:
             self._tasks[queue].pop(run.run_id, None)
-        for event_id in sorted(event_ids):
+        for event_id in sorted(event_ids) if event_ids else ():
             self._offer_attempt(run, event_id, now_ns)
 
     def _offer_attempt(self, run: Run, event_id: int, now_ns: int) -> None:
@@ -160,8 +161,9 @@ class Offers:
 
     def wake(self, task_queue: str) -> None:
         """Those who serve a queue are to look what there is."""
-        if not self._stirred and not self._stirring:
-            asyncio.get_running_loop().call_soon(self.stir)
+        if not self._will_stir and not self._stirring:
+            self._will_stir = True
+            asyncio.get_running_loop().call_soon(self._stir_later)
         self._stirred[task_queue] = None
 
     def wake_all(self) -> None:
@@ -169,9 +171,13 @@ class Offers:
         for queue in self._takers:
             self.wake(queue)
 
+    def _stir_later(self) -> None:
+        self._will_stir = False
+        self.stir()
+
     def stir(self) -> None:
         """Wake whoever is to look, now. What they take may wake others."""
-        if self._stirring:
+        if self._stirring or not self._stirred:
             return
         self._stirring = True
         try:

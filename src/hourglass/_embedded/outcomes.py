@@ -22,21 +22,23 @@ from hourglass._engine import events as e
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState, UsageError
 
-_SUPPORTED: tuple[type[c.Command], ...] = (
-    c.StartTimer,
-    c.CancelTimer,
-    c.ScheduleActivity,
-    c.RequestCancelActivity,
-    c.ScheduleLocalActivity,
-    c.RequestCancelLocalActivity,
-    c.SetPatchMarker,
-    c.UpsertSearchAttributes,
-    c.UpsertMemo,
-    *OTHER_COMMANDS,
-    c.AcceptUpdate,
-    c.RejectUpdate,
-    c.CompleteUpdate,
-    *c.TERMINAL,
+_SUPPORTED: frozenset[type[c.Command]] = frozenset(
+    (
+        c.StartTimer,
+        c.CancelTimer,
+        c.ScheduleActivity,
+        c.RequestCancelActivity,
+        c.ScheduleLocalActivity,
+        c.RequestCancelLocalActivity,
+        c.SetPatchMarker,
+        c.UpsertSearchAttributes,
+        c.UpsertMemo,
+        *OTHER_COMMANDS,
+        c.AcceptUpdate,
+        c.RejectUpdate,
+        c.CompleteUpdate,
+        *c.TERMINAL,
+    )
 )
 
 
@@ -73,7 +75,7 @@ class Outcomes:
 
     def issue(self, command: c.Command, *, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
-        if not isinstance(command, _SUPPORTED):
+        if type(command) not in _SUPPORTED:
             raise BadCommand(
                 f"{type(command).__name__} is not supported by the in-memory engine yet; "
                 "run this workflow on a Temporal server"
@@ -136,7 +138,7 @@ class Outcomes:
         return tuple(map(self._sent, self.issued))
 
     def _sent(self, command: c.Command) -> Sent:
-        if isinstance(command, c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate):
+        if isinstance(command, (c.AcceptUpdate, c.RejectUpdate, c.CompleteUpdate)):
             return Sent(command, self.updates.link_of(command), self.updates.request_of(command))
         return Sent(command, self.link_of(command))
 

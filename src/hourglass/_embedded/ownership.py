@@ -17,6 +17,7 @@ import time
 import msgspec
 
 from hourglass._embedded import descriptors
+from hourglass._embedded.standstill import WORK
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -53,14 +54,12 @@ class FileLock:
         try:
             if not self._flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 self._check_machine(descriptor)
-                os.close(descriptor)
+                _close(descriptor)
                 return False
-            descriptors.hold(descriptor)
             self.since_ns = time.time_ns()
             self._write_note(descriptor)
         except BaseException:
-            descriptors.let_go(descriptor)
-            os.close(descriptor)
+            _close(descriptor)
             raise
         self._fd = descriptor
         return True
@@ -69,8 +68,7 @@ class FileLock:
         """Let go of the lock. Safe to call twice."""
         descriptor, self._fd = self._fd, None
         if descriptor is not None:
-            descriptors.let_go(descriptor)
-            os.close(descriptor)
+            _close(descriptor)
 
     def is_free(self) -> bool:
         """Whether nobody has it at this instant."""
@@ -80,7 +78,7 @@ class FileLock:
         try:
             return self._flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         finally:
-            os.close(descriptor)
+            _close(descriptor)
 
     def note(self) -> Note:
         """What the last owner said about itself."""
@@ -90,11 +88,14 @@ class FileLock:
         try:
             return _read_note(descriptor)
         finally:
-            os.close(descriptor)
+            _close(descriptor)
 
     def _open(self) -> int:
         try:
-            return os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with WORK:  # a fork between the two would leave a child with our lock, for as long as it lives
+                descriptor = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptors.hold(descriptor)
+            return descriptor
         except OSError as error:
             gone = isinstance(error, FileNotFoundError)
             raise StorageError(
@@ -131,6 +132,12 @@ class FileLock:
         text = msgspec.json.encode(Note(os.getpid(), self.since_ns, socket.gethostname()))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
+
+
+def _close(descriptor: int) -> None:
+    with WORK:
+        descriptors.let_go(descriptor)
+        os.close(descriptor)
 
 
 def _read_note(descriptor: int) -> Note:

@@ -82,17 +82,16 @@ class Record:
         """These of the things that are pending have changed, or their time has come; gives the earliest time that
         they need, 0 for none.
         """
-        run = self.run
-        earliest = self.wakes.look(run, event_ids, now_ns)
+        pending = self.run.activities
         for event_id in event_ids:
-            activity = run.activities.get(event_id)
-            if activity is None:
-                self.live.discard(event_id)
-            elif (not activity.deferred) if activity.started_ns else activity.available_ns <= now_ns:
+            activity = pending.get(event_id)
+            if activity is not None and (
+                not activity.deferred if activity.started_ns else activity.available_ns <= now_ns
+            ):
                 self.live.add(event_id)
             else:
                 self.live.discard(event_id)
-        return earliest
+        return self.wakes.look(self.run, event_ids, now_ns)
 
     def wake_ns(self, now_ns: int) -> int:
         """When the run must be looked at if it is not in memory then, as the store keeps it."""
@@ -104,8 +103,9 @@ class Record:
     @property
     def is_in_hand(self) -> bool:
         """Whether a worker of ours has something of the run, or owes an answer."""
-        at_work = self.run.task_is_started and not self.resting
-        return at_work or bool(self.attempts) or bool(self.queries)
+        if self.attempts or self.queries:
+            return True
+        return self.run.task_is_started and not self.resting
 
     def is_quiet(self, now_ns: int) -> bool:
         """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hourglass._bridge import service as s
+from hourglass._bridge.service_schedules import DeleteSchedule
 from hourglass._embedded.record import Token
 from hourglass.errors import HourglassError
 
@@ -31,6 +32,8 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
                 asked = s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
                 status: s.WorkflowStatus = (await call(asked)).summary.status
                 return status is s.WorkflowStatus.TERMINATED
+            case DeleteSchedule():
+                return True  # it was there when it was asked for first, or is as good as deleted
             case s.CompleteActivity(token=token) if token:
                 return await _has_ended(Token.decode(token), call)
     except (HourglassError, ValueError):

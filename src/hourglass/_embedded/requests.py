@@ -1,7 +1,8 @@
 """What clients ask of the engine: one small handler per request, and the table of them.
 
 Must not know: handles, activations. Refusals are worded as the Temporal server words them. What the handlers
-share is in `answering`, those of updates are in `update_requests`, that of resets is in `reset_requests`.
+share is in `answering`; those of updates, resets and schedules are in `update_requests`, `reset_requests` and
+`schedule_requests`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hourglass._embedded.record import Record, Token
 from hourglass._embedded.relations import Child
 from hourglass._embedded.reset_requests import RESET_HANDLERS
 from hourglass._embedded.run import Activity, Run, Step
+from hourglass._embedded.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.starting import start_workflow
 from hourglass._embedded.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.watch_requests import WATCH_HANDLERS
@@ -197,6 +199,7 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     **UPDATE_HANDLERS,
     **RESET_HANDLERS,
     **WATCH_HANDLERS,
+    **SCHEDULE_HANDLERS,
 }
 """Who handles what; a request that is not here is one that this engine does not know yet."""
 

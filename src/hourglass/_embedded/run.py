@@ -112,12 +112,12 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def deadline_ns(self) -> int:
         """When the run times out; 0 for never."""
-        limits = [self.started.expiration_ns] if self.started.expiration_ns else []
-        if self.started.run_timeout:
-            limits.append(
-                self.start_ns + to_ns(self.started.run_timeout) + to_ns(self.started.first_task_backoff)
-            )
-        return min(limits, default=0)
+        started = self.started
+        whole = started.expiration_ns
+        if not started.run_timeout:
+            return whole
+        own = self.start_ns + to_ns(started.run_timeout) + to_ns(started.first_task_backoff)
+        return min(whole, own) if whole else own
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

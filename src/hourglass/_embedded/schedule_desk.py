@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from hourglass._bridge.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded import history as h
@@ -21,6 +22,8 @@ from hourglass._embedded import transitions
 from hourglass._embedded.clock import SECOND, Cancel
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.record import Record as RunRecord
+from hourglass._embedded.run import Run
+from hourglass._embedded.run import Step as RunStep
 from hourglass._embedded.schedule_overlaps import Running
 from hourglass._embedded.schedule_record import Record
 from hourglass._embedded.schedule_transitions import (
@@ -34,6 +37,8 @@ from hourglass._embedded.schedule_transitions import (
 )
 from hourglass._embedded.starting import start_workflow, why_no_more
 from hourglass._embedded.store import ScheduleChange, ScheduleEntry
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
 SLICE = 50
@@ -44,6 +49,10 @@ PAUSE_NS = 5 * SECOND
 """How long to wait before looking again whether there is room for new workflows."""
 
 logger = logging.getLogger("hourglass.embedded")
+
+
+def _as_it_is(record: Record) -> Record:
+    return record
 
 
 class ScheduleDesk:
@@ -130,14 +139,14 @@ class ScheduleDesk:
         workflow = (run.started.workflow_id, run.started.first_run_id)
         if self._open_run(workflow) is not None:
             return
+
+        def go_on(schedule: Record) -> Record:
+            if workflow not in schedule.running:
+                return schedule
+            return closed(schedule, workflow[0], run.status, *_outcome(record))
+
         for schedule_id in tuple(self._awaited.get(run.started.workflow_id, ())):
-            try:
-                schedule = self.get(schedule_id)
-            except StorageError as error:
-                logger.error("schedule %r cannot be read: %s", schedule_id, error)
-                continue
-            if schedule is not None and workflow in schedule.running:
-                self._act(closed(schedule, workflow[0], run.status, _why_failed(record)))
+            self._look(schedule_id, go_on)
         self._set_alarm()
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -171,21 +180,24 @@ class ScheduleDesk:
     def _elapse(self) -> None:
         """The alarm: let all act whose time has come."""
         self._alarm = None
+        self._drop_some()
         now = self._runs.clock.now_ns()
         for _ in range(SLICE):
             if not self._acts or not self._heap or self._heap[0][0] > now:
                 break
             due = heapq.heappop(self._heap)
             if self._counts(due):
+                self._entries[due[1]] = self._entries[due[1]]._replace(wake_ns=0)
                 self._look(due[1])
         self._runs.offers.stir()
         self._set_alarm()
 
-    def _look(self, schedule_id: str) -> None:
+    def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
+        """Let one schedule act, after a change; whatever is wrong with it concerns nobody else."""
         try:
             record = self.get(schedule_id)
             if record is not None:
-                self._act(record)
+                self._act(change(record))
         except HourglassError as error:
             # It stays as it is until somebody changes it or the file is opened anew.
             logger.error("schedule %r cannot act: %s", schedule_id, error)
@@ -229,7 +241,8 @@ class ScheduleDesk:
         # The count tells two starts for the same time apart: a time may be backfilled, or triggered, twice.
         parts = (record.schedule_id, record.create_time_ns, record.action_count, start.due.nominal_ns)
         request = start_request(record, start, "/".join(("schedule", *map(str, parts))))
-        answer, _ = start_workflow(self._runs, request)
+        last = (record.last_result, record.last_failure)
+        answer, _ = start_workflow(self._runs, request, last)
         return answer.run_id
 
     def _end_others(self, step: Step) -> None:
@@ -237,15 +250,16 @@ class ScheduleDesk:
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"
             cancel = CancelWorkflow(workflow_id=workflow[0], request_id="", reason=reason, identity=who)
-            run = self._open_run(workflow)
-            if run is not None:
-                self._runs.change(run, lambda run, now, ask=cancel: transitions.request_cancel(run, ask, now))
+            self._change(workflow, partial(_cancel, cancel))
         for workflow in step.terminate:
             reason = "terminated by schedule overlap policy"
             end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
-            run = self._open_run(workflow)
-            if run is not None:
-                self._runs.change(run, lambda run, now, ask=end: transitions.terminate(run, ask, now))
+            self._change(workflow, partial(_terminate, end))
+
+    def _change(self, workflow: Running, transition: Callable[[Run, int], RunStep]) -> None:
+        record = self._open_run(workflow)
+        if record is not None:
+            self._runs.change(record, transition)
 
     def _open_run(self, workflow: Running) -> RunRecord | None:
         """The run at which a workflow is now, if it is still open."""
@@ -259,20 +273,24 @@ class ScheduleDesk:
 
     def _keep(self, record: Record, wake_ns: int) -> None:
         schedule_id = record.schedule_id
-        self._forget(schedule_id)
-        self._records[schedule_id] = record
         awaited = tuple(workflow_id for workflow_id, _ in record.running)
         self._enter(ScheduleEntry(schedule_id, wake_ns, awaited))
+        self._records[schedule_id] = record
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id, record=record, wake_ns=wake_ns))
-        if len(self._records) > KEPT and self._runs.is_durable(self._runs.newest):
-            self._records = {schedule_id: record}  # the only one of which the store may not know all
 
     def _enter(self, entry: ScheduleEntry) -> None:
+        before = self._entries.get(entry.schedule_id)
+        self._forget(entry.schedule_id)
         self._entries[entry.schedule_id] = entry
         for workflow_id in entry.awaited:
             self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
-        if entry.wake_ns:
+        if entry.wake_ns and (before is None or before.wake_ns != entry.wake_ns):
             heapq.heappush(self._heap, (entry.wake_ns, entry.schedule_id))
+
+    def _drop_some(self) -> None:
+        """Records can be read again once all is durable. Never while changes are being gathered."""
+        if len(self._records) > KEPT and self._runs.is_durable(self._runs.newest):
+            self._records.clear()
 
     def _forget(self, schedule_id: str) -> None:
         self._records.pop(schedule_id, None)
@@ -284,6 +302,20 @@ class ScheduleDesk:
                 self._awaited.pop(workflow_id, None)
 
 
-def _why_failed(record: RunRecord) -> str:
-    final = record.run.final
-    return final.failure.message if isinstance(final, h.WorkflowExecutionFailed) else ""
+def _cancel(request: CancelWorkflow, run: Run, now_ns: int) -> RunStep:
+    return transitions.request_cancel(run, request, now_ns)
+
+
+def _terminate(request: TerminateWorkflow, run: Run, now_ns: int) -> RunStep:
+    return transitions.terminate(run, request, now_ns)
+
+
+def _outcome(record: RunRecord) -> tuple[Payloads, Failure | None]:
+    """The result or the failure of a run."""
+    match record.run.final:
+        case h.WorkflowExecutionCompleted(result=result):
+            return (result,), None
+        case h.WorkflowExecutionFailed(failure=failure):
+            return (), failure
+        case _:
+            return (), None

@@ -20,7 +20,8 @@ from hourglass._bridge.service_schedules import (
 )
 from hourglass._embedded.schedule_overlaps import Due, Running
 from hourglass._embedded.schedule_times import Timetable
-from hourglass.converter import Payload
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, Payload
 
 YEAR = 365 * 86400.0
 SHORTEST_CATCHUP = 10.0
@@ -32,7 +33,10 @@ RECENT_LISTED, UPCOMING_LISTED = 5, 5
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is canonical."""
+    """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is canonical.
+
+    The result of the last workflow that completed, and the failure if one has failed since, are given to the next.
+    """
 
     schedule_id: str
     schedule: Schedule
@@ -48,6 +52,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     missed_catchup: int = 0
     skipped_overlap: int = 0
     dropped: int = 0
+    last_result: Payloads = ()
+    last_failure: Failure | None = None
     requests: tuple[str, ...] = ()
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}

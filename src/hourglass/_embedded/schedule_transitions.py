@@ -33,7 +33,8 @@ from hourglass._bridge.service_schedules import (
 from hourglass._embedded.schedule_overlaps import MOST_WAITING, Due, Running, sort_out
 from hourglass._embedded.schedule_record import RECENT, Record, settled, timetable, token_of
 from hourglass._embedded.schedule_times import NANOS, Moment, Timetable
-from hourglass.converter import SearchAttributeKey, encode_search_attributes
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
 
 BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
@@ -76,7 +77,7 @@ def advance(record: Record, now_ns: int) -> Step:
 
 def _come_due(record: Record, now_ns: int) -> tuple[Record, int | None]:
     table = timetable(record.schedule.spec, record.schedule_id)
-    if not _may_act(record):
+    if not may_act(record):
         return msgspec.structs.replace(record, seen_ns=now_ns), None
     oldest = now_ns - int(_catchup(record) * NANOS)
     missed, waiting, seen_ns = 0, list(record.waiting), record.seen_ns
@@ -144,7 +145,7 @@ def _act(
         alone = () if sorted_out.alone is None else (sorted_out.alone,)
         refused = False
         for due in (*sorted_out.together, *alone):
-            if not due.manual and not _may_act(record):
+            if not due.manual and not may_act(record):
                 refused = True
                 continue
             record = record if due.manual else _count_down(record)
@@ -167,6 +168,11 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 # --- workflows -----------------------------------------------------------------------------------------------
 
 
+def identity(record: Record) -> str:
+    """By whom the workflows of a schedule are started and ended."""
+    return f"hourglass-scheduler-{record.schedule_id}"
+
+
 def start_request(record: Record, start: Start, request_id: str) -> StartWorkflow:
     """The request that starts a workflow of this schedule."""
     nominal = _EPOCH + timedelta(seconds=start.due.nominal_ns // NANOS)
@@ -178,7 +184,7 @@ def start_request(record: Record, start: Start, request_id: str) -> StartWorkflo
         action,
         workflow_id=start.workflow_id,
         request_id=request_id,
-        identity=f"hourglass-scheduler-{record.schedule_id}",
+        identity=identity(record),
         search_attributes={**action.search_attributes, **marks},
     )
 
@@ -200,12 +206,23 @@ def started(record: Record, start: Start, run_id: str, now_ns: int) -> Record:
     )
 
 
-def closed(record: Record, workflow_id: str, status: WorkflowStatus, message: str = "") -> Record:
-    """A workflow of the schedule has closed, for good; `message` says why it failed."""
+def closed(
+    record: Record,
+    workflow_id: str,
+    status: WorkflowStatus,
+    result: Payloads = (),
+    failure: Failure | None = None,
+) -> Record:
+    """A workflow of the schedule has closed, for good, with its result or failure if there is one."""
     running = tuple(each for each in record.running if each[0] != workflow_id)
     if len(running) == len(record.running):
         return record
     record = msgspec.structs.replace(record, running=running)
+    if result:
+        record = msgspec.structs.replace(record, last_result=result, last_failure=None)
+    elif failure is not None:
+        record = msgspec.structs.replace(record, last_failure=failure)
+    message = "" if failure is None else failure.message
     why = {
         WorkflowStatus.FAILED: f"paused due to workflow failure: {workflow_id}: {message}",
         WorkflowStatus.TIMED_OUT: f"paused due to workflow timeout: {workflow_id}",
@@ -269,7 +286,8 @@ def _catchup(record: Record) -> float:
     return record.schedule.policy.catchup_window
 
 
-def _may_act(record: Record) -> bool:
+def may_act(record: Record) -> bool:
+    """Whether a schedule starts anything by itself: it is not paused, and has actions left."""
     state = record.schedule.state
     return not state.paused and (not state.limited_actions or state.remaining_actions > 0)
 

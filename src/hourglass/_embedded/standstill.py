@@ -1,9 +1,10 @@
-"""No fork in the middle of SQLite's work.
+"""No fork in the middle of SQLite's work, nor of anything else that a child must not inherit by halves.
 
 SQLite's mutexes belong to the process, not to a file. One that a thread of ours holds at the instant of a fork is
 held for ever in the child, where that thread does not exist, and the child's first use of SQLite hangs, on whatever
 file. So all our work with SQLite is done inside `WORK`, and a fork waits until nobody is inside: at most for one
-commit, or for one portion of a copy. Must not know: files, what the work is.
+commit, or for one portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened and
+noted) is done inside, too. Must not know: files, what the work is.
 
 Invariants: each thread has a lock of its own, so that nobody but a fork ever waits for another; a thread may enter
 again while it is inside.
@@ -30,7 +31,7 @@ class _Mine(threading.local):
 
 
 class Work:
-    """`with WORK:` around everything that calls SQLite."""
+    """`with WORK:` around everything that calls SQLite, and what is said above."""
 
     def __init__(self) -> None:
         self._mine = _Mine()

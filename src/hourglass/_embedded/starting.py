@@ -20,13 +20,17 @@ from hourglass._embedded.record import Record
 from hourglass._embedded.start_rules import may_reuse, timeouts
 from hourglass._embedded.workflow_cron import backoff_until_next, check_cron
 from hourglass._engine.commands import IdReusePolicy
-from hourglass.converter import Payload
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
 
 
-def start_workflow(runs: Ledger, request: StartWorkflow) -> tuple[Started, Record]:
+def start_workflow(
+    runs: Ledger, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
+) -> tuple[Started, Record]:
     """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
-    one. Gives the answer and the run that it speaks of.
+    one. Gives the answer and the run that it speaks of. `last` is the result, and the failure, of the workflow that
+    was started in its place before, where there is such a thing.
     """
     if not request.workflow_id or not request.workflow_type or not request.task_queue:
         raise ServiceError(
@@ -47,7 +51,7 @@ def start_workflow(runs: Ledger, request: StartWorkflow) -> tuple[Started, Recor
     _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
-    record = runs.open(_first_event(runs, request, run_id), event, ids)
+    record = runs.open(_first_event(runs, request, run_id, last), event, ids)
     return Started(record.run.run_id), record
 
 
@@ -132,7 +136,9 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
     )
 
 
-def _first_event(runs: Ledger, request: StartWorkflow, run_id: str) -> h.WorkflowExecutionStarted:
+def _first_event(
+    runs: Ledger, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
+) -> h.WorkflowExecutionStarted:
     whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
     delay, now = request.start_delay or 0.0, runs.clock.now_ns()
     if request.cron_schedule:
@@ -152,6 +158,8 @@ def _first_event(runs: Ledger, request: StartWorkflow, run_id: str) -> h.Workflo
         retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),
         cron_schedule=request.cron_schedule,
         initiator=h.Initiator.CRON_SCHEDULE if request.cron_schedule else h.Initiator.NONE,
+        last_completion_result=last[0],
+        continued_failure=last[1],
         memo=request.memo,
         search_attributes=request.search_attributes,
         headers=request.headers,

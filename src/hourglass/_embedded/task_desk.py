@@ -63,7 +63,7 @@ class TaskDesk:
         """The queries that wait, unless a task is to be done before them; they are the caller's to answer
         now.
         """
-        return [] if record.run.task is not None else self._questions(record)
+        return [] if record.run.task is not None or not record.queries else self._questions(record)
 
     def take_questions_in_task(self, record: Record) -> list[Query]:
         """The queries that wait, though the run has a task, in which nothing has happened yet."""
@@ -92,9 +92,7 @@ class TaskDesk:
         self._ledger.note_hands(record)
         return questions
 
-    def finish(
-        self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None
-    ) -> str:
+    def finish(self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None) -> str:
         """Take the answer to a task, from somebody who may take what it asks for at once; gives why the run must be
         evicted, or "" if all is well.
         """

@@ -25,7 +25,7 @@ def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
     activity = run.activities.get(event_id)
     if activity is None:
         return 0
-    when, _ = activities.deadline(activity)
+    when = activities.deadline(activity)[0]
     if not activity.started_ns and activity.available_ns > now_ns:
         return min(when, activity.available_ns) if when else activity.available_ns
     return when
@@ -35,15 +35,15 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
     """When something is due that concerns the run as a whole; 0: never."""
     if not run.is_open:
         return 0
-    whens = [run.deadline_ns] if run.deadline_ns else []
-    task = run.task
+    when, task = 0, run.task
     if task is not None and task.started_event_id:
-        whens.append(task.started_ns + to_ns(run.started.task_timeout))
+        when = task.started_ns + to_ns(run.started.task_timeout)
     elif task is not None and task.available_ns > now_ns:
-        whens.append(task.available_ns)
+        when = task.available_ns
     elif task is None and run.task_count == 0:
-        whens.append(first_task_ns(run))
-    return min(whens, default=0)
+        when = first_task_ns(run)
+    deadline = run.deadline_ns
+    return min(when, deadline) if when and deadline else when or deadline
 
 
 class Wakes:

@@ -79,6 +79,7 @@ def create(
 ) -> Operation[str]:
     """Create a schedule; gives its id."""
     form = schedule_form(schedule, refer_schedule(schedule_id), session.converter, session.identity)
+    session.meet(schedule.action.workflow)
     refuse_empty(form.spec)
     if form.state.limited_actions and not form.state.remaining_actions:
         raise UsageError("a schedule with limited_actions needs remaining_actions, how many are left to it")
@@ -185,6 +186,7 @@ def update(session: Session, schedule_id: str, change: Change, rpc_timeout: Dura
         if wanted is None:
             return
         form = schedule_form(wanted, schedule_id, session.converter, session.identity)
+        session.meet(wanted.action.workflow)
         yield asking(
             UpdateSchedule(
                 schedule_id=schedule_id,

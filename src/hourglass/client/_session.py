@@ -67,6 +67,9 @@ class Session:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""
         return asyncio.timeout(seconds)
 
+    def meet(self, workflow: object) -> None:
+        """A workflow was named that others will start later; a session that runs workflows itself must know it."""
+
     async def call(self, request: Request[A]) -> A:
         """Ask the service, on the control loop, through the codec if there is one."""
         connection = await self.link.opened()

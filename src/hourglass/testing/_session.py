@@ -23,6 +23,7 @@ from hourglass._bridge.service import (
     StartWorkflow,
     WaitForClose,
 )
+from hourglass._bridge.service_schedules import CreateSchedule, UpdateSchedule
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
@@ -102,11 +103,17 @@ class EnvironmentSession(Session):
             self.driver.interrupt()
             raise
 
+    def meet(self, workflow: object) -> None:
+        """A workflow that a schedule will start."""
+        self.driver.cast.meet_workflow(workflow)
+
     async def call(self, request: Request[A]) -> A:
         """Ask the engine, on the environment's loop."""
         driver, asked = self.driver, cast(object, request)
         if isinstance(asked, StartWorkflow):
             await driver.serve(asked.task_queue)
+        elif isinstance(asked, (CreateSchedule, UpdateSchedule)):
+            await driver.serve(asked.schedule.action.task_queue)
         if isinstance(asked, (WaitForClose, QueryWorkflow)):
             await self._refuse_parked(asked.workflow_id, asked.run_id)
         if not isinstance(asked, WaitForClose):

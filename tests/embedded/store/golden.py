@@ -11,7 +11,18 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from hourglass._bridge.service import StartWorkflow
+from hourglass._bridge.service_schedules import (
+    CreateSchedule,
+    IntervalSpec,
+    OverlapPolicy,
+    Schedule,
+    SchedulePolicy,
+    ScheduleSpec,
+)
+from hourglass._embedded import schedule_transitions as schedules
 from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass._embedded.store import ScheduleChange
 from hourglass.converter import Payload
 
 from .stories import Story
@@ -22,6 +33,26 @@ GOLDEN = "golden"
 def told() -> dict[str, Story]:
     """The stories in the file: one that waits for much, and one that is over."""
     return {"waiting": Story("waiting", "order-1"), "closed": Story("closed", "order-2")}
+
+
+def acted() -> ScheduleChange:
+    """A schedule that has acted twice: one workflow runs, another waits for its end."""
+    action = StartWorkflow(
+        workflow_id="report",
+        workflow_type="Report",
+        task_queue="default",
+        request_id="",
+        arguments=(Payload(b'"daily"'),),
+    )
+    schedule = Schedule(
+        action=action,
+        spec=ScheduleSpec(intervals=(IntervalSpec(60.0),), time_zone="Europe/Berlin"),
+        policy=SchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL),
+    )
+    request = CreateSchedule(schedule_id="reports", schedule=schedule, request_id="create-1")
+    step = schedules.advance(schedules.create(request, 1_000), 120_000_000_000)
+    record = schedules.started(step.record, step.starts[0], "report-run", 120_000_000_000)
+    return ScheduleChange(schedule_id="reports", record=record, wake_ns=step.wake_ns or 0)
 
 
 def write(path: str) -> None:
@@ -40,7 +71,7 @@ def write(path: str) -> None:
         closed.close(),
     ]
     store = SqliteStore.open(path)
-    for step in steps:
+    for step in (*steps, acted()):
         store.append(step)
     store.close()
 
@@ -92,6 +123,20 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "memo": {},
         "task": None,
     },
+}
+
+
+SCHEDULE: dict[str, Any] = {
+    "action": ("report", "Report", "default", b'"daily"'),
+    "intervals": [60.0],
+    "time_zone": "Europe/Berlin",
+    "overlap": 3,
+    "catchup_window": 31_536_000.0,
+    "seen": 120_000_000_000,
+    "waiting": [120_000_000_000],
+    "running": [("report-1970-01-01T00:01:00Z", "report-run")],
+    "action_count": 1,
+    "token": 1,
 }
 
 

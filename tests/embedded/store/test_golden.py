@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from hourglass._embedded import database, inherited, schema
+from hourglass._embedded.schedule_record import Record as Schedule
 from hourglass._embedded.sqlite_store import SqliteStore
 from hourglass._embedded.store import Stored
 from hourglass.errors import StorageError
 
-from .golden import EXPECTED
+from .golden import EXPECTED, SCHEDULE
 from .stories import Story
 
 Open = Callable[..., SqliteStore]
@@ -52,6 +53,28 @@ def described(stored: Stored) -> dict[str, Any]:
     return described
 
 
+def described_schedule(record: Schedule) -> dict[str, Any]:
+    """What a schedule is, in plain values."""
+    action = record.schedule.action
+    return {
+        "action": (
+            action.workflow_id,
+            action.workflow_type,
+            action.task_queue,
+            action.arguments[0].data,
+        ),
+        "intervals": [each.every for each in record.schedule.spec.intervals],
+        "time_zone": record.schedule.spec.time_zone,
+        "overlap": int(record.schedule.policy.overlap),
+        "catchup_window": record.schedule.policy.catchup_window,
+        "seen": record.seen_ns,
+        "waiting": [due.nominal_ns for due in record.waiting],
+        "running": list(record.running),
+        "action_count": record.action_count,
+        "token": record.token,
+    }
+
+
 def test_there_is_a_golden_file_of_each_format() -> None:
     """Every format up to the present one has its file."""
     assert [file.name for file in FILES] == [
@@ -75,6 +98,12 @@ def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
         assert store.count("ExecutionStatus = 'Running'") == 1
         assert store.latest_ns == 5_000
         assert list(store.due(5_000, 10)) == ["waiting"]
+        assert store.schedules() == [
+            ("reports", 180_000_000_000, ("report-1970-01-01T00:01:00Z",)),
+        ]
+        schedule = store.schedule("reports")
+        assert schedule is not None
+        assert described_schedule(schedule) == SCHEDULE
         await store.durable(store.append(Story("new").start()))
 
     asyncio.run(work())

@@ -26,11 +26,15 @@ def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
     if seed is not None and not isinstance(seed, int):
         raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
     search, coverage = Search(runs, seed or 0), Coverage(plan.name, seed or 0)
-    with _quiet_logs():
-        found = _search(plan, search, coverage)
-        script = () if found is None else _shrunk(plan, found, search.usual, coverage.orders)
-    if found is None:
-        return coverage.so_far(search.is_complete, search.deviations)
+    try:
+        found = _found(plan, search, coverage)
+        if found is None:
+            return coverage.so_far(search.is_complete, search.deviations)
+        with _quiet_logs():
+            script = _shrunk(plan, found, search.usual, coverage.orders)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\ninterrupted; {coverage.so_far()}\n")
+        raise
     raise _failed(plan, script, coverage.so_far())
 
 
@@ -44,20 +48,24 @@ def replay(plan: Plan, token: str) -> Exploration:
     return coverage.so_far()
 
 
-def _search(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
-    watched = True  # once is enough to see what the workflow calls
-    try:
-        while (choices := search.next()) is not None:
-            outcome = run_order(plan, choices, watched=watched)
-            watched = False
-            search.tried(choices)
-            coverage.add(stripped(choices.taken), outcome.points, outcome.states)
-            if outcome.violation is not None:
-                return outcome
-    except KeyboardInterrupt:
-        sys.stderr.write(f"\ninterrupted; {coverage.so_far()}\n")
-        raise
-    return None
+def _found(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
+    """The first order that breaks a property. The usual one is watched and logs as ever: once is enough for that."""
+    outcome = _try_next(plan, search, coverage, watched=True)
+    with _quiet_logs():
+        while outcome is not None and outcome.violation is None:
+            outcome = _try_next(plan, search, coverage)
+    return outcome
+
+
+def _try_next(plan: Plan, search: Search, coverage: Coverage, *, watched: bool = False) -> Outcome | None:
+    """Run the next order; None at the end."""
+    choices = search.next()
+    if choices is None:
+        return None
+    outcome = run_order(plan, choices, watched=watched)
+    search.tried(choices)
+    coverage.add(stripped(choices.taken), outcome.points, outcome.states)
+    return outcome
 
 
 def _shrunk(plan: Plan, found: Outcome, usual: Sequence[int], tried: Set[Script]) -> Script:

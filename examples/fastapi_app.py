@@ -1,0 +1,107 @@
+"""A FastAPI application that starts workflows, talks to them and follows them.
+
+    pip install fastapi uvicorn
+    python examples/fastapi_app.py
+
+    curl -X POST localhost:8000/orders -H 'content-type: application/json' -d '{"item": "lamp"}'
+    curl localhost:8000/orders/ID
+    curl -N localhost:8000/orders/ID/events         (follows it until it is done)
+    curl -X POST localhost:8000/orders/ID/payment
+
+`HOURGLASS_TARGET=localhost:7233` runs the same on a Temporal server. The workflow is in `orders.py`.
+
+The application holds no state: stop it, start it again, and every order goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from orders import QUEUE, Order, OrderFlow, Status
+
+from hourglass import AsyncClient, Worker
+from hourglass.client import AsyncWorkflowHandle, WorkflowStatus
+from hourglass.errors import WorkflowNotFoundError
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with await AsyncClient.connect() as client, Worker(client, QUEUE, modules=["orders"]):
+        app.state.client = client
+        yield
+
+
+app = FastAPI(title="Orders", lifespan=lifespan)
+
+
+def connected(request: Request) -> AsyncClient:
+    client: AsyncClient = request.app.state.client
+    return client
+
+
+Connected = Annotated[AsyncClient, Depends(connected)]
+
+
+def order_handle(id: str, client: Connected) -> AsyncWorkflowHandle[str]:
+    return client.get_workflow_handle(id, workflow=OrderFlow.run)
+
+
+OrderHandle = Annotated[AsyncWorkflowHandle[str], Depends(order_handle)]
+
+
+@app.exception_handler(WorkflowNotFoundError)
+async def not_found(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": "there is no such order"}, status_code=404)
+
+
+@app.post("/orders", status_code=201)
+async def create(order: Order, client: Connected) -> dict[str, str]:
+    handle = await client.start_workflow(OrderFlow.run, order, task_queue=QUEUE)
+    return {"id": handle.id}
+
+
+@app.get("/orders/{id}")
+async def status(handle: OrderHandle) -> Status:
+    return await handle.query(OrderFlow.status)
+
+
+@app.post("/orders/{id}/payment", status_code=202)
+async def pay(handle: OrderHandle) -> None:
+    await handle.signal(OrderFlow.pay)
+
+
+@app.get("/orders/{id}/result")
+async def result(handle: OrderHandle) -> str:
+    """Waits for the end. Thousands may wait: none of them takes a thread."""
+    return await handle.result()
+
+
+@app.get("/orders/{id}/events")
+async def events(handle: OrderHandle) -> StreamingResponse:
+    """Every change of the status, as server-sent events."""
+    await handle.describe()  # an order that is not there is told at once
+    return StreamingResponse(changes(handle), media_type="text/event-stream")
+
+
+async def changes(handle: AsyncWorkflowHandle[str]) -> AsyncIterator[str]:
+    seen, is_open = None, True
+    while is_open:
+        is_open = (
+            await handle.describe()
+        ).status is WorkflowStatus.RUNNING  # first, or the last change is missed
+        now = await handle.query(OrderFlow.status)
+        if now != seen:
+            yield f"data: {now.stage}\n\n"
+            seen = now
+        await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    import uvicorn
+
+    uvicorn.run(app)

@@ -1,0 +1,66 @@
+"""An order that waits for its payment: the workflow behind the two web applications, `fastapi_app.py` and `flask_app.py`.
+
+    hourglass worker examples/orders.py --task-queue orders
+
+is a worker for it in a process of its own, as in production: web applications then only start workflows and ask. The two
+examples also run one in the application itself, which is enough for small things: nothing else has to be started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from hourglass import activity, workflow
+
+QUEUE = "orders"
+
+
+@dataclass
+class Order:
+    item: str
+    quantity: int = 1
+
+
+@dataclass
+class Status:
+    stage: str
+    paid: bool = False
+
+
+@activity.defn
+def reserve(item: str, quantity: int) -> None:
+    """Put the goods aside."""
+
+
+@activity.defn
+def ship(item: str, quantity: int) -> str:
+    return f"{quantity} × {item} on the way"
+
+
+@workflow.defn
+class OrderFlow:
+    def __init__(self) -> None:
+        self.now = Status("reserving")
+
+    @workflow.run
+    def run(self, order: Order) -> str:
+        reserve(order.item, order.quantity)
+        self.now.stage = "waiting for payment"
+        try:
+            workflow.wait_condition(lambda: self.now.paid, timeout=timedelta(days=3))
+        except TimeoutError:
+            self.now.stage = "expired"
+            return "never paid"
+        self.now.stage = "shipping"
+        result = ship(order.item, order.quantity)
+        self.now.stage = "shipped"
+        return result
+
+    @workflow.signal
+    def pay(self) -> None:
+        self.now.paid = True
+
+    @workflow.query
+    def status(self) -> Status:
+        return self.now

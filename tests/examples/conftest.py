@@ -1,0 +1,39 @@
+"""The examples, as programs of their own in an empty folder; and importable, so that their workflows can be tested."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.append(str(EXAMPLES))
+
+Program = Callable[..., str]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Runs a program of Python's in an empty folder: gives what it printed, and wants silence on the error stream."""
+
+    def run(*arguments: str, **environment: str) -> str:
+        named = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
+        inherited = {key: value for key, value in os.environ.items() if key not in named}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *arguments],
+            env=inherited | environment,
+            cwd=tmp_path,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        return done.stdout
+
+    return run

@@ -1,0 +1,122 @@
+"""Each example is one command, on the embedded engine and on a Temporal server, and prints what it should."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from hourglass.testing import DevServer
+
+from .conftest import EXAMPLES, Program
+
+HOURGLASS = str(Path(sys.executable).with_name("hourglass"))
+
+# What each script says, in this order; other lines may stand between.
+SAYS = {
+    "hello.py": ["Hello, world!"],
+    "saga.py": [
+        "parcel-o-1",
+        "o-2: 4990.00 charged",
+        "o-2: refunded",
+        "o-2: released",
+        "o-2 failed: no van is large enough for a piano",
+    ],
+    "approval.py": [
+        "budget.pdf: approved by ann",
+        "to bob: menu.pdf still waits for you",
+        "menu.pdf: expired",
+    ],
+    "billing.py": [
+        "ended: 12 months paid",
+        "360 days in",
+        "ended: 12 months paid",
+        "left in month 1: too expensive",
+    ],
+    "fanout.py": ["1000 of 1000", "1000 thumbnails"],
+    "polling.py": ["GET /jobs/1", "GET /jobs/1", "GET /jobs/1", "GET /jobs/1", "done: hello"],
+    "resume.py": [
+        "attempt 1 begins after 0 rows",
+        "attempt 2 begins after 2500 rows",
+        "5000 rows imported",
+    ],
+    "children.py": ["'north': 15003", "{'atlantis': 'there is no such region'}", "completed"],
+    "entity.py": ["points=2550, runs=3", "refused: there are only 2550 points", "550 points are left"],
+    "agent.py": ["mail to ann: Oslo has snow; Rome has sun", "Done: mailed to ann."],
+    "encryption.py": ["Ann knows about the measles", "the engine knows: False"],
+    "report.py": [
+        "next: ",
+        "report-lamps-2026-01-05T08:00:00Z: 5 orders, 99.95",
+        "report-lamps-2026-01-06T08:00:00Z: 5 orders, 99.95",
+    ],
+}
+ELSEWHERE = {
+    "checkout.py": "test_examples_run.py",
+    "fastapi_app.py": "test_web.py",
+    "flask_app.py": "test_web.py",
+    "orders.py": "test_web.py",
+    "test_approval.py": "test_suite_of_approval below",
+    "test_checkout_explored.py": "test_explored_example.py",
+}
+
+
+def says(output: str, pieces: list[str]) -> None:
+    """The pieces stand in the output, one after another."""
+    at = 0
+    for piece in pieces:
+        at = output.find(piece, at)
+        assert at >= 0, f"{piece!r} is missing, or too early, in:\n{output}"
+        at += len(piece)
+
+
+def test_every_example_is_tested() -> None:
+    """No example without a test."""
+    assert {file.name for file in EXAMPLES.glob("*.py")} <= SAYS.keys() | ELSEWHERE.keys()
+
+
+def test_every_example_is_listed() -> None:
+    """The page and the README name every example, and none that is not there."""
+    for page in (EXAMPLES / "README.md", EXAMPLES.parent / "docs" / "examples.md"):
+        named = set(re.findall(r"`(\w+\.py)`", page.read_text()))
+        assert named == {file.name for file in EXAMPLES.glob("*.py")}, page
+
+
+@pytest.mark.parametrize("name", sorted(SAYS))
+def test_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
+    """Without a target an example works in `hourglass.db`, in the folder where it was started."""
+    says(program(str(EXAMPLES / name)), SAYS[name])
+    assert (tmp_path / "hourglass.db").is_file()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", ["agent.py", "children.py", "entity.py", "report.py", "saga.py"])
+def test_on_a_server(name: str, program: Program, quick_server: DevServer, tmp_path: Path) -> None:
+    """The same command with `HOURGLASS_TARGET` does the same on a Temporal server, and leaves no file."""
+    says(program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), SAYS[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_twice(program: Program) -> None:
+    """An example whose workflows have names can be run again on the same file."""
+    for _ in range(2):
+        says(program(str(EXAMPLES / "entity.py")), SAYS["entity.py"])
+
+
+def test_with_the_command_line(program: Program) -> None:
+    """`hourglass run FILE` runs the workflow of an example, with arguments as its page says."""
+    assert "Hello, Ann!" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "hello.py"), "Ann")
+    order = '{"id": "o-1", "items": ["lamp"], "cents": 3900}'
+    assert "parcel-o-1" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "saga.py"), order)
+
+
+def test_the_checker_finds_nothing(program: Program) -> None:
+    """`hourglass check` has nothing to say against the examples."""
+    assert "nothing found" in program(HOURGLASS, "check", str(EXAMPLES))
+
+
+def test_suite_of_approval(program: Program) -> None:
+    """The suite that shows how to test passes, for whoever runs it as its page says."""
+    output = program("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_approval.py"))
+    assert "9 passed" in output
