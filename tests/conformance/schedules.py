@@ -281,7 +281,9 @@ def a_schedule_that_acts_by_itself(world: World) -> None:
     seen = handle.describe()
     assert seen.schedule.state.remaining_actions == 0
     first, second = seen.info.recent_actions
-    assert second.scheduled_at - first.scheduled_at == timedelta(seconds=1)
+    assert first.scheduled_at is not None
+    assert first.started_at is not None
+    assert second.scheduled_at == first.scheduled_at + timedelta(seconds=1)
     assert first.started_at >= first.scheduled_at
     adopt(world, handle)
     handle.delete()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,11 @@ def counts(handle: ScheduleHandle) -> tuple[int, int, int, int]:
     )
 
 
+def hours(handle: ScheduleHandle) -> list[int]:
+    """At which hours the schedule acted last."""
+    return [each.started_at.hour for each in handle.describe().info.recent_actions if each.started_at]
+
+
 def statuses(env: Environment, name: str = "s") -> list[WorkflowStatus]:
     """How the workflows of a schedule stand, the first one first."""
     found = env.client.list_workflows(f"TemporalScheduledById = '{name}'")
@@ -127,7 +134,7 @@ def test_clocks_of_a_place(env: Environment) -> None:
     spec = ScheduleSpec(cron_expressions=["0 9 28-29 3 *"], time_zone_name="Europe/Berlin")
     handle = create(env, works, spec=spec)
     env.skip(days=100)
-    assert [each.started_at.hour for each in handle.describe().info.recent_actions] == [8, 7]
+    assert hours(handle) == [8, 7]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +156,7 @@ def test_overlaps(
     ends: list[str],
 ) -> None:
     """What is triggered while a workflow runs does as its policy says, at once and when the first has ended."""
-    handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy[policy])
+    handle = create(env, works, 60.0, spec=NEVER, overlap=getattr(ScheduleOverlapPolicy, policy))
     for _ in range(3):
         handle.trigger()
         env.skip(seconds=2)
@@ -163,8 +170,7 @@ def test_times_that_meet_a_workflow_that_runs(env: Environment) -> None:
     """A workflow that takes longer than an interval lets times pass, and the next one starts on time."""
     handle = create(env, works, 150.0)
     env.skip(hours=7)
-    started = [each.started_at.hour for each in handle.describe().info.recent_actions]
-    assert started == [1, 4, 7]
+    assert hours(handle) == [1, 4, 7]
     assert counts(handle) == (3, 1, 0, 4)
 
 
@@ -262,7 +268,7 @@ def test_what_cannot_start_is_dropped(env: Environment, caplog: pytest.LogCaptur
     env.start_workflow(works, 150.0, id="the-one")
     handle = create(env, works, keep_original_workflow_id=True, options={"id": "the-one"})
     env.skip(hours=4)
-    assert [each.started_at.hour for each in handle.describe().info.recent_actions] == [3, 4]
+    assert hours(handle) == [3, 4]
     assert "could not start workflow 'the-one'" in caplog.text
 
 
@@ -539,3 +545,31 @@ def test_a_file_without_an_owner_and_with_one(tmp_path: Path) -> None:
             run = client.get_workflow_handle("s-2099-01-01T00:00:00Z", workflow=quick)
             assert run.result(timeout=30) == "the daily report"
         handle.delete()
+
+
+PROGRAM = """
+import sys
+from datetime import UTC, datetime
+from hourglass.client import Client, Schedule, ScheduleActionStartWorkflow, ScheduleSpec
+
+with Client.connect(sys.argv[1]) as client:
+    action = ScheduleActionStartWorkflow("quick", "foreign", task_queue="q")
+    schedule = Schedule(action, ScheduleSpec(cron_expressions=["0 0 1 1 * 2099"]))
+    handle = client.create_schedule("theirs", schedule, trigger_immediately=True)
+    handle.pause("enough")
+    print(handle.describe().info.recent_actions[0].action.workflow_id, [each.id for each in client.list_schedules()])
+"""
+
+
+def test_another_process_asks_the_owner(tmp_path: Path) -> None:
+    """Requests about schedules, and their answers, travel to the process that owns the file and back."""
+    target = f"local:{tmp_path / 'runs.db'}"
+    with Client.connect(target) as client, Worker(client, "q", workflows=[quick]):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, target], capture_output=True, text=True, timeout=60, check=True
+        )
+        workflow_id, listed = done.stdout.split(" ", 1)
+        assert listed.strip() == "['theirs']"
+        run = client.get_workflow_handle(workflow_id, workflow=quick)
+        assert run.result(timeout=30) == "the foreign report"
+        assert client.get_schedule_handle("theirs").describe().schedule.state.note == "enough"

@@ -173,6 +173,7 @@ def test_entity_refuses_and_continues_as_new(hourglass_env: Environment) -> None
     """Points survive the change to a new run, and nobody spends more than there are."""
     env = hourglass_env
     account = env.start_workflow(entity.Loyalty.run, entity.Account("ann"), id="loyalty-ann")
+    earned = 0
     for _ in range(entity.CHANGES_PER_RUN + 1):
         earned = env.client.get_workflow_handle("loyalty-ann").execute_update(entity.Loyalty.earn, 1)
     assert earned == entity.CHANGES_PER_RUN + 1

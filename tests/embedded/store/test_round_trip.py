@@ -91,7 +91,7 @@ def test_changes_that_come_along_are_written() -> None:
     first, second, third = Story("a"), Story("b"), Story("c")
     inner = msgspec.structs.replace(second.start(), also=(third.start(),))
     outer = msgspec.structs.replace(first.start(), also=(inner,))
-    assert [each.run.run_id for each in coalesce([outer])] == ["a", "b", "c"]
+    assert [each.run.run_id for each in coalesce([outer])[0]] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("kind", h.KINDS, ids=lambda kind: kind.__name__)
