@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test check bench chaos format clean
+.PHONY: demo demo-temporal test check bench chaos docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,9 +34,13 @@ bench: $(READY)  ## side by side with temporalio and DBOS, as ratios
 chaos: $(READY)  ## every fault with a seed, and a table of what was survived (CHAOS="--seed 7 --quick" for less)
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
+docs: $(READY)  ## the manual as a site in site/; a warning is an error
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	$(BIN)/zensical build --clean --strict --config-file mkdocs.yml
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist build site

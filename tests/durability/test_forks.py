@@ -101,3 +101,53 @@ def test_children_of_a_busy_owner(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.stdout.strip() == "held", done.stdout + done.stderr
+
+
+HALVES = """
+import os, sys, threading
+from hourglass._embedded.ownership import FileLock
+
+path, call = sys.argv[1:]
+lock, inside = FileLock(path), threading.Event()
+really = getattr(os, call)
+
+def slow(*arguments):
+    if call == "close":
+        inside.set()
+        threading.Event().wait(0.2)  # long enough for a fork that does not wait
+        return really(*arguments)
+    opened = really(*arguments)
+    inside.set()
+    threading.Event().wait(0.2)
+    return opened
+
+if call == "close":
+    assert lock.try_take()
+    thread = threading.Thread(target=lock.drop)
+else:
+    thread = threading.Thread(target=lock.try_take)
+setattr(os, call, slow)
+thread.start()
+inside.wait()
+(reading, writing), (hearing, saying) = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(saying, b"x")
+    os.read(reading, 1)  # lives on, with all that it inherited
+    os._exit(0)
+os.read(hearing, 1)
+thread.join()
+setattr(os, call, really)
+lock.drop()
+print("free" if FileLock(path).try_take() else "taken")
+os.write(writing, b"x")
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("call", ["open", "close"])
+def test_a_child_never_keeps_the_lock(tmp_path: Path, call: str) -> None:
+    """A fork in the very middle of taking or dropping a file's lock leaves no child with it, so that others can own the file."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HALVES, tmp_path / "orders.db", call]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert done.stdout.strip() == "free", done.stdout + done.stderr

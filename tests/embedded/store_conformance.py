@@ -10,12 +10,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
-from hourglass._bridge.service import SignalWorkflow, TerminateWorkflow, WorkflowStatus
+import msgspec
+
+from hourglass._bridge import service_schedules
+from hourglass._bridge.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._bridge.service_schedules import IntervalSpec, ScheduleSpec
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions, transitions
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.run import Run, Step
-from hourglass._embedded.store import AT_ONCE, Change, Store
+from hourglass._embedded.schedule_record import Record as Schedule
+from hourglass._embedded.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -351,6 +356,42 @@ async def waiters_may_go_away(place: Place) -> None:
     store.close()
 
 
+async def schedules_are_kept_with_their_runs(place: Place) -> None:
+    """A schedule and the run that it starts are one change; of many changes the last counts; a deleted one is gone."""
+    store = place.open()
+    life = Life("a")
+    started = life.change()
+    for wake_ns in (NOW + SECOND, NOW + 2 * SECOND):
+        store.append(schedule_change("s", wake_ns))
+    whole = schedule_change("t", 0, running=(("a", "a"),), also=(started,))
+    number = store.append(msgspec.structs.replace(whole, also=(*whole.also, schedule_change("u", NOW))))
+    await store.durable(number)
+    assert_kept(store, life)
+    store.close()
+    store = place.open()
+    assert sorted(store.schedules()) == [("s", NOW + 2 * SECOND, ()), ("t", 0, ("a",)), ("u", NOW, ())]
+    assert store.schedule("t") == whole.record
+    assert store.schedule("nobody") is None
+    await store.durable(store.append(ScheduleChange(schedule_id="s")))
+    assert sorted(entry.schedule_id for entry in store.schedules()) == ["t", "u"]
+    assert store.schedule("s") is None
+    store.close()
+
+
+def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
+    """A step of a schedule."""
+    action = StartWorkflow(workflow_id=name, workflow_type="W", task_queue="q", request_id="")
+    spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
+    kept = Schedule(
+        schedule_id=name,
+        schedule=service_schedules.Schedule(action=action, spec=spec),
+        seen_ns=NOW,
+        create_time_ns=NOW,
+        **record,
+    )
+    return ScheduleChange(schedule_id=name, record=kept, wake_ns=wake_ns, also=also)
+
+
 CHECKS: tuple[Check, ...] = (
     numbers_follow_each_other,
     a_run_comes_back_as_it_was,
@@ -363,4 +404,5 @@ CHECKS: tuple[Check, ...] = (
     closed_runs_can_be_forgotten,
     closing_writes_what_is_queued,
     waiters_may_go_away,
+    schedules_are_kept_with_their_runs,
 )

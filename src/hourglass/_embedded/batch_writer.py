@@ -1,9 +1,7 @@
-"""Writes batches of changes into the tables, with as few statements as can be.
+"""Writes batches of changes into the tables, with as few statements as can be (see `stored_steps`).
 
-Must not know: threads, queues, who waits. Python's SQLite lets go of the interpreter at every step of a statement
-and must get it back; beside busy threads each time can take milliseconds. So rows go in by the dozen: statements
-for a few fixed numbers of rows, which SQLite keeps prepared. Invariants: a batch is one transaction; it is built
-first (bytes and keys) and can then be tried again as it is.
+Must not know: threads, queues, who waits. Invariants: a batch is one transaction; it is built first (bytes and keys)
+and can then be tried again as it is.
 """
 
 from __future__ import annotations
@@ -13,41 +11,58 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from hourglass._embedded import stored_schedules, visibility
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded import stored_schedules, stored_steps, visibility
 from hourglass._embedded.coalesce import Merged, coalesce
 from hourglass._embedded.run import Run
 from hourglass._embedded.store import Change, ScheduleChange
 from hourglass._embedded.stored_form import encode_events, encode_pending, encode_state, plain, shown_form
+from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")
 
 SIZES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""How many rows a statement can have."""
+"""How many runs a statement can forget."""
 
 KNOWN_RUNS = 4096
 PAGE = 4096
 
 
+class _Shown(NamedTuple):
+    """What lists show of a run, as it was when it was last written."""
+
+    status: WorkflowStatus
+    memo: dict[str, Payload]
+    search_attributes: dict[str, Payload]
+
+
 @dataclass
 class Batch:
-    """What one transaction writes: rows as flat lists of parameters."""
+    """What one transaction writes; `stale` are those of the visible runs whose attributes may be indexed."""
 
-    runs: list[Any] = field(default_factory=list)
-    events: list[Any] = field(default_factory=list)
-    kept: list[Any] = field(default_factory=list)
-    dropped: list[Any] = field(default_factory=list)
-    requests: list[Any] = field(default_factory=list)
+    steps: list[stored_steps.Row] = field(default_factory=list)
     visible: list[Run] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
     schedules: list[stored_schedules.Row] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     forgotten_ids: list[str] = field(default_factory=list)
-    pages: int = 0
-    """About how many pages the log grows by."""
+    size: int = 0
+    """Of the bytes of runs and events."""
+
+    @property
+    def pages(self) -> int:
+        """About how many pages the log grows by."""
+        others = len(self.schedules) + (self.size + sum(len(each.data) for each in self.schedules)) // PAGE
+        return 4 + 2 * len(self.steps) + others
+
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether it is a transaction by itself."""
+        more = self.visible or self.schedules or self.forgotten
+        return not more and stored_steps.is_one_statement(self.steps)
 
 
 @dataclass(frozen=True)
@@ -74,17 +89,6 @@ def _text(rows: _Rows, size: int) -> str:
     return rows.before + rows.joint.join([rows.row] * size) + rows.after
 
 
-_PUT_RUNS = _Rows(
-    6,
-    "(?,?,?,?,?,?)",
-    "INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state) VALUES ",
-    " ON CONFLICT DO UPDATE SET wake_ns = excluded.wake_ns, close_ns = excluded.close_ns, state = excluded.state",
-)
-_PUT_EVENTS = _Rows(3, "(?,?,?)", "INSERT INTO events (run, first_id, data) VALUES ")
-_PUT_PENDING = _Rows(3, "(?,?,?)", "INSERT OR REPLACE INTO pending (run, event_id, data) VALUES ")
-_PUT_REQUESTS = _Rows(2, "(?,?)", "INSERT OR IGNORE INTO requests (run, request_id) VALUES ")
-# Not `(run, event_id) IN (VALUES …)`, for which SQLite reads the whole table.
-_DROP_PENDING = _Rows(3, "(run = ? AND event_id BETWEEN ? AND ?)", "DELETE FROM pending WHERE ", joint=" OR ")
 _FORGET = tuple(
     _Rows(1, "?", f"DELETE FROM {table} WHERE {column} IN (", ")")
     for table, column in (("events", "run"), ("pending", "run"), ("requests", "run"), ("runs", "key"))
@@ -98,7 +102,8 @@ class BatchWriter:
         self._connection = connection
         self._path = path
         self._keys: dict[str, int] = {}
-        self._seen: dict[str, Run] = {}
+        self._shown: dict[str, _Shown] = {}
+        stored_steps.prepare(connection)
         self._next_key: int = (
             1 + connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
         )
@@ -114,24 +119,20 @@ class BatchWriter:
         for each in merged:
             self._add(batch, each)
         _keep_few(self._keys)
-        _keep_few(self._seen)
-        sizes = sum(len(data) for data in (*batch.runs[5::6], *batch.events[2::3], *batch.kept[2::3]))
-        sizes += sum(len(each.data) for each in batch.schedules)
-        batch.pages = 4 + len(batch.runs) // 3 + len(batch.schedules) + sizes // PAGE
+        _keep_few(self._shown)
         return batch
 
     def write(self, batch: Batch) -> None:
         """Make a batch durable, whole or not at all."""
         connection = self._connection
+        if batch.is_one_statement:
+            stored_steps.write(connection, batch.steps)
+            return
         connection.execute("BEGIN IMMEDIATE")
         try:
-            _PUT_RUNS.run(connection, batch.runs)
-            _PUT_EVENTS.run(connection, batch.events)
-            _PUT_PENDING.run(connection, batch.kept)
-            _DROP_PENDING.run(connection, batch.dropped)
-            _PUT_REQUESTS.run(connection, batch.requests)
+            stored_steps.write(connection, batch.steps)
             if batch.visible:
-                visibility.write(connection, batch.visible)
+                visibility.write(connection, batch.visible, batch.stale)
             if batch.schedules:
                 stored_schedules.write(connection, batch.schedules)
             if batch.forgotten:
@@ -160,28 +161,29 @@ class BatchWriter:
             return
         close_ns = 0 if run.is_open else max(run.close_ns, 1)
         names = (plain(run.run_id), plain(run.started.workflow_id))
-        batch.runs += (key, *names, merged.wake_ns, close_ns, encode_state(run))
-        if merged.events:
-            batch.events += (key, merged.events[0].id, encode_events(merged.events))
-        for event_id, thing in merged.to_keep():
-            batch.kept += (key, event_id, encode_pending(thing))
+        state = (*names, merged.wake_ns, close_ns, encode_state(run))
+        events = (merged.events[0].id, encode_events(merged.events)) if merged.events else (None, None)
+        kept = [(event_id, encode_pending(thing)) for event_id, thing in merged.to_keep()]
         if run.is_open:
-            for event_id in merged.to_drop():
-                batch.dropped += (key, event_id, event_id)
-        elif not merged.is_new:
-            batch.dropped += (key, 0, run.length)  # whatever is left of it
-        for request_id in merged.request_ids:
-            batch.requests += (key, plain(request_id))
-        self._see(batch, run)
+            dropped = [(event_id, event_id) for event_id in merged.to_drop()]
+        else:
+            dropped = [] if merged.is_new else [(0, run.length)]  # whatever is left of it
+        requests = [plain(request_id) for request_id in merged.request_ids]
+        batch.size += len(state[-1]) + len(events[1] or b"") + sum(len(data) for _, data in kept)
+        batch.steps += stored_steps.rows(key, state, events, kept, dropped, requests)
+        self._show(batch, merged)
 
-    def _see(self, batch: Batch, run: Run) -> None:
-        if visibility.is_visible_change(self._seen.pop(run.run_id, None), run):
-            batch.visible.append(shown_form(run))
+    def _show(self, batch: Batch, merged: Merged) -> None:
+        """Enter a run into the lists, if anything that they show has changed."""
+        run = merged.run
+        before = self._shown.pop(run.run_id, None)
+        now = _Shown(run.status, run.memo, run.search_attributes)
         if run.is_open:
-            # Without what is large and what no list shows.
-            self._seen[run.run_id] = msgspec.structs.replace(
-                run, activities={}, timers={}, children={}, held=()
-            )
+            self._shown[run.run_id] = now
+        if before != now:
+            batch.visible.append(shown_form(run))
+            if not merged.is_new and (before is None or before.search_attributes):
+                batch.stale.append(plain(run.run_id))
 
     def _key(self, merged: Merged) -> int | None:
         run_id = merged.run.run_id

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
 from hourglass._embedded import transitions
+from hourglass._embedded.alarms import Alarms
 from hourglass._embedded.awaiting import Awaiting, Nobody
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.limits import Limits
@@ -29,7 +30,6 @@ from hourglass._embedded.relations import TellSchedule
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.store import Change, ScheduleChange, Store, Stored
 from hourglass._embedded.together import Part, Together, as_one
-from hourglass._embedded.wakes import run_wake_ns
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -64,6 +64,7 @@ class Ledger:
         """Which of a run's things that are due come now, in this order; the others come next."""
         self.awaiting: Awaiting = Nobody()
         self._idle = idle
+        self._alarms = Alarms(clock, self._elapse)
         self._together = Together(Others(self, namespace).carry_out, self._settle)
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
@@ -73,14 +74,14 @@ class Ledger:
         """Time passes no more, and nothing changes any more."""
         self.stopped = True
         for record in self._records.values():
-            self._silence(record)
+            self._alarms.silence(record)
 
     def realign(self) -> None:
         """Time has jumped: set all alarms anew."""
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
-            self._silence(record)
-            self._set_alarm(record, 0, now)
+            self._alarms.silence(record)
+            self._alarms.set(record, 0, now)
         self.awaiting.realign()
 
     def is_durable(self, number: int) -> bool:
@@ -196,7 +197,7 @@ class Ledger:
         """Forget a run until it is asked for again, if nobody deals with it and it is durable."""
         if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
             return False
-        self._silence(record)
+        self._alarms.silence(record)
         del self._records[record.run.run_id]
         workflow_id = record.run.started.workflow_id
         if self._current.get(workflow_id) == record.run.run_id:
@@ -302,7 +303,7 @@ class Ledger:
     def _announce(self, record: Record, ids: Iterable[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""
         run = record.run
-        self._set_alarm(record, earliest, now)
+        self._alarms.set(record, earliest, now)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
@@ -322,28 +323,8 @@ class Ledger:
         else:
             self.in_hand.discard(record.run.run_id)
 
-    def _set_alarm(self, record: Record, earliest: int, now: int) -> None:
-        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        if record.alarm is not None and self.clock.early_is_harmless and record.run.is_open:
-            whole = run_wake_ns(record.run, now)
-            if not (earliest and earliest < record.alarm_ns) and not (whole and whole < record.alarm_ns):
-                return  # where it is too early it will find nothing due and be set anew
-        wake = record.wakes.next_ns(record.run, now)
-        if record.alarm is not None:
-            if wake == record.alarm_ns:
-                return
-            self._silence(record)
-        if wake:
-            record.alarm_ns = wake
-            record.alarm = self.clock.call_at(wake, lambda: self._elapse(record))
-
-    def _silence(self, record: Record) -> None:
-        if record.alarm is not None:
-            record.alarm()
-            record.alarm = None
-
     def _elapse(self, record: Record) -> None:
-        self._silence(record)
+        self._alarms.silence(record)
         due = frozenset(record.wakes.due(self.clock.now_ns()))
         if record.run.is_open:
             ids = self.next_due(sorted(due))

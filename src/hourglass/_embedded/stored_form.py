@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from operator import or_
+from operator import attrgetter, or_
 from types import GenericAlias
 from typing import Any, TypeVar, get_type_hints
 
@@ -38,9 +38,7 @@ def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str 
         for field in msgspec.structs.fields(original)
         if field.name not in left_out
     ]
-    return msgspec.defstruct(
-        f"Stored{original.__name__}", fields, frozen=True, kw_only=True, omit_defaults=True, tag=tag
-    )
+    return msgspec.defstruct(f"Stored{original.__name__}", fields, frozen=True, omit_defaults=True, tag=tag)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
@@ -57,10 +55,10 @@ _StoredActivity = _without(Activity, frozenset({"spec"}), "activity")
 _StoredTimer = _without(Timer, frozenset(), "timer")
 _StoredChild = _without(Child, frozenset({"spec"}), "child")
 
-_RUN_FIELDS = _StoredRun.__struct_fields__
-_ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
-_TIMER_FIELDS = _StoredTimer.__struct_fields__
-_CHILD_FIELDS = _StoredChild.__struct_fields__
+_run_values = attrgetter(*_StoredRun.__struct_fields__)
+_activity_values = attrgetter(*_StoredActivity.__struct_fields__)
+_timer_values = attrgetter(*_StoredTimer.__struct_fields__)
+_child_values = attrgetter(*_StoredChild.__struct_fields__)
 
 _encoder = msgspec.msgpack.Encoder()
 _run_decoder = msgspec.msgpack.Decoder(_StoredRun)
@@ -72,7 +70,7 @@ _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _Sto
 
 def encode_state(run: Run) -> bytes:
     """A run without what its events and its pending things say."""
-    return _encode(_StoredRun(**{name: getattr(run, name) for name in _RUN_FIELDS}))
+    return _encode(_StoredRun(*_run_values(run)))
 
 
 def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
@@ -84,11 +82,11 @@ def encode_pending(thing: Activity | Timer | Child) -> bytes:
     """An activity or a child without what it was asked for with, or a timer."""
     match thing:
         case Activity():
-            return _encode(_StoredActivity(**{name: getattr(thing, name) for name in _ACTIVITY_FIELDS}))
+            return _encode(_StoredActivity(*_activity_values(thing)))
         case Child():
-            return _encode(_StoredChild(**{name: getattr(thing, name) for name in _CHILD_FIELDS}))
+            return _encode(_StoredChild(*_child_values(thing)))
         case Timer():
-            return _encode(_StoredTimer(**{name: getattr(thing, name) for name in _TIMER_FIELDS}))
+            return _encode(_StoredTimer(*_timer_values(thing)))
 
 
 def encode_schedule(record: msgspec.Struct) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -103,13 +104,14 @@ def is_visible_change(before: Run | None, after: Run) -> bool:
     )
 
 
-def write(connection: sqlite3.Connection, runs: Sequence[Run]) -> None:
-    """Enter runs as they are now; of several states of one run the last counts."""
+def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[str] | None = None) -> None:
+    """Enter runs as they are now; of several states of one run the last counts. `stale` are those whose search
+    attributes may be indexed already, by default all of them.
+    """
     latest = {run.run_id: run for run in runs}
     _many(connection, _UPSERT, [_row(run) for run in latest.values()])
-    _many(
-        connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", [(key,) for key in latest]
-    )
+    indexed_before = [(run_id,) for run_id in (latest if stale is None else stale)]
+    _many(connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", indexed_before)
     with_attributes = [run for run in latest.values() if run.search_attributes]
     if with_attributes:
         types = _learn(connection, with_attributes)
@@ -193,16 +195,21 @@ def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tu
 
 
 def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again."""
-    done = 0
-    while done < len(rows):
-        size = min(_MOST_ROWS, 1 << ((len(rows) - done).bit_length() - 1))
-        batch = rows[done : done + size]
-        place = f"({', '.join('?' * len(batch[0]))})"
-        connection.execute(
-            sql.format(rows=", ".join([place] * size)), [value for row in batch for value in row]
-        )
-        done += size
+    """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again: the last
+    row is repeated, which must do no harm.
+    """
+    for done in range(0, len(rows), _MOST_ROWS):
+        batch = rows[done : done + _MOST_ROWS]
+        size = 1 << (len(batch) - 1).bit_length()
+        values = [value for row in batch for value in row]
+        values += [*batch[-1]] * (size - len(batch))
+        connection.execute(_filled(sql, len(batch[0]), size), values)
+
+
+@cache
+def _filled(sql: str, width: int, size: int) -> str:
+    place = f"({', '.join('?' * width)})"
+    return sql.format(rows=", ".join([place] * size))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal
 
 from hourglass.converter import Signature
@@ -12,6 +13,13 @@ from hourglass.errors import DefinitionError
 
 MessageKind = Literal["signal", "query", "update"]
 RESERVED = "__temporal"
+
+
+class HandlerUnfinishedPolicy(IntEnum):
+    """What to do about a handler that has not finished when its workflow closes. It is abandoned in any case."""
+
+    WARN_AND_ABANDON = 1
+    ABANDON = 2
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class MessageDefinition:
     signature: Signature
     validator: Callable[..., Any] | None = None
     description: str = ""
+    unfinished_policy: HandlerUnfinishedPolicy = HandlerUnfinishedPolicy.WARN_AND_ABANDON
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,7 @@ class Run:
 
     def _take_notices(self, live: LiveRun) -> None:
         if self.state.result is not None:
+            live.notices += live.handlers.left_behind()
             live.notices += tuple(
                 f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
                 for task in live.failed_tasks

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
 from hourglass._engine.context import LiveRun
-from hourglass._engine.definition import MessageDefinition, MessageKind
+from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import Payloads, QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import FiberTask, error_of, require_fiber
 from hourglass._engine.scheduler import PENDING, RESOLVED, Future
@@ -103,6 +103,30 @@ class Handlers:
     def all_finished(self) -> bool:
         """Whether no signal or update handler is running."""
         return not self.running
+
+    def left_behind(self) -> tuple[str, ...]:
+        """What a run that has closed leaves undone: handlers that have not finished, signals that nobody took."""
+        unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
+        notices = [
+            f"{count} of signal {name!r} came, and no handler took them and nobody read them"
+            for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
+            if count
+        ]
+        if unfinished:
+            notices.append(
+                f"it has closed before its handlers finished, and they are abandoned: {', '.join(unfinished)}. Wait for "
+                f"workflow.all_handlers_finished() first, or give the handlers unfinished_policy=ABANDON"
+            )
+        return tuple(notices)
+
+    def _described(self, running: tuple[int | str, str]) -> str:
+        """A handler that runs, in words; empty if it may be abandoned in silence."""
+        key, name = running
+        kind: MessageKind = "signal" if isinstance(key, int) else "update"
+        handler = self.find(kind, name)
+        if handler is not None and handler[0].unfinished_policy is HandlerUnfinishedPolicy.ABANDON:
+            return ""
+        return f"{kind} {name}" if kind == "signal" else f"{kind} {name} ({key})"
 
     def receivers_of(self, name: str) -> list[Future]:
         """Those who wait for a message of a name, in order."""

@@ -16,6 +16,7 @@ world is an activity.
 from __future__ import annotations
 
 from hourglass._engine.commands import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
+from hourglass._engine.definition import HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Task
 from hourglass._engine.messages import RawPayload
 from hourglass.errors import Cancelled
@@ -90,6 +91,7 @@ __all__ = [
     "ChildWorkflowHandle",
     "Event",
     "ExternalWorkflowHandle",
+    "HandlerUnfinishedPolicy",
     "Info",
     "Lock",
     "ParentClosePolicy",

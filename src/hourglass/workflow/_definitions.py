@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -10,6 +11,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import (
+    HandlerUnfinishedPolicy,
     MessageDefinition,
     MessageKind,
     WorkflowDefinition,
@@ -29,6 +31,8 @@ R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 K = TypeVar("K")
+
+_WARN = HandlerUnfinishedPolicy.WARN_AND_ABANDON
 
 
 class Workflow(Generic[P, R]):
@@ -186,7 +190,14 @@ class _Message(Generic[P, R]):
 
     kind: MessageKind
 
-    def __init__(self, fn: Callable[P, R], name: str | None, dynamic: bool, description: str) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        name: str | None,
+        dynamic: bool,
+        description: str,
+        unfinished_policy: HandlerUnfinishedPolicy = _WARN,
+    ) -> None:
         what = f"{self.kind} handler {getattr(fn, '__name__', fn)}"
         check_plain_function(fn, what)
         is_local = current_fiber() is not None
@@ -199,6 +210,7 @@ class _Message(Generic[P, R]):
             fn=fn,
             signature=Signature.of(fn, what=f"{self.kind} {checked or fn.__name__}", skip_first=is_method),
             description=description or (inspect.getdoc(fn) or "").split("\n")[0],
+            unfinished_policy=HandlerUnfinishedPolicy(unfinished_policy),
         )
         functools.update_wrapper(self, fn)
         if is_local:
@@ -261,15 +273,7 @@ class Update(_Message[P, R]):
             raise DefinitionError(
                 f"the validator of update {self.name} must have the same parameters as its handler: {', '.join(mine)}"
             )
-        definition = self.__hourglass_message__
-        self.__hourglass_message__ = MessageDefinition(
-            kind="update",
-            name=definition.name,
-            fn=definition.fn,
-            signature=definition.signature,
-            validator=fn,
-            description=definition.description,
-        )
+        self.__hourglass_message__ = dataclasses.replace(self.__hourglass_message__, validator=fn)
         if current_fiber() is not None:
             self._register()
         return fn
@@ -287,18 +291,29 @@ class Update(_Message[P, R]):
 def signal(fn: Callable[P, None], /) -> Signal[P]: ...
 @overload
 def signal(
-    *, name: str | None = None, dynamic: bool = False, description: str = ""
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    description: str = "",
+    unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Callable[[Callable[P, None]], Signal[P]]: ...
 def signal(
-    fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, description: str = ""
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    description: str = "",
+    unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
     """Handle a signal: on a method of a workflow class, or on a local function inside a running workflow.
 
-    The dynamic handler takes every signal that nobody else does, as `(name, arguments)`.
+    The dynamic handler takes every signal that nobody else does, as `(name, arguments)`. A handler that has not finished
+    when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
     """
     if fn is None:
-        return lambda fn: Signal(fn, name, dynamic, description)
-    return Signal(fn, name, dynamic, description)
+        return lambda fn: Signal(fn, name, dynamic, description, unfinished_policy)
+    return Signal(fn, name, dynamic, description, unfinished_policy)
 
 
 @overload
@@ -318,12 +333,22 @@ def query(fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, 
 def update(fn: Callable[P, R], /) -> Update[P, R]: ...
 @overload
 def update(
-    *, name: str | None = None, dynamic: bool = False, description: str = ""
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    description: str = "",
+    unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Callable[[Callable[P, R]], Update[P, R]]: ...
 def update(
-    fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, description: str = ""
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    description: str = "",
+    unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
     """Handle an update: on a method of a workflow class, or on a local function inside a running workflow."""
     if fn is None:
-        return lambda fn: Update(fn, name, dynamic, description)
-    return Update(fn, name, dynamic, description)
+        return lambda fn: Update(fn, name, dynamic, description, unfinished_policy)
+    return Update(fn, name, dynamic, description, unfinished_policy)

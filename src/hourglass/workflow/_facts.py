@@ -129,7 +129,7 @@ def has_last_completion_result() -> bool:
 
 
 def last_failure() -> BaseException | None:
-    """How the run before this one failed, where it is followed by this one: by retry or by cron; None if it did not."""
+    """How the run before this one failed, where this one follows it: by retry, cron or schedule; None if it did not."""
     live = require_run("workflow.last_failure")
     failure = live.started.last_failure if live.started is not None else None
     return None if failure is None else live.converter.from_failure(failure)

@@ -73,7 +73,7 @@ def test_coalescing_loses_nothing(seed: int) -> None:
     """Many changes as one per run: the last state, every event and request in order, all that was touched."""
     told = list(random_changes(4, 60, seed))
     changes = [change for _, change in told]
-    merged = {each.run.run_id: each for each in coalesce(changes)}
+    merged = {each.run.run_id: each for each in coalesce(changes)[0]}
     assert list(merged) == list(dict.fromkeys(change.run.run_id for change in changes))
     for story, _ in told:
         mine = [change for change in changes if change.run.run_id == story.run_id]

@@ -1,0 +1,108 @@
+"""Writes what happened to runs into the tables, however much it is, by one statement.
+
+Must not know: what the blobs hold, transactions (the caller's, or none). Python's SQLite lets go of the interpreter
+at every statement and must get it back; beside busy threads each time can take milliseconds. So a batch goes into a
+view of this connection, of which a trigger makes rows in all the tables. Invariants: a statement is whole or not at
+all, also outside of a transaction; a row may say any part of what is in `COLUMNS`, and one of nothing but NULL says
+nothing.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+COLUMNS = (
+    "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "kept_id", "kept",
+    "drop_from", "drop_to", "request_id",
+)  # fmt: skip
+"""What a row can say of a run (by its key): its state; events; one pending thing; which are gone; one request."""
+
+Row: TypeAlias = tuple[Any, ...]
+
+NOTHING: Row = (None,) * len(COLUMNS)
+_NO_STATE: Row = (None,) * 5
+_NONE: Row = (None, None)
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""How many rows a statement can have: few, so that SQLite keeps all of them prepared."""
+
+_VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
+_TRIGGER = """
+CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
+    INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state)
+        SELECT NEW.run, NEW.run_id, NEW.workflow_id, NEW.wake_ns, NEW.close_ns, NEW.state
+        WHERE NEW.state IS NOT NULL
+        ON CONFLICT DO UPDATE SET
+            wake_ns = excluded.wake_ns, close_ns = excluded.close_ns, state = excluded.state;
+    INSERT INTO events (run, first_id, data)
+        SELECT NEW.run, NEW.first_id, NEW.events WHERE NEW.events IS NOT NULL;
+    DELETE FROM pending WHERE run = NEW.run AND event_id BETWEEN NEW.drop_from AND NEW.drop_to;
+    INSERT OR REPLACE INTO pending (run, event_id, data)
+        SELECT NEW.run, NEW.kept_id, NEW.kept WHERE NEW.kept IS NOT NULL;
+    INSERT OR IGNORE INTO requests (run, request_id)
+        SELECT NEW.run, NEW.request_id WHERE NEW.request_id IS NOT NULL;
+END
+"""
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make a connection ready for `write`. Leaves no trace in the file."""
+    connection.execute(_VIEW)
+    connection.execute(_TRIGGER)
+
+
+def rows(
+    run: int,
+    state: Row,
+    events: Row,
+    kept: Sequence[Row],
+    dropped: Sequence[Row],
+    requests: Sequence[str],
+) -> list[Row]:
+    """What is to be written of a run: more than one pending thing or request takes more than one row."""
+    found = [
+        (
+            run,
+            *state,
+            *events,
+            *(kept[0] if kept else _NONE),
+            *(dropped[0] if dropped else _NONE),
+            requests[0] if requests else None,
+        )
+    ]
+    for place in range(1, max(len(kept), len(dropped), len(requests))):
+        found.append(
+            (
+                run,
+                *_NO_STATE,
+                *_NONE,
+                *(kept[place] if place < len(kept) else _NONE),
+                *(dropped[place] if place < len(dropped) else _NONE),
+                requests[place] if place < len(requests) else None,
+            )
+        )
+    return found
+
+
+def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Write rows; see `is_one_statement`."""
+    for begin in range(0, len(rows), _SIZES[-1]):
+        some = rows[begin : begin + _SIZES[-1]]
+        size = next(size for size in _SIZES if size >= len(some))
+        parameters = [value for row in some for value in row]
+        parameters += NOTHING * (size - len(some))
+        connection.execute(_text(size), parameters)
+
+
+def is_one_statement(rows: Sequence[Row]) -> bool:
+    """Whether so many rows are written by one statement, which is a transaction by itself."""
+    return len(rows) <= _SIZES[-1]
+
+
+@cache
+def _text(size: int) -> str:
+    row = f"({','.join('?' * len(COLUMNS))})"
+    return f"INSERT INTO steps VALUES {','.join([row] * size)}"
