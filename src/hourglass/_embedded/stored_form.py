@@ -55,10 +55,15 @@ _StoredActivity = _without(Activity, frozenset({"spec"}), "activity")
 _StoredTimer = _without(Timer, frozenset(), "timer")
 _StoredChild = _without(Child, frozenset({"spec"}), "child")
 
-_run_values = attrgetter(*_StoredRun.__struct_fields__)
-_activity_values = attrgetter(*_StoredActivity.__struct_fields__)
-_timer_values = attrgetter(*_StoredTimer.__struct_fields__)
-_child_values = attrgetter(*_StoredChild.__struct_fields__)
+_RUN_FIELDS = _StoredRun.__struct_fields__
+_ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
+_TIMER_FIELDS = _StoredTimer.__struct_fields__
+_CHILD_FIELDS = _StoredChild.__struct_fields__
+
+_run_values = attrgetter(*_RUN_FIELDS)
+_activity_values = attrgetter(*_ACTIVITY_FIELDS)
+_timer_values = attrgetter(*_TIMER_FIELDS)
+_child_values = attrgetter(*_CHILD_FIELDS)
 
 _encoder = msgspec.msgpack.Encoder()
 _run_decoder = msgspec.msgpack.Decoder(_StoredRun)
