@@ -19,9 +19,7 @@ FILES = [block.text for block in blocks_of(TUTORIAL) if block.note == "file: sho
 def hourglass(folder: Path, *words: str) -> str:
     """What the command prints, typed in this folder with nothing set that would lead it elsewhere."""
     environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HOURGLASS_", "TEMPORAL_"))
+        name: value for name, value in os.environ.items() if not name.startswith(("HOURGLASS_", "TEMPORAL_"))
     }
     done = subprocess.run(
         [sys.executable, "-m", "hourglass", *words],

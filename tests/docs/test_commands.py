@@ -1,0 +1,46 @@
+"""Every `hourglass` command that a page types exists, with every option that it is given."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from hourglass._cli.app import build
+
+from .test_pages import PAGES, blocks_of
+
+CLI = get_command(build([]))
+_TYPED = re.compile(r"^\$ (?:\w+=\S+ )*(?:\S*/)?hourglass (.+)$", re.M)
+
+
+def typed_in(page: Path) -> list[list[str]]:
+    """The words of each command that the page's console blocks type, lines that go on joined."""
+    texts = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "console"]
+    return [shlex.split(line) for text in texts for line in _TYPED.findall(text)]
+
+
+def unknown(words: list[str]) -> list[str]:
+    """What of a typed command does not exist."""
+    commands = CLI.commands  # type: ignore[attr-defined]
+    if words[0] not in commands:
+        return words[:1]
+    options = {name for each in commands[words[0]].params for name in (*each.opts, *each.secondary_opts)}
+    given = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
+    return [option for option in given if option not in options]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_typed_commands_exist(page: Path) -> None:
+    """No page sends its reader to a command or an option that is not there."""
+    assert [(words, unknown(words)) for words in typed_in(page) if unknown(words)] == []
+
+
+def test_commands_are_found() -> None:
+    """The pages type commands, and one that does not exist would be noticed."""
+    assert sum(len(typed_in(page)) for page in PAGES) > 30
+    assert unknown(["shwo", "order-1"]) == ["shwo"]
+    assert unknown(["show", "order-1", "--htlm", "x"]) == ["--htlm"]
