@@ -163,7 +163,9 @@ def is_too_slow(which: str) -> list[Any]:
     try:
         goes_on.options(**limits).local("slow")  # type: ignore[arg-type]
     except ActivityError as error:
-        return described(error)
+        # Core lets an attempt take no longer than the whole: which of the two passes first is a matter of chance there.
+        chain = described(error)
+        return chain if which == "start_to_close_timeout" else [{"class": each["class"]} for each in chain]
     return []
 
 
@@ -174,7 +176,7 @@ def a_local_start_to_close_timeout(world: World) -> None:
     assert [each["class"] for each in chain] == ["ActivityError", "TimedOutError"]
 
 
-@scenario()
+@scenario("loose")
 def a_local_schedule_to_close_timeout(world: World) -> None:
     """So is a local activity as a whole."""
     chain = world.run(is_too_slow, "schedule_to_close_timeout")

@@ -76,7 +76,7 @@ async def _open_store(path: str, namespace: str) -> SqliteStore:
 
     def work() -> None:
         try:
-            opening.set_result(SqliteStore.open(path, namespace=namespace))
+            opening.set_result(SqliteStore.open(path, namespace=namespace, know_ids=True))
         except BaseException as error:
             opening.set_exception(error)
 

@@ -20,9 +20,11 @@ from hourglass._embedded.batch_writer import Batch, BatchWriter
 from hourglass._embedded.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.durability import Durability
 from hourglass._embedded.schedule_record import Record as Schedule
+from hourglass._embedded.known_ids import KnownIds
 from hourglass._embedded.standstill import WORK, Work
 from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.store_thread import StoreThread, Turn
+from hourglass._embedded.stored_form import plain
 from hourglass._embedded.stored_reads import StoredReads
 from hourglass.errors import StorageError
 
@@ -49,6 +51,7 @@ class SqliteStore:
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._surroundings = Surroundings(path, reserve_bytes)
         self._durability = Durability()
+        self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
@@ -73,8 +76,10 @@ class SqliteStore:
         reserve_bytes: int = RESERVE_BYTES,
         checkpoint_pages: int = CHECKPOINT_PAGES,
         retry_seconds: float = 0.25,
+        know_ids: bool = False,
     ) -> SqliteStore:
-        """Open a file, or make it. The caller owns it: nobody else may have it open for writing.
+        """Open a file, or make it. The caller owns it: nobody else may have it open for writing. With `know_ids` the
+        ids of all workflows are read, so that starting new ones reads nothing.
 
         Raises `StorageError` for a file that cannot be used, which is left as it was. May be called on any
         thread.
@@ -91,6 +96,8 @@ class SqliteStore:
                         checkpoint_pages=checkpoint_pages,
                         retry=retry_seconds,
                     )
+                    if know_ids:
+                        store._known_ids = KnownIds(store._reads.workflow_ids())
             except BaseException:
                 inherited.close(opened.reader)
                 inherited.close(opened.writer)
@@ -103,6 +110,8 @@ class SqliteStore:
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number."""
+        if self._known_ids is not None:
+            self._know_ids(self._known_ids, change)
         self._turn.append(change)
         if len(self._turn) == 1:
             try:
@@ -177,6 +186,8 @@ class SqliteStore:
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
         with self._reading():
+            if self._known_ids is not None and not self._known_ids.may_have(plain(workflow_id)):
+                return ""
             return self._reads.current(workflow_id)
 
     def has_request(self, run_id: str, request_id: str) -> bool:
@@ -215,6 +226,11 @@ class SqliteStore:
             return stored_schedules.read_entries(self._reads.connection)
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    def _know_ids(self, known: KnownIds, change: Change | ScheduleChange) -> None:
+        for each in (change, *change.also):
+            if isinstance(each, Change) and each.events and each.events[0].id == 1:
+                known.add(plain(each.run.started.workflow_id))
 
     def _hand_over(self) -> None:
         """Give the thread what this turn of the loop appended."""

@@ -53,6 +53,10 @@ class StoredReads:
         found = self._rows(text, plain(workflow_id))
         return str(found[0][0]) if found else ""
 
+    def workflow_ids(self) -> list[str]:
+        """The ids of all workflows, once for each run."""
+        return [workflow_id for (workflow_id,) in self._rows("SELECT workflow_id FROM runs")]
+
     def has_request(self, run_id: str, request_id: str) -> bool:
         """Whether a request was carried out on a run."""
         text = "SELECT 1 FROM runs JOIN requests ON run = key WHERE run_id = ? AND request_id = ?"
