@@ -152,19 +152,18 @@ class Cache:
             return False
         out, cached.out = cached.out, Out.NOTHING
         self.outstanding -= 1
-        match out, completion:
-            case Out.EVICTION, _:
-                self._forget(cached)
-            case _, TaskFailed(_, failure, cause):
-                self._fail(cached, cause, failure, "LANG_FAIL")
-            case Out.QUERIES, Succeeded():
-                _answer(cached, completion.commands)
-                if cached.task_number:
-                    self._advance(cached)
-                else:
-                    self._rest(cached)
-            case _, Succeeded():
-                self._accept(cached, completion)
+        if out is Out.EVICTION:
+            self._forget(cached)
+        elif isinstance(completion, TaskFailed):
+            self._fail(cached, completion.cause, completion.failure, "LANG_FAIL")
+        elif out is Out.EVENTS:
+            self._accept(cached, completion)
+        else:
+            _answer(cached, completion.commands)
+            if cached.task_number:
+                self._advance(cached)
+            else:
+                self._rest(cached)
         return True
 
     def request_eviction(self, run_id: str) -> None:
@@ -258,7 +257,8 @@ class Cache:
         self._rouse(cached)
         try:
             cached.cursor.walk_on()
-            for result in self.local.carry_out(cached.record.run, cached.cursor.take_local_requests()):
+            requests = cached.cursor.take_local_requests()
+            for result in self.local.carry_out(cached.record.run, requests) if requests else ():
                 cached.cursor.resolve_local(result)
             activation = cached.cursor.next_activation()
         except NondeterminismError as error:

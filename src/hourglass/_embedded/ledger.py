@@ -12,7 +12,6 @@ with it and all of it is durable; a step costs the same however much is pending.
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 
 from hourglass._embedded import history as h
@@ -28,15 +27,11 @@ from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
 from hourglass._embedded.relations import TellSchedule
 from hourglass._embedded.run import Run, Step
+from hourglass._embedded.run_ids import new_run_id as new_run_id
 from hourglass._embedded.store import Change, ScheduleChange, Store, Stored
 from hourglass._embedded.together import Part, Together, as_one
 
 _NOTHING: frozenset[int] = frozenset()
-
-
-def new_run_id() -> str:
-    """An id for a run."""
-    return str(uuid.uuid4())
 
 
 class Ledger:

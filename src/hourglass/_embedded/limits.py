@@ -60,13 +60,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def blob_size(value: object) -> int:
     """How many bytes of encoded values a field of a request holds."""
+    if value is None or isinstance(value, (str, int, float)):
+        return 0  # most fields: it is asked of every field of every request
     match value:
         case Payload():
             return len(value.data)
         case tuple():
-            return sum(blob_size(each) for each in value)
+            return sum(map(blob_size, value))
         case dict():
-            return sum(blob_size(each) for each in value.values())
+            return sum(map(blob_size, value.values()))
         case Failure():
             return encoded_size(value)
         case _:

@@ -17,35 +17,28 @@ def seed_of(run_id: str) -> int:
     """The 64-bit seed of a run, from the id of its first run."""
     data = run_id.encode() + b"\xff"
     whole = len(data) - len(data) % 8
-    state = _INITIAL
+    v0, v1, v2, v3 = _INITIAL
     for start in range(0, whole, 8):
-        state = _absorb(state, int.from_bytes(data[start : start + 8], "little"))
-    state = _absorb(state, int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56)
-    v0, v1, v2, v3 = state
-    state = (v0, v1, v2 ^ 0xFF, v3)
-    for _ in range(3):
-        state = _round(*state)
-    return state[0] ^ state[1] ^ state[2] ^ state[3]
-
-
-def _absorb(state: tuple[int, int, int, int], word: int) -> tuple[int, int, int, int]:
-    v0, v1, v2, v3 = state
+        word = int.from_bytes(data[start : start + 8], "little")
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+        v0 ^= word
+    word = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56
     v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
-    return v0 ^ word, v1, v2, v3
+    v0, v1, v2, v3 = _round(v0 ^ word, v1, v2 ^ 0xFF, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
 
 
 def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    # The rotations are written out: calling a function for each takes longer than all the rest.
     v0 = (v0 + v1) & _MASK
-    v1 = _rotate(v1, 13) ^ v0
-    v0 = _rotate(v0, 32)
+    v1 = (v1 << 13 & _MASK | v1 >> 51) ^ v0
+    v0 = v0 << 32 & _MASK | v0 >> 32
     v2 = (v2 + v3) & _MASK
-    v3 = _rotate(v3, 16) ^ v2
+    v3 = (v3 << 16 & _MASK | v3 >> 48) ^ v2
     v0 = (v0 + v3) & _MASK
-    v3 = _rotate(v3, 21) ^ v0
+    v3 = (v3 << 21 & _MASK | v3 >> 43) ^ v0
     v2 = (v2 + v1) & _MASK
-    v1 = _rotate(v1, 17) ^ v2
-    return v0, v1, _rotate(v2, 32), v3
-
-
-def _rotate(word: int, bits: int) -> int:
-    return ((word << bits) | (word >> (64 - bits))) & _MASK
+    v1 = (v1 << 17 & _MASK | v1 >> 47) ^ v2
+    return v0, v1, v2 << 32 & _MASK | v2 >> 32, v3

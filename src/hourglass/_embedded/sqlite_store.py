@@ -19,8 +19,8 @@ from hourglass._embedded import database, inherited, stored_schedules, visibilit
 from hourglass._embedded.batch_writer import Batch, BatchWriter
 from hourglass._embedded.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.durability import Durability
-from hourglass._embedded.schedule_record import Record as Schedule
 from hourglass._embedded.known_ids import KnownIds
+from hourglass._embedded.schedule_record import Record as Schedule
 from hourglass._embedded.standstill import WORK, Work
 from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.store_thread import StoreThread, Turn
@@ -228,9 +228,10 @@ class SqliteStore:
     # --- inside ---------------------------------------------------------------------------------------------
 
     def _know_ids(self, known: KnownIds, change: Change | ScheduleChange) -> None:
-        for each in (change, *change.also):
-            if isinstance(each, Change) and each.events and each.events[0].id == 1:
-                known.add(plain(each.run.started.workflow_id))
+        if isinstance(change, Change) and change.events and change.events[0].id == 1:
+            known.add(plain(change.run.started.workflow_id))
+        for each in change.also:
+            self._know_ids(known, each)
 
     def _hand_over(self) -> None:
         """Give the thread what this turn of the loop appended."""

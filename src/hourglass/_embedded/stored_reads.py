@@ -8,7 +8,7 @@ statement is read to its end, for one that is left open keeps the log from being
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hourglass._embedded import history as h
@@ -53,9 +53,11 @@ class StoredReads:
         found = self._rows(text, plain(workflow_id))
         return str(found[0][0]) if found else ""
 
-    def workflow_ids(self) -> list[str]:
-        """The ids of all workflows, once for each run."""
-        return [workflow_id for (workflow_id,) in self._rows("SELECT workflow_id FROM runs")]
+    def workflow_ids(self) -> Iterator[str]:
+        """The ids of all workflows, once for each run; to be read to the end."""
+        with storage_errors(self._path):
+            for (workflow_id,) in self.connection.execute("SELECT workflow_id FROM runs"):
+                yield workflow_id
 
     def has_request(self, run_id: str, request_id: str) -> bool:
         """Whether a request was carried out on a run."""

@@ -33,6 +33,8 @@ class Facts(msgspec.Struct, frozen=True):
     task_queue: str
     events: int
     expected: tuple[Expected, ...]
+    is_settled: bool = False
+    """Whether the run is open and its last workflow task was completed: then all that it asked for is on record."""
 
 
 def read_facts(history: bytes) -> Facts:
@@ -51,7 +53,17 @@ def read_facts(history: bytes) -> Facts:
         task_queue=first.task_queue.name,
         events=len(message.events),
         expected=tuple(expected),
+        is_settled=_is_settled(message),
     )
+
+
+def _is_settled(history: History) -> bool:
+    for event in reversed(history.events):
+        if event.event_type in _TASKS:
+            return bool(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
+        if event.event_type in _CLOSED:
+            return False
+    return False
 
 
 def _activity(event: HistoryEvent) -> Expected:
@@ -100,6 +112,21 @@ def _continued(event: HistoryEvent) -> Expected:
         event.event_id, "continue-as-new", name=a.workflow_type.name, payloads=payloads_from(a.input.payloads)
     )
 
+
+_TASKS = (
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+)
+_CLOSED = (
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
+)
 
 _READ: dict[Any, Callable[[HistoryEvent], Expected]] = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: _activity,

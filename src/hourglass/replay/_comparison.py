@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -119,6 +120,12 @@ def first_difference(
             continue
         return _report(was, now, now.site if now is not None else waiting_at, reason)
     return _report(None, None, waiting_at, reason)
+
+
+def asks_for_more(expected: tuple[Any, ...], commands: list[tuple[Command, Site]]) -> bool:
+    """Whether the code asked for something that the history has no trace of."""
+    known = Counter((item.kind, item.key) for item in expected)
+    return bool(Counter((item.kind, item.key) for item in visible(commands)) - known)
 
 
 def _was_taken_back(expected: Any, every: list[Asked]) -> bool:
