@@ -37,7 +37,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "hourglass.activity._context",
         "hourglass.client",
     ): "the type of activity.client(), for type checkers only",
-    ("hourglass.client._async_handles", "hourglass.replay"): "the type of handle.history(), for type checkers only",
+    (
+        "hourglass.client._async_handles",
+        "hourglass.replay",
+    ): "the type of handle.history(), for type checkers only",
 }
 
 # Who may import what is not ours: the packages or files that are the only door to each.

@@ -101,7 +101,9 @@ def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 def test_no_worker(either: Stage) -> None:
     """Nobody serves the queue: it says so, and how to start a worker for it."""
     either.client.start_workflow(why_flows.sleeps, id="alone-1", task_queue="why-alone")
-    found, page = either.why("alone-1", "no_worker or wrong_queue")  # on a shared server others serve other queues
+    found, page = either.why(
+        "alone-1", "no_worker or wrong_queue"
+    )  # on a shared server others serve other queues
     assert "nobody polls its task queue 'why-alone'" in page
     assert found["do"][0]["command"].startswith("hourglass worker FILE --task-queue why-alone --target ")
     either.client.get_workflow_handle("alone-1").terminate()

@@ -24,7 +24,10 @@ def test_signal_cancel_and_terminate_by_filter() -> None:
         }
         heard: list[tuple[int, int]] = []
         said = client.signal_workflows(
-            "WorkflowId STARTS_WITH 'a'", "word", "hello", progress=lambda done, all: heard.append((done, all))
+            "WorkflowId STARTS_WITH 'a'",
+            "word",
+            "hello",
+            progress=lambda done, all: heard.append((done, all)),
         )
         assert (said.found, said.done, said.gone, said.errors) == (25, 25, 0, {})
         assert heard == [(20, 25), (25, 25)]

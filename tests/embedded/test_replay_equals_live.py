@@ -147,7 +147,7 @@ class Life:
                 await self._attempt()
 
     async def _attempt(self) -> None:
-        while (item := self.handle._next_activity()) is not None:
+        while (item := self.handle._hand.next_item()) is not None:
             if isinstance(item, ActivityCancel):
                 continue
             self.attempts.append(item)
@@ -190,7 +190,9 @@ def test_replay_equals_live(seed: int, cache: int) -> None:
         assert [event.id for event in record.events] == list(range(1, len(record.events) + 1))
         # The beginning of an attempt is written with its end, and says when it was.
         times = [
-            event.time_ns for event in record.events if not isinstance(event.attributes, h.ActivityTaskStarted)
+            event.time_ns
+            for event in record.events
+            if not isinstance(event.attributes, h.ActivityTaskStarted)
         ]
         assert times == sorted(times)
         if not record.run.is_open:

@@ -17,11 +17,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._embedded import history as h
-from hourglass._embedded.beginnings import Eager
+from hourglass._embedded.attempt_hand import AttemptHand
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.cursor import BadCommand, Cursor
 from hourglass._embedded.engine import Engine
@@ -80,27 +79,21 @@ class _Cached:
         return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
 
 
-class Worker(Taker, Protocol):
-    """The taker whose runs these are."""
-
-    def wants_attempts(self) -> Eager | None:
-        """Whether it takes at once attempts that an answer of its own asks for, and how many."""
-        ...
-
-    def took_attempts(self, record: Record, since: int) -> None:
-        """It has taken some; they were asked for in the run's history from this index on."""
-        ...
-
-
 class Cache:
     """Cached runs, least recently used first, and the activations that wait for a poll."""
 
     def __init__(
-        self, engine: Engine, taker: Worker, config: HandleConfig, changed: Callable[[], object]
+        self,
+        engine: Engine,
+        taker: Taker,
+        config: HandleConfig,
+        hand: AttemptHand,
+        changed: Callable[[], object],
     ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
         self._engine = engine
         self._taker = taker
+        self._hand = hand
         self._size = config.max_cached_workflows
         self._runs: dict[str, _Cached] = {}
         self._letting_go = False
@@ -295,20 +288,14 @@ class Cache:
 
     def _answer_task(self, cached: _Cached, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
-        answer = Answer(
-            commands=cached.cursor.answer(),
-            flags=cached.cursor.new_flags(tuple(cached.used_flags)),
-            identity=self._taker.identity,
-            refused_updates=cached.cursor.take_refusals(),
-            again=again,
-        )
-        eager, since = self._taker.wants_attempts() if answer.commands else None, len(record.events)
+        answer = _answer_of(cached, self._taker.identity, again)
+        eager, since = self._hand.wanted() if answer.commands else None, len(record.events)
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
             cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
             return
         if eager is not None:
-            self._taker.took_attempts(record, since)
+            self._hand.took(record, since)
         if task is not None and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
         self._engine.updates.settle(record, number, answer)
@@ -386,16 +373,23 @@ class Cache:
             self._engine.runs.let_go(cached.record)
 
     def _unstick(self, cached: _Cached) -> None:
-        record = cached.record
-        if record.sticky is self._taker:
-            record.sticky = None
-            if record.run.is_open:  # others may take what waits of it
-                self._engine.offers.wake(record.run.started.task_queue)
+        self._engine.tasks.unstick(cached.record, self._taker)
 
     def _give(self, cached: _Cached, activation: Activation, out: Out) -> None:
         cached.out = out
         self.outstanding += 1
         self.ready.append((activation, cached.record.number))
+
+
+def _answer_of(cached: _Cached, identity: str, again: bool) -> Answer:
+    cursor = cached.cursor
+    return Answer(
+        commands=cursor.answer(),
+        flags=cursor.new_flags(tuple(cached.used_flags)),
+        identity=identity,
+        refused_updates=cursor.take_refusals(),
+        again=again,
+    )
 
 
 def _answer(cached: _Cached, commands: tuple[Command, ...]) -> None:

@@ -30,8 +30,8 @@ from hourglass._embedded.history_updates import (
 from hourglass._embedded.local_activities import LocalRequest, LocalResult
 from hourglass._embedded.matching import COMMAND_OF, Matcher
 from hourglass._embedded.outcomes import BadCommand, Outcomes
-from hourglass._embedded.seed import seed_of
 from hourglass._embedded.task_transitions import Sent
+from hourglass._embedded.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import Failure
@@ -176,11 +176,6 @@ class Cursor:
         """Those of the used flags that the history does not hold yet."""
         return () if self._flags.issuperset(used) else tuple(sorted(set(used) - self._flags))
 
-    def _note_flags(self, flags: Sequence[int]) -> None:
-        if flags:
-            self._flags.update(flags)
-            self._told_flags = tuple(sorted(self._flags))
-
     def _end_of_stretch(self) -> int | None:
         """The index after the next stretch's last event; None if the history does not hold a whole one."""
         history = self._history
@@ -233,7 +228,7 @@ class Cursor:
             match(event)
             kind = type(event.attributes)
             if kind not in _SILENT:
-                _READERS.get(kind, Cursor._read_outcome)(self, event, event.attributes)
+                _READERS.get(kind, Cursor._read_other)(self, event, event.attributes)
         if isinstance(stretch[-1].attributes, h.WorkflowTaskStarted):
             self._time_ns = max(self._time_ns, stretch[-1].time_ns)
         self._keep_time()
@@ -257,38 +252,31 @@ class Cursor:
 
     def _read_start(self, event: h.HistoryEvent, attributes: h.WorkflowExecutionStarted) -> None:
         self._time_ns = event.time_ns
-        self._jobs.append(_run_started(attributes, event.time_ns))
+        self._jobs.append(run_started(attributes, event.time_ns))
 
     def _read_task_started(self, event: h.HistoryEvent, attributes: h.WorkflowTaskStarted) -> None:
         self._suggest = attributes.suggest_continue_as_new
         self._size = attributes.history_size
 
     def _read_task_completed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskCompleted) -> None:
-        self._note_flags(attributes.flags)
-
-    def _read_signal(self, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
-        self._jobs.append(e.SignalReceived(a.signal_name, a.arguments, a.identity, a.headers))
+        if attributes.flags:
+            self._flags.update(attributes.flags)
+            self._told_flags = tuple(sorted(self._flags))
 
     def _read_admitted(self, event: h.HistoryEvent, attributes: WorkflowExecutionUpdateAdmitted) -> None:
         self._admitted[attributes.request.update_id] = (event.id, attributes.request)
 
-    def _read_task_failed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskFailed) -> None:
-        if attributes.cause == h.RESET_WORKFLOW:
-            self._jobs.append(e.SeedChanged(seed_of(attributes.new_run_id)))
-
-    def _read_cancel(self, event: h.HistoryEvent, attributes: h.WorkflowExecutionCancelRequested) -> None:
-        self._jobs.append(e.CancelRequested(attributes.reason))
-
-    def _read_outcome(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
-        self._jobs += self._outcomes.resolve(attributes, event.id)
+    def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
+        told = told_of(attributes)
+        self._jobs += self._outcomes.resolve(attributes, event.id) if told is None else (told,)
 
     def _look_ahead(self) -> None:
         """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
         accepted are known already.
         """
-        completed = self._history[self._position].attributes
-        if isinstance(completed, h.WorkflowTaskCompleted):
-            self._note_flags(completed.flags)
+        completed = self._history[self._position]
+        if isinstance(completed.attributes, h.WorkflowTaskCompleted):
+            self._read_task_completed(completed, completed.attributes)
         end = self._end_of_stretch()
         stop = self._stop if end is None else end
         for event in self._history[self._position : stop]:
@@ -317,7 +305,7 @@ class Cursor:
         self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=True))
 
     def _activation(self) -> e.Activation:
-        jobs = tuple(sorted(self._jobs, key=_rank) if len(self._jobs) > 1 else self._jobs)
+        jobs = tuple(sorted(self._jobs, key=rank) if len(self._jobs) > 1 else self._jobs)
         self._jobs = []
         self._local.give_activation()
         return self._make(jobs, is_replaying=self._replaying)
@@ -339,58 +327,6 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.WorkflowExecutionStarted: Cursor._read_start,
     h.WorkflowTaskStarted: Cursor._read_task_started,
     h.WorkflowTaskCompleted: Cursor._read_task_completed,
-    h.WorkflowTaskFailed: Cursor._read_task_failed,
-    h.WorkflowExecutionSignaled: Cursor._read_signal,
-    h.WorkflowExecutionCancelRequested: Cursor._read_cancel,
     WorkflowExecutionUpdateAdmitted: Cursor._read_admitted,
 }
-"""What an event tells the worker; those that are not here tell how something ended, or nothing."""
-
-
-def _rank(event: e.AnyEvent) -> int:
-    """Core's order of jobs within an activation; equal ranks keep the order of history."""
-    match event:
-        case e.RunStarted():
-            return 0
-        case e.PatchNoticed():
-            return 1
-        case e.SeedChanged():
-            return 2
-        case e.SignalReceived() | e.UpdateReceived():
-            return 3
-        case e.ActivityCompleted(is_local=True) | e.ActivityFailed(is_local=True):
-            return 5
-        case e.ActivityCancelled(is_local=True) | e.ActivityBackedOff():
-            return 5
-        case _:
-            return 4
-
-
-def _run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
-    return e.RunStarted(
-        workflow_type=a.workflow_type,
-        workflow_id=a.workflow_id,
-        arguments=a.arguments,
-        seed=seed_of(a.original_run_id),
-        attempt=a.attempt,
-        headers=a.headers,
-        identity=a.identity,
-        parent_namespace=a.parent_namespace,
-        parent_workflow_id=a.parent_workflow_id,
-        parent_run_id=a.parent_run_id,
-        root_workflow_id=a.root_workflow_id,
-        root_run_id=a.root_run_id,
-        execution_timeout=a.execution_timeout,
-        run_timeout=a.run_timeout,
-        task_timeout=a.task_timeout,
-        retry_policy=a.retry_policy,
-        cron_schedule=a.cron_schedule,
-        continued_run_id=a.continued_run_id,
-        first_execution_run_id=a.first_run_id,
-        last_completion_result=a.last_completion_result,
-        last_failure=a.continued_failure,
-        memo=a.memo,
-        search_attributes=a.search_attributes,
-        start_time_ns=start_ns,
-        priority_key=a.priority_key,
-    )
+"""Events that say where the run stands; the others tell the worker something, or nothing."""

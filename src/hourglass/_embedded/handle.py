@@ -13,19 +13,17 @@ every poll raises `HandleBroken`.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from hourglass._bridge.handle import (
-    ActivityCancel,
     ActivityItem,
     ActivityOk,
     ActivityResult,
-    ActivityTask,
     HandleBroken,
     HandleConfig,
     Shutdown,
 )
+from hourglass._embedded.attempt_hand import AttemptHand
 from hourglass._embedded.beginnings import Eager
 from hourglass._embedded.bell import Bell
 from hourglass._embedded.cache import Cache
@@ -53,15 +51,13 @@ class EngineHandle:
         self._engine = engine
         self._config = config
         self._ended = ended
-        self._cache = Cache(engine, self, config, self._ring)
+        self._hand = AttemptHand(engine, self, config)
+        self._cache = Cache(engine, self, config, self._hand, self._ring)
         self._local = self._cache.local
         self._task_bell = Bell()
         self._activity_bell = Bell()
         self._task_polls = 0
-        self._activity_polls = 0
         self._closing = False
-        self._out: set[bytes] = set()
-        self._kept: deque[tuple[ActivityItem, int]] = deque()
         self._grace: Cancel | None = None
         self._heartbeats = Heartbeats(
             engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
@@ -93,7 +89,7 @@ class EngineHandle:
     @property
     def has_out(self) -> bool:
         """Whether its worker has something in hand."""
-        return bool(self._cache.outstanding or self._out or self._local.has_out)
+        return bool(self._cache.outstanding or self._hand.out or self._local.has_out)
 
     @property
     def has_activation(self) -> bool:
@@ -103,7 +99,7 @@ class EngineHandle:
     @property
     def has_activity(self) -> bool:
         """The same for what concerns an attempt of an activity."""
-        return bool(self._kept or self._local.has_items)
+        return bool(self._hand.kept or self._local.has_items)
 
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
@@ -115,11 +111,11 @@ class EngineHandle:
         offers, is_over = engine.offers, engine.is_over
         if self._task_polls and (offers.has_tasks(queue) or engine.tasks.has_questions):
             self._take_tasks()
-        if self._activity_polls and offers.has_attempts(queue):
-            self._take_attempts()
+        if self._hand.polls and offers.has_attempts(queue):
+            self._hand.take()
         if self._cache.ready or is_over:
             self._task_bell.ring()
-        if self._kept or is_over or self._local.has_items:
+        if self._hand.kept or is_over or self._local.has_items:
             self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
@@ -129,14 +125,9 @@ class EngineHandle:
 
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
-        if token not in self._out:
+        if token not in self._hand.out:
             return
-        is_kept = any(isinstance(item, ActivityTask) and item.token == token for item, _ in self._kept)
-        if reason != "CANCELLED" and is_kept:
-            self._kept = deque(each for each in self._kept if each[0].token != token)
-            self._out.discard(token)
-        else:
-            self._kept.append((ActivityCancel(token, reason), rests_on))
+        self._hand.cancel(token, reason, rests_on)
         self._activity_bell.ring()
 
     def _ring(self) -> None:
@@ -206,42 +197,21 @@ class EngineHandle:
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        self._activity_polls += 1
+        self._hand.polls += 1
         try:
             while True:
                 self._check_alive()
-                item = self._local.next_item() or self._next_activity()
+                item = self._local.next_item() or self._hand.next_item()
                 if item is not None:
                     return item
-                if self._kept:
-                    await self._until_durable(self._kept[0][1])
-                elif self._closing and not self._out and not self._local.has_out:
+                if self._hand.kept:
+                    await self._until_durable(self._hand.kept[0][1])
+                elif self._closing and not self._hand.out and not self._local.has_out:
                     raise Shutdown("the handle is shut down")
                 else:
                     await self._activity_bell.wait()
         finally:
-            self._activity_polls -= 1
-
-    def _next_activity(self) -> ActivityItem | None:
-        self._take_attempts()
-        while self._kept and self._engine.is_durable(self._kept[0][1]):
-            item, _ = self._kept.popleft()
-            if item.token in self._out:
-                return item
-        return None
-
-    def _take_attempts(self) -> None:
-        """Take what there is, until something may be given out at once."""
-        while not self._closing and self._config.activities:
-            if len(self._out) >= self._config.max_concurrent_activities:
-                return
-            if self._kept and self._engine.is_durable(self._kept[-1][1]):
-                return
-            taken = self._engine.attempts.take(self)
-            if taken is None:
-                return
-            self._out.add(taken[0].token)
-            self._kept.append(taken)
+            self._hand.polls -= 1
 
     async def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt."""
@@ -249,7 +219,7 @@ class EngineHandle:
         if self._local.is_local(result.token):
             self._local.complete(result)
         else:
-            self._out.discard(result.token)
+            self._hand.out.discard(result.token)
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
             token, who = Token.decode(result.token), self.identity
             begun = self._engine.attempts.end(token, result, who, self._wants_task)
@@ -269,25 +239,10 @@ class EngineHandle:
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
-    # --- what is taken at once: if a poll waits for it, and nobody waited before ------------------------------
-
-    def wants_attempts(self) -> Eager | None:
-        """Whether it takes at once attempts that an answer of its own asks for, and how many."""
-        engine, config, queue = self._engine, self._config, self.task_queue
-        room = config.max_concurrent_activities - len(self._out)
-        offers = engine.offers
-        if room <= 0 or not self._activity_polls or not offers.is_free or offers.has_attempts(queue):
-            return None
-        return Eager(self.identity, queue, engine.limits, room) if self.takes_activities else None
-
-    def took_attempts(self, record: Record, since: int) -> None:
-        """It has taken some; they were asked for in the run's history from this index on."""
-        for task in self._engine.attempts.begun(record, since, self):
-            self._out.add(task.token)
-            self._kept.append((task, record.number))
-
     def _wants_task(self, record: Record) -> Eager | None:
-        """Whether it takes at once the task of this run that the end of an attempt leads to."""
+        """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it, and
+        no task waited before.
+        """
         engine, run, queue = self._engine, record.run, self.task_queue
         offers = engine.offers
         if not self._task_polls or not offers.is_free or offers.has_tasks(queue) or record.sticky is not self:
@@ -305,7 +260,7 @@ class EngineHandle:
             return
         self._closing = True
         self._engine.offers.leave(self)
-        self._give_back()
+        self._hand.give_back()
         self._local.close()
         self._cache.let_go()
         self._engine.offers.wake(self.task_queue)
@@ -315,19 +270,8 @@ class EngineHandle:
         )
         self._ring()
 
-    def _give_back(self) -> None:
-        """Attempts that no poll has given out yet are for others."""
-        kept, self._kept = self._kept, deque()
-        for item, rests_on in kept:
-            if isinstance(item, ActivityTask):
-                self._out.discard(item.token)
-                self._engine.attempts.give_back(Token.decode(item.token))
-            else:
-                self._kept.append((item, rests_on))
-
     def _stop_activities(self) -> None:
-        for token in self._out:
-            self._kept.append((ActivityCancel(token, "WORKER_SHUTDOWN"), 0))
+        self._hand.stop()
         self._local.stop("WORKER_SHUTDOWN")
         self._activity_bell.ring()
 
@@ -336,10 +280,7 @@ class EngineHandle:
         self.initiate_shutdown()
         if self._grace is not None:
             self._grace()
-        for token in self._out:
-            self._engine.attempts.release(Token.decode(token))
-        self._out.clear()
-        self._kept.clear()
+        self._hand.give_up()
         self._heartbeats.close()
         self._cache.abandon()
         self._ring()

@@ -81,6 +81,13 @@ class TaskDesk:
             message = "Cannot query workflow: its workflow task keeps failing"
             self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
+    def unstick(self, record: Record, taker: Taker) -> None:
+        """If it was this handle that knew a run: others may take what waits of it now."""
+        if record.sticky is taker:
+            record.sticky = None
+            if record.run.is_open:
+                self._ledger.offers.wake(record.run.started.task_queue)
+
     def refuse_queries(self, record: Record, error: HourglassError) -> None:
         """The queries that wait cannot be answered."""
         for question in self._questions(record):

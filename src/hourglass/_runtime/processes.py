@@ -119,7 +119,10 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         type="supervisor",
         shutdown="infinity",
         start_timeout="infinity",
-        backoff=(0.05, 2.0),  # sooner than its handle gives it up; an engine that is away has pauses of its own
+        backoff=(
+            0.05,
+            2.0,
+        ),  # sooner than its handle gives it up; an engine that is away has pauses of its own
     )
 
 

@@ -1,0 +1,92 @@
+"""What happened to runs goes into all tables by one statement, whole or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass._embedded import schema, stored_steps
+
+STATE = ("run", "workflow", 1, 0, b"state")
+NONE = (None, None)
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """A file with our tables."""
+    opened = sqlite3.connect(path, isolation_level=None)
+    schema.create(opened, "default", "SELECT 1")
+    stored_steps.prepare(opened)
+    yield opened
+    opened.close()
+
+
+def rows_of(connection: sqlite3.Connection, table: str) -> list[tuple[object, ...]]:
+    return connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
+
+
+def named(number: int) -> tuple[object, ...]:
+    return (f"run {number}", f"workflow {number}", 1, 0, b"state")
+
+
+def test_one_step_reaches_every_table(connection: sqlite3.Connection) -> None:
+    """A run's state, its events, several pending things and several requests are each where they belong."""
+    kept = [(5, b"five"), (6, b"six")]
+    stored_steps.write(connection, stored_steps.rows(7, STATE, (1, b"events"), kept, [], ["p", "q", "r"]))
+    assert rows_of(connection, "runs") == [(7, *STATE)]
+    assert rows_of(connection, "events") == [(1, 7, 1, b"events")]
+    assert rows_of(connection, "pending") == [(7, 5, b"five"), (7, 6, b"six")]
+    assert rows_of(connection, "requests") == [(7, "p"), (7, "q"), (7, "r")]
+
+
+def test_a_later_step_replaces_and_drops(connection: sqlite3.Connection) -> None:
+    """State and pending things are replaced, what is gone is deleted, events are added, a request counts once."""
+    stored_steps.write(
+        connection, stored_steps.rows(7, STATE, (1, b"a"), [(5, b"x"), (6, b"y"), (9, b"z")], [], ["p"])
+    )
+    later = ("run", "workflow", 0, 3, b"later")
+    stored_steps.write(
+        connection, stored_steps.rows(7, later, (2, b"b"), [(6, b"new")], [(5, 5), (8, 9)], ["p"])
+    )
+    assert rows_of(connection, "runs") == [(7, *later)]
+    assert [row[2:] for row in rows_of(connection, "events")] == [(1, b"a"), (2, b"b")]
+    assert rows_of(connection, "pending") == [(7, 6, b"new")]
+    assert rows_of(connection, "requests") == [(7, "p")]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 33, 256, 257, 600])
+def test_any_number_of_rows(connection: sqlite3.Connection, count: int) -> None:
+    """However many rows there are, each is written once and nothing besides."""
+    steps = [
+        row
+        for number in range(count)
+        for row in stored_steps.rows(number + 1, named(number), (1, b"e"), [], [], [])
+    ]
+    stored_steps.write(connection, steps)
+    assert stored_steps.is_one_statement(steps) == (count <= 256)
+    assert len(rows_of(connection, "runs")) == len(rows_of(connection, "events")) == count
+    assert rows_of(connection, "pending") == rows_of(connection, "requests") == []
+
+
+def test_a_statement_is_whole_or_not_at_all(connection: sqlite3.Connection) -> None:
+    """If one row cannot be written none is, without a transaction around it."""
+    stored_steps.write(connection, stored_steps.rows(1, named(1), (1, b"e"), [], [], []))
+    steps = [
+        *stored_steps.rows(2, named(2), (1, b"e"), [], [], []),
+        *stored_steps.rows(1, named(1), (1, b"again"), [], [], []),
+    ]
+    with pytest.raises(sqlite3.IntegrityError):
+        stored_steps.write(connection, steps)
+    assert not connection.in_transaction
+    assert [row[0] for row in rows_of(connection, "runs")] == [1]
+
+
+def test_the_file_has_no_trace_of_it(connection: sqlite3.Connection, path: Path) -> None:
+    """View and trigger belong to the connection: others who open the file see tables alone."""
+    other = sqlite3.connect(path)
+    kinds = {kind for (kind,) in other.execute("SELECT type FROM sqlite_master")}
+    other.close()
+    assert kinds <= {"table", "index"}

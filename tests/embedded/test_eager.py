@@ -1,0 +1,175 @@
+"""What a worker's answer leads to is taken at once, in the same step, if that worker waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from hourglass._bridge.handle import ActivityOk, ActivityTask
+from hourglass._embedded import task_transitions as tasks
+from hourglass._embedded import transitions
+from hourglass._embedded.beginnings import Eager
+from hourglass._embedded.limits import Limits
+from hourglass._embedded.run import Step
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+
+from .memory_world import World, run_async, settle, text
+from .store_conformance import NOW, Life, activity
+
+LIMITS = Limits()
+
+
+def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager:
+    return Eager("me", queue, limits, attempts)
+
+
+def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Step:
+    answer = tasks.Answer(commands=tuple(map(tasks.Sent, commands)), identity="me")
+    return tasks.complete_task(life.run, answer, "", LIMITS, NOW, at_once)
+
+
+def with_task() -> Life:
+    life = Life("r")
+    life.take_task()
+    return life
+
+
+def begun(step: Step) -> list[int]:
+    return [event_id for event_id, each in step.run.activities.items() if each.started_ns]
+
+
+async def started(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    task = asyncio.ensure_future(call)
+    await settle()
+    return task
+
+
+def test_attempts_taken_at_once_are_as_if_taken_after() -> None:
+    """An answer that takes its own attempts leaves the same run and events as the answer and then each attempt."""
+    life = with_task()
+    both = answered(life, activity(1), activity(2), at_once=eager())
+    step = answered(life, activity(1), activity(2), at_once=None)
+    run = step.run
+    for event_id in tuple(run.activities):
+        run = transitions.start_attempt(run, run.activities[event_id], "me", NOW).run
+    assert both.run == run
+    assert both.events == step.events
+    assert both.touched == step.touched == set(run.activities)
+
+
+def test_a_task_taken_at_once_is_as_if_taken_after() -> None:
+    """The end of an attempt and the start of the task that it leads to are the same as one step or as two."""
+    life = with_task()
+    run = answered(life, activity(1), at_once=eager()).run
+    (pending,) = run.activities.values()
+    both = transitions.complete_activity(run, pending, text("r"), "me", NOW, eager())
+    first = transitions.complete_activity(run, pending, text("r"), "me", NOW)
+    second = tasks.start_task(first.run, "me", LIMITS, NOW)
+    assert both.run == second.run
+    assert both.run.task_is_started
+    assert both.events == first.events + second.events
+
+
+def test_no_more_is_taken_than_there_is_room_for() -> None:
+    """Of three activities two are taken, the first ones; the third waits."""
+    step = answered(with_task(), activity(1), activity(2), activity(3), at_once=eager(2))
+    assert begun(step) == sorted(step.run.activities)[:2]
+
+
+def test_what_is_for_another_queue_is_left() -> None:
+    """An activity on a queue that the worker does not serve waits for somebody who does."""
+    step = answered(with_task(), activity(1, task_queue="other"), activity(2), at_once=eager())
+    assert [step.run.activities[event_id].spec.task_queue for event_id in begun(step)] == ["q"]
+
+
+def test_nothing_of_an_overgrown_run_is_taken() -> None:
+    """A run that has outgrown its limits is ended by whoever deals with it next, so nobody takes anything of it."""
+    step = answered(with_task(), activity(1), at_once=eager(limits=Limits(history_events=3)))
+    assert begun(step) == []
+
+
+def test_a_worker_that_does_not_poll_takes_nothing() -> None:
+    """Without a poll that waits an attempt is offered, and the first poll that comes gets it."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, activity(1))
+        assert world.engine.offers.waiting_attempts() == [(run_id, 5)]
+        assert isinstance(await world.handle.poll_activity(), ActivityTask)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_gate_decides_also_for_those_who_wait() -> None:
+    """Where somebody decides what is taken when, nothing passes him by."""
+
+    async def body() -> None:
+        world = await World.new()
+        world.engine.offers.gate = lambda run_id, scheduled: scheduled == 0
+        run_id = (await world.start()).run_id
+        poll = await started(world.handle.poll_activity())
+        await world.activation()
+        await world.complete(run_id, activity(1))
+        await settle()
+        assert not poll.done()
+        world.engine.offers.gate = None
+        world.engine.offers.wake_all()
+        assert isinstance(await poll, ActivityTask)
+        await world.close()
+
+    run_async(body)
+
+
+def test_those_who_waited_before_come_first() -> None:
+    """An attempt that waits already is not passed by one that is asked for later."""
+
+    async def body() -> None:
+        world = await World.new(max_concurrent_activities=1)
+        ids = [(await world.start(name)).run_id for name in ("a", "b", "c")]
+        polls = [await started(world.handle.poll_activity()) for _ in ids]
+        for _ in ids:
+            await world.activation()
+        for run_id in ids:
+            await world.complete(run_id, activity(1))
+        seen = []
+        for _ in ids:
+            await settle()
+            (poll,) = (each for each in polls if each.done())
+            polls.remove(poll)
+            seen.append(poll.result().run_id)
+            await world.handle.complete_activity(ActivityOk(poll.result().token, text("r")))
+        assert seen == ids
+        await world.close()
+
+    run_async(body)
+
+
+def test_results_that_meet_a_task_are_held() -> None:
+    """The first of two results brings a task at once; the second, which comes while that is out, the next one."""
+
+    async def body() -> None:
+        world = await World.new()
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, activity(1), activity(2))
+        items = [await world.handle.poll_activity() for _ in range(2)]
+        poll = await started(world.activation())
+        for item in items:
+            await world.handle.complete_activity(ActivityOk(item.token, text(item.token.decode()[-3:-1])))
+        first = await poll
+        await world.complete(run_id)
+        second = await world.activation()
+        assert [
+            event.seq
+            for each in (first, second)
+            for event in each.events
+            if isinstance(event, e.ActivityCompleted)
+        ] == [1, 2]
+        await world.close()
+
+    run_async(body)
