@@ -11,8 +11,8 @@ from temporalio.client import WorkflowHistory
 
 from hourglass._bridge import service as sv
 from hourglass._bridge import service_changes as ch
-from hourglass._bridge.service_schedules import SCHEDULE_REQUESTS
 from hourglass._bridge.handle import ActivityFailed
+from hourglass._bridge.service_schedules import SCHEDULE_REQUESTS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal.service import PLANS

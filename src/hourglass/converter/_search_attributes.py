@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from hourglass.converter._converter import default_converter
 from hourglass.converter._data import Payload
@@ -104,7 +104,10 @@ SearchAttributes: TypeAlias = Mapping[str, Any] | Iterable[SearchAttributeUpdate
 def encode_search_attributes(given: SearchAttributes) -> dict[str, Payload]:
     """Search attributes as they travel. Raises `UsageError` for what cannot be one."""
     if isinstance(given, Mapping):
-        updates = [SearchAttributeUpdate(name, _type_of(name, value), value) for name, value in given.items()]
+        updates = [
+            SearchAttributeUpdate(name, _type_of(name, value), value)
+            for name, value in cast(Mapping[str, Any], given).items()
+        ]
     else:
         updates = list(given)
     encoded: dict[str, Payload] = {}
@@ -144,7 +147,7 @@ def _type_of(name: str, value: Any) -> str:
 def _check_value(name: str, kind: str, value: Any) -> None:
     right = isinstance(value, _VALUES[kind]) and (kind == "Bool" or not isinstance(value, bool))
     if kind == "KeywordList":
-        right = right and all(isinstance(each, str) for each in value)
+        right = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
     if not right:
         raise UsageError(
             f"search attribute {name} is of type {kind} and cannot hold a {type(value).__name__}"
