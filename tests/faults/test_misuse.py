@@ -183,7 +183,7 @@ INSIDE: dict[str, tuple[Callable[[], Any], str]] = {
     "condition that is a value": (lambda: workflow.wait_condition(True), "takes a function"),  # type: ignore[arg-type]
     "limit of nothing": (lambda: workflow.map(good, [1], limit=0), "at least 1"),
     "what cannot travel": (lambda: good(Opaque()), "argument 'number' of activity good"),  # type: ignore[arg-type]
-    "child workflow": (lambda: takes_two(1, "2"), "takes_two"),
+    "child workflow": (lambda: takes_two(1), "takes_two"),  # type: ignore[call-arg]
     "blocking wait for nothing": (lambda: workflow.wait([]), "at least one task"),
 }
 
