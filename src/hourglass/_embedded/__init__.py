@@ -1,25 +1,44 @@
 """The embedded engine: the part of a Temporal server, and of Core, that one process needs.
 
-    history, history_others, history_json, history_others_json, json_parts  what happened: events as data, and as JSON
-    run, limits             a run as data, and how large it may grow
-    transitions, task_transitions, recovery, activities, followers, draft   pure: (run, occurrence) -> Step
-    relations, children, others, command_checks, start_rules    runs and other runs: asked for, carried out, refused
-    history_updates, history_updates_json, updates, update_answers, update_outcomes     updates: events, what waits, answers
-    rebuilding, resetting   pure: a run from the beginning of a history; a run begun anew from one of its tasks
-    store, memory_store     what remembers: the seam, and the one in memory
-    ledger, record, wakes, together     thin: applies steps, lets time pass, is ahead of its store
-    offers, task_desk, update_desk, attempt_desk, upkeep    who takes what; runs between store and memory
-    engine                  all of these put together
-    cursor, outcomes, child_outcomes, matching, seed    Core's part, pure: history -> activations, commands -> answer
-    cache, heartbeats, handle   thin: what one worker knows and has out
-    answering, starting, listing, queries, requests, update_requests, reset_requests, connection
-                            what clients ask; answers wait for the store
-    clock, bell             time and waking
-    ownership, descriptors, meeting     one file, several processes: the lock, forks, where they meet
+  What happened, and what follows from it (pure)
+    history_base, history, history_others, history_updates, history_local       events as data
+    history_json, history_others_json, history_updates_json, history_local_json, failure_json, json_parts   as JSON
+    run, relations, limits              a run as data, its relations to others, how large it may grow
+    transitions, task_transitions, beginnings, recovery, activities, followers, draft   (run, occurrence) -> Step
+    children, command_checks, start_rules       runs that are asked for by other runs, and what is refused
+    updates, update_answers, update_outcomes    what waits for a run, and what it answers
+    rebuilding, resetting               a run from the beginning of a history; begun anew from one of its tasks
+    workflow_cron, run_ids, seed        when the next run begins, what it is called, its randomness
+    schedule_record, schedule_times, schedule_overlaps, schedule_transitions    what starts runs again and again
+
+  The engine (thin: applies steps, lets time pass, is ahead of its store)
+    engine                              all of these put together
+    ledger, record, alarms, wakes, together, others, awaiting       runs in memory, and what they do to each other
+    offers, task_desk, update_desk, attempt_desk, schedule_desk, upkeep     who takes what, and when
+    clock, bell                         time and waking
+
+  Core's part, for one worker
+    cursor, tellings, matching, outcomes, child_outcomes    history -> activations, commands -> answer
+    local_activities, local_rules, local_attempts           activities within the workflow task
+    cache, heartbeats, attempt_hand, activity_tasks, handle what a worker knows and has out
+
+  What remembers
+    store, memory_store                 the seam, and the one in memory
+    sqlite_store, database, schema, stored_form, stored_reads, stored_steps, stored_schedules   the one in a file
+    store_thread, coalesce, batch_writer, durability, disk_faults, known_ids    how it is written, and what may go wrong
+    inherited, standstill, file_copy, backup    forks, and copies of a file in use
+
+  What clients ask
+    connection, requests, answering, starting, queries, listing     answers wait for the store
+    update_requests, reset_requests, schedule_requests, schedule_listing, watch_requests
+    filter_tokens, filters, filter_sql, attribute_values, durations     the list filter language
+    visibility, memory_listing          what can be found by it
+
+  One file, several processes
+    ownership, descriptors, meeting     the lock, forks, where they meet
     frames, wire, serving, remote       what they say, the owner's side, the client's side
     engine_room, interruption, alone, asking, host, patience    an open engine; how a request finds one; who owns
-    repeats, unserved       requests whose answer was lost; waits that nobody would end
-    standstill              no fork in the middle of SQLite's work
+    repeats, unserved                   requests whose answer was lost; waits that nobody would end
     file_handle, file_connection        a worker's and a client's door to a file
 
 Nothing here imports Temporal's packages. `connect_memory` and `file_connection.connect_file` are the doors.
