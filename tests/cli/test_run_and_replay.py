@@ -117,3 +117,21 @@ def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--target", "127.0.0.1:1", "--json"]) == 1
     findings = json.loads(capsys.readouterr().out)
     assert [each["what"] for each in findings if each["ok"] is False] == ["reachable"]
+
+
+def test_wrong_arguments_start_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments are checked before anything is started, and said in the words of the workflow."""
+    assert main(["run", f"{flows}:parcel"]) == 2
+    assert "workflow parcel misses its argument 'item'" in capsys.readouterr().err
+    assert not (flows.parent / "hourglass.db").exists()
+
+
+def test_a_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where our own code raised for the author's, the line is the author's."""
+    wrong = flows.with_name(f"{flows.stem}_wrong.py")
+    wrong.write_text(FLOWS.replace("return pack(item)", "return pack(itm=item)"))
+    assert main(["run", f"{wrong}:parcel", "book"]) == 1
+    err = capsys.readouterr().err
+    assert "no argument 'itm'" in err
+    assert f'{wrong.name}", line {FLOWS.splitlines().index("    return pack(item)") + 1}' in err
+    sys.modules.pop(wrong.stem, None)

@@ -16,6 +16,7 @@ from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, Wor
 
 if TYPE_CHECKING:
     from hourglass._cli.loading import Loaded
+    from hourglass._story.spans import Story
     from hourglass.client import Client, WorkflowHandle
 
 _PAUSE = 0.2
@@ -43,21 +44,25 @@ def run(
       hourglass run app.py:checkout '{"id": "o-1"}' --id order-1
     """
     from hourglass._cli.loading import load
+    from hourglass._runtime.resolver import Resolver
+    from hourglass.client import IdConflictPolicy
+    from hourglass.converter import default_converter
     from hourglass.worker import Worker
 
     logging.getLogger("hourglass").setLevel(logging.CRITICAL)  # what stops a run is said here, once
     place, name = _split(source)
     loaded = load([place])
     workflow = _chosen(loaded, name, place)
+    given = asking.values(arguments)
+    # Before anything is started: a run with wrong arguments would only be stopped by them.
+    Resolver(modules=loaded.modules).workflow(workflow).signature.encode(default_converter, tuple(given), {})
     with ExitStack() as stack:
         client = stack.enter_context(asking.connected(target, namespace))
         stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
         options: dict[str, Any] = {} if id is None else {"id": id}
-        from hourglass.client import IdConflictPolicy
-
         handle = client.start_workflow(
             workflow,
-            *asking.values(arguments),
+            *given,
             task_queue=_queue(),
             id_conflict_policy=IdConflictPolicy.USE_EXISTING,
             **options,
@@ -96,27 +101,22 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     with picture.redrawn(None, quiet=quiet) as redraw:
         for story in watched.stories(lambda: rest.wait(_PAUSE)):
             redraw(picture.Picture(story, width=None, limit=None))
-            if client.get_workflow_handle(handle.id, run_id=handle.run_id).describe().parked:
+            if handle.describe().parked:
                 break
-    _raise_parked(client, handle)
+        else:
+            return
+    raise WorkflowParked(_stopped(story))
 
 
-def _raise_parked(client: Client, handle: WorkflowHandle[Any]) -> None:
-    described = handle.describe()
-    if not described.parked:
-        return
-    failures = [
-        event["workflowTaskFailedEventAttributes"].get("failure", {})
-        for event in handle.history().events
-        if "workflowTaskFailedEventAttributes" in event
-    ]
-    told = failures[-1].get("message", "") if failures else ""
-    trace = failures[-1].get("stackTrace", "") if failures else ""
-    last = [line for line in trace.splitlines() if line.strip().startswith("File ")][-1:]
-    where = f"\n  {last[0].strip()}" if last else ""
-    raise WorkflowParked(
-        f"{described.workflow_type} {handle.id} is stopped by a bug in its code: {told}{where}"
-    )
+def _stopped(story: Story) -> str:
+    """Why a run cannot go on: what its code raised, and the author's line."""
+    told = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
+    if not story.faults:
+        return told
+    fault = story.faults[-1]
+    file, _, line = next((each.place for each in reversed(story.faults) if each.place), "").rpartition(":")
+    where = f'\n  File "{file}", line {line}' if file else ""
+    return f"{told}: {fault.message or fault.type}{where}"
 
 
 def _result(handle: WorkflowHandle[Any]) -> Any:

@@ -30,6 +30,7 @@ DEADLINE = 10.0
 
 # A server that is starting accepts connections before it serves them.
 _STARTING = "not healthy yet"
+_SAID = re.compile(r'code: \d+, kind: \w+, message: "([^"]+)"')
 _STATUS = re.compile(r"code: '?([A-Za-z ]+)")
 
 
@@ -98,7 +99,8 @@ def _refused(reason: str, target: str, namespace: str) -> ServiceError:
     if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
         kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
         return refusals.denied(kind, "", namespace, target)
-    return _unreachable(target, reason[:300])
+    said = _SAID.search(reason)  # what the system said, where Core quotes it among the names of its parts
+    return _unreachable(target, said.group(1).lower() if said else reason[:300])
 
 
 class TemporalConnection:
