@@ -105,7 +105,7 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
                 break
         else:
             return
-    raise WorkflowParked(_stopped(story))
+    raise WorkflowParked(_stopped(watched.story()))  # told anew: the one that was drawn may be a moment older
 
 
 def _stopped(story: Story) -> str:
