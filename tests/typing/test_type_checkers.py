@@ -12,8 +12,10 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-GOOD = HERE / "good_uses.py"
-BAD = HERE / "bad_uses.py"
+GOOD = (HERE / "good_uses.py", HERE / "good_testing_uses.py")
+BAD = {HERE / "bad_uses.py": 50, HERE / "bad_testing_uses.py": 20}
+"""Files with wrong uses, and more than how many there are in each."""
+ALL = [str(path) for path in (*GOOD, *BAD)]
 
 Reports = dict[Path, dict[int, str]]
 """For each file the lines that a checker reports, and what it says."""
@@ -27,9 +29,9 @@ def _run(*command: str) -> str:
 
 def mypy() -> Reports:
     """What mypy reports in strict mode."""
-    reports: Reports = {GOOD: {}, BAD: {}}
+    reports: Reports = {Path(path): {} for path in ALL}
     flags = ("--strict", "--output", "json", "--follow-imports", "silent")
-    for line in _run(sys.executable, "-m", "mypy", *flags, str(GOOD), str(BAD)).splitlines():
+    for line in _run(sys.executable, "-m", "mypy", *flags, *ALL).splitlines():
         found = json.loads(line)
         if found["severity"] == "error":
             reports[ROOT / found["file"]][found["line"]] = found["message"]
@@ -38,11 +40,9 @@ def mypy() -> Reports:
 
 def pyright() -> Reports:
     """What pyright reports."""
-    reports: Reports = {GOOD: {}, BAD: {}}
+    reports: Reports = {Path(path): {} for path in ALL}
     flags = ("--outputjson", "--pythonpath", sys.executable)
-    for found in json.loads(_run(sys.executable, "-m", "pyright", *flags, str(GOOD), str(BAD)))[
-        "generalDiagnostics"
-    ]:
+    for found in json.loads(_run(sys.executable, "-m", "pyright", *flags, *ALL))["generalDiagnostics"]:
         if found["severity"] == "error":
             reports[Path(found["file"])][found["range"]["start"]["line"] + 1] = found["message"]
     return reports
@@ -55,15 +55,18 @@ def reports(request: pytest.FixtureRequest) -> Reports:
     return checker()
 
 
-def test_right_uses_are_accepted(reports: Reports) -> None:
+@pytest.mark.parametrize("good", GOOD, ids=lambda path: path.stem)
+def test_right_uses_are_accepted(reports: Reports, good: Path) -> None:
     """Nothing is reported where the API is used as meant, and every asserted type is the one found."""
-    assert reports[GOOD] == {}
+    assert reports[good] == {}
 
 
-def test_wrong_uses_are_reported(reports: Reports) -> None:
+@pytest.mark.parametrize("bad", BAD, ids=lambda path: path.stem)
+def test_wrong_uses_are_reported(reports: Reports, bad: Path) -> None:
     """Each wrong line is reported, and no line that is not wrong."""
-    wrong = {at for at, line in enumerate(BAD.read_text().splitlines(), 1) if line.endswith("# E")}
-    assert len(wrong) > 50
-    unexpected = {at: text for at, text in reports[BAD].items() if at not in wrong}
-    missed = {at: BAD.read_text().splitlines()[at - 1].strip() for at in wrong - set(reports[BAD])}
+    lines = bad.read_text().splitlines()
+    wrong = {at for at, line in enumerate(lines, 1) if line.endswith("# E")}
+    assert len(wrong) > BAD[bad]
+    unexpected = {at: text for at, text in reports[bad].items() if at not in wrong}
+    missed = {at: lines[at - 1].strip() for at in wrong - set(reports[bad])}
     assert (unexpected, missed) == ({}, {})

@@ -13,6 +13,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hourglass._cli.waiting import connected
+
 if TYPE_CHECKING:
     from hourglass._runtime.guarded import Guarded
     from hourglass.client import Client
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hourglass.worker")
 
-_FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0
 _ASK_AGAIN = 0.05
 _STANDSTILLS = 2  # deadlock timeouts
 
@@ -80,17 +81,9 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
 
 def _connected(options: WorkerOptions) -> Client:
     """A client; waits for a server that is not there yet."""
-    from hourglass.client import Client
-    from hourglass.errors import ConnectionFailedError
-
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return Client.connect(options.target, namespace=options.namespace)
-        except ConnectionFailedError as error:
-            logger.warning("%s. It is tried again in %g s", error, pause)
-        threading.Event().wait(pause)
-        pause = min(2 * pause, _LAST_PAUSE)
+    client = connected(options.target, options.namespace, threading.Event())
+    assert client is not None  # nothing ends this wait
+    return client
 
 
 def _worker(

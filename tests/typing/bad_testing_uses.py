@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hourglass.testing import ActivityEnvironment, Environment
+from good_testing_uses import Cart, charge, checkout, decisions, fetch
 
-from .good_uses import Cart, charge, checkout, decisions, fetch
+from hourglass.testing import ActivityEnvironment, Environment
 
 
 def takes_nothing() -> str:
