@@ -53,8 +53,7 @@ def monthly_close(regions: list[str]) -> Summary:
         try:
             summary.closed[region] = child.result()
         except ChildWorkflowError as error:
-            reason = error.cause.__cause__ if error.cause else None  # the activity's error, and why it failed
-            summary.failed[region] = str(reason)
+            summary.failed[region] = str(error.root_cause)
     return summary
 
 

@@ -46,7 +46,7 @@ def transcription(url: str) -> str:
     try:
         return f"done: {outcome(url)}"
     except ActivityError as error:
-        return f"given up: {error.cause}"
+        return f"given up: {error.root_cause}"
 
 
 # --- an API to poll --------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def main() -> None:
             try:
                 print(client.execute_workflow(checkout, order, task_queue="saga"))
             except WorkflowFailedError as error:
-                print(f"{order.id} failed: {error.cause and error.cause.__cause__}")
+                print(f"{order.id} failed: {error.root_cause}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,11 @@ A path is public if and only if none of its segments begins with an underscore:
     workflow      @workflow.defn, and what you call inside a workflow
     client        Client, AsyncClient, handles, TLS
     worker        Worker and its options
+    limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
+    progress      what a run publishes while it works, and who follows it
+    interceptors  code of yours between callers and what they call; headers
+    metrics       counters, gauges and histograms, as text for Prometheus
+    contrib       bridges to other libraries: OpenTelemetry
     replay        History, Replayer
     testing       a real Temporal dev server as a `with` block
     converter     values to payloads and back; the codec's seam
@@ -40,8 +45,8 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    errors < converter < {_engine, _supervision, _check} < activity < {workflow, _bridge} < {_temporal, _embedded}
-    < _runtime < client < {worker, replay} < testing < _story < _cli
+    errors < {converter, metrics} < {_engine, _supervision, _check} < activity < {workflow, _bridge} < {_temporal, _embedded}
+    < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib} < _story < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps
 it running) and `_temporal/core.py` (the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`,
@@ -94,7 +99,8 @@ _HOMES = {
     "WorkflowHandle": "hourglass.client",
     "backup": "hourglass._embedded.backup",
 }
-_MODULES = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
+_MAIN = frozenset(("activity", "client", "converter", "errors", "replay", "testing", "worker", "workflow"))
+_MODULES = _MAIN | {"contrib", "interceptors", "limits", "metrics", "progress"}
 
 
 def __getattr__(name: str) -> Any:

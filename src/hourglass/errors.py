@@ -30,6 +30,7 @@
     ├── WorkflowFailedError           `result()`: the run did not complete; the reason is its cause
     │   └── WorkflowContinuedAsNewError
     ├── QueryFailedError              the workflow's query handler raised
+    ├── QueryRejectedError            nobody was asked: the run is not in a state that the asker wanted
     ├── UpdateFailedError             the workflow rejected an update, or its handler failed
     ├── ServiceError                  the service refused, or cannot be reached
     │   ├── ConnectionFailedError
@@ -51,6 +52,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any
+
+from hourglass._failure_words import innermost, one_line, summary
 
 __all__ = [
     "ActivityError",
@@ -75,6 +78,7 @@ __all__ = [
     "NotInWorkflowError",
     "PayloadError",
     "QueryFailedError",
+    "QueryRejectedError",
     "ReadOnlyError",
     "RetryState",
     "ScheduleAlreadyExistsError",
@@ -97,6 +101,7 @@ __all__ = [
     "WorkflowNotFoundError",
     "WorkflowParked",
     "WorkflowStuck",
+    "summary",
 ]
 
 
@@ -110,6 +115,11 @@ class Cancelled(BaseException):
 
 class HourglassError(Exception):
     """The root of every error of Hourglass."""
+
+    @property
+    def root_cause(self) -> BaseException:
+        """What it all began with: the innermost cause, such as what an activity raised; this error where it has none."""
+        return innermost(self)
 
 
 # --- you misused the API ---------------------------------------------------------------------------------------------
@@ -279,7 +289,9 @@ class ApplicationError(FailureError):
 
 
 class ActivityError(FailureError):
-    """An activity failed; `cause` says why."""
+    """An activity failed; `cause` says why, `str` names both in one line."""
+
+    tells_causes = True
 
     def __init__(
         self,
@@ -300,9 +312,14 @@ class ActivityError(FailureError):
         self.started_event_id = started_event_id
         self.retry_state = retry_state
 
+    def __str__(self) -> str:
+        return one_line(f"activity {self.activity_type}" if self.activity_type else "", self, self.message)
+
 
 class ChildWorkflowError(FailureError):
-    """A child workflow failed; `cause` says why."""
+    """A child workflow failed; `cause` says why, `str` names both in one line."""
+
+    tells_causes = True
 
     def __init__(
         self,
@@ -325,9 +342,16 @@ class ChildWorkflowError(FailureError):
         self.started_event_id = started_event_id
         self.retry_state = retry_state
 
+    def __str__(self) -> str:
+        named = f" ({self.workflow_id})" if self.workflow_id else ""
+        what = f"child workflow {self.workflow_type}{named}" if self.workflow_type else ""
+        return one_line(what, self, self.message)
+
 
 class CancelledError(FailureError):
     """Remote work was cancelled. (`Cancelled`, without Error, means that you are.)"""
+
+    ending = "was cancelled"
 
     def __init__(self, message: str = "Cancelled", *details: Any) -> None:
         super().__init__(message)
@@ -348,9 +372,16 @@ class TimedOutError(FailureError, TimeoutError):
         self.type = type
         self.last_heartbeat_details = last_heartbeat_details
 
+    @property
+    def ending(self) -> str:
+        """What it did to the work, in words."""
+        return f"timed out ({TimeoutType(self.type).name.replace('_', ' ').lower()})" if self.type else "timed out"
+
 
 class TerminatedError(FailureError):
     """A workflow was terminated."""
+
+    ending = "was terminated"
 
     def __init__(self, message: str = "", *details: Any) -> None:
         super().__init__(message)
@@ -387,6 +418,14 @@ class WorkflowContinuedAsNewError(WorkflowFailedError):
 
 class QueryFailedError(HourglassError):
     """The workflow's query handler raised, or the query is unknown."""
+
+
+class QueryRejectedError(HourglassError):
+    """The query was not put to the workflow, for the asker did not want to in this case; `status` is the run's."""
+
+    def __init__(self, message: str, *, status: IntEnum) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class UpdateFailedError(HourglassError):

@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import msgspec
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._runtime import debugging
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Verify
@@ -36,13 +36,25 @@ from hourglass._runtime.status import StatusServer, status_report
 from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
 from hourglass._runtime.worker_life import WorkerLife
+from hourglass._runtime.worker_metrics import worker_metrics
+from hourglass._runtime.worker_versions import WorkerDeploymentConfig, checked_versioning
 from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree, worker_statistics
 from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
+from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
+from hourglass.client._interception import checked as checked_interceptors
 from hourglass.errors import UsageError
+from hourglass.metrics import Registry, default_registry
 
-__all__ = ["Worker", "WorkerStatistics", "WorkerTree"]
+__all__ = [
+    "VersioningBehavior",
+    "Worker",
+    "WorkerDeploymentConfig",
+    "WorkerDeploymentVersion",
+    "WorkerStatistics",
+    "WorkerTree",
+]
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -50,8 +62,9 @@ _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 15.0
 _GLANCE = 0.05
 
-# One Application for each client's link: the workers of a client share its tree, those of two clients share nothing.
-_applications: WeakKeyDictionary[Any, Application] = WeakKeyDictionary()
+# One Application for each client's link and version: the workers of a client share its tree, those of two clients share
+# nothing. Two versions may serve the same queue, which one tree cannot do twice.
+_applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 _inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
@@ -86,19 +99,30 @@ class Worker:
         lanes: int = 1,
         deadlock_timeout: Duration | None = 2.0,
         status_address: str | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        metrics: Registry | None = None,
         identity: str | None = None,
         build_id: str | None = None,
+        deployment_config: WorkerDeploymentConfig | None = None,
     ) -> None:
         if not isinstance(client, (Client, AsyncClient)):
             raise UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}")
         self._client = client
         self._link = client._session.link
-        resolver = Resolver(workflows=workflows, activities=activities, modules=modules)
+        versioning = checked_versioning(deployment_config, build_id)
+        resolver = Resolver(
+            workflows=workflows,
+            activities=activities,
+            modules=modules,
+            needs_behavior=versioning.needs_behavior,
+        )
         graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
         config = HandleConfig(
             task_queue=task_queue,
             identity=identity or "",
-            build_id=build_id or "",
+            build_id=versioning.build_id,
+            version=versioning.version,
+            default_behavior=versioning.default,
             workflows=resolver.has_workflows,
             activities=resolver.has_activities,
             max_cached_workflows=max_cached_workflows,
@@ -112,6 +136,7 @@ class Worker:
             graceful_shutdown=graceful,
         )
         check_config(config, lanes)
+        chain = (*client._session.interceptors, *checked_interceptors(interceptors))
         self._plan = Plan(
             config=config,
             resolver=resolver,
@@ -126,8 +151,16 @@ class Worker:
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or None,
             max_processes=max_process_activities,
             payload_limit=payload_limit,
+            activity_inbound=activity_chain(chain),
+            workflow_interceptors=workflow_interceptors(chain),
+            metrics=default_registry if metrics is None else metrics,
         )
-        self._status = None if status_address is None else StatusServer(status_address, self._report)
+        self._status = (
+            None
+            if status_address is None
+            else StatusServer(status_address, self._report, self._plan.metrics)
+        )
+        self._forget_metrics: Callable[[], None] | None = None
         self._application: Application | None = None
         self._services: dict[str, QueueServices] = {}
         self._forget_exit: Callable[[], None] | None = None
@@ -275,15 +308,19 @@ class Worker:
         return replace(self._plan, config=config)
 
     @property
+    def _key(self) -> tuple[Any, WorkerDeploymentVersion | None]:
+        return self._link, self._plan.config.version
+
+    @property
     def _portal(self) -> Portal:
         return self._link.portal
 
     async def _begin(self) -> None:
         connection = await self._link.opened()
         self._life.check_wanted()
-        app = _applications.get(self._link)
+        app = _applications.get(self._key)
         if app is None:
-            app = _applications[self._link] = Application(
+            app = _applications[self._key] = Application(
                 connection,
                 self._link.another,
                 converter=self._plan.converter,
@@ -291,6 +328,7 @@ class Worker:
                 client=self._blocking_client(),
             )
         self._application = app
+        self._forget_metrics = self._plan.metrics.add_source(lambda: worker_metrics(app))
         try:
             await self._serve(self._plan)
             if self._status is not None:
@@ -312,10 +350,13 @@ class Worker:
         services, app = list(self._services.values()), self._application
         if self._status is not None:
             await self._status.stop()
+        forget, self._forget_metrics = self._forget_metrics, None
+        if forget is not None:
+            forget()
         if app is not None:
             await asyncio.gather(*[app.stop_worker(each.queue) for each in services])
-            if app.idle and _applications.get(self._link) is app:
-                del _applications[self._link]  # it holds the link, which would never be freed
+            if app.idle and _applications.get(self._key) is app:
+                del _applications[self._key]  # it holds the link, which would never be freed
         return services
 
     def _not_started(self) -> None:

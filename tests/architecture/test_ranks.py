@@ -7,16 +7,17 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
+    frozenset({"_failure_words"}),
     frozenset({"errors"}),
-    frozenset({"converter"}),
+    frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity"}),
     frozenset({"workflow", "_bridge"}),
     frozenset({"_temporal", "_embedded"}),
     frozenset({"_runtime"}),
     frozenset({"client"}),
-    frozenset({"worker", "replay"}),
-    frozenset({"testing"}),
+    frozenset({"worker", "replay", "interceptors"}),
+    frozenset({"testing", "contrib"}),
     frozenset({"_story"}),
     frozenset({"_cli"}),
     frozenset({"__main__"}),
@@ -54,6 +55,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "greenlet": ("_engine/fibers.py",),
     "typer": ("_cli/",),
     "rich": ("_cli/",),
+    "opentelemetry": ("contrib/opentelemetry/",),
     "uvloop": ("_runtime/portal.py", "replay/_session.py"),
 }
 

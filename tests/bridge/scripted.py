@@ -91,6 +91,8 @@ class ScriptedHandle:
         self.errors[kind] = error
         self.bell.ring()
 
+    in_process = None
+
     async def poll_activation(self) -> Activation:
         item: Activation = await self._poll("workflow", lambda: not self.open_runs)
         self.open_runs.add(item.run_id)

@@ -86,12 +86,12 @@ def test_many_at_once_must_be_meant(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("describe", "nobody"), 1, "not found"),
+        (("describe", "nobody"), 1, "there is no workflow 'nobody'"),
         (("cancel",), 2, "name a workflow"),
         (("cancel", "a", "--query", "x = 1"), 2, "name a workflow"),
         (("list", "Nonsense = 1"), 1, "Nonsense"),
-        (("query", "unknown", "order-1"), 1, "not found"),
-        (("reset", "nobody"), 1, "not found"),
+        (("query", "unknown", "order-1"), 1, "there is no workflow"),
+        (("reset", "nobody"), 1, "there is no workflow 'nobody'"),
     ],
 )
 def test_what_cannot_be_done_is_said(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:

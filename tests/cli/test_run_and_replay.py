@@ -13,7 +13,9 @@ import pytest
 from hourglass._cli import main
 
 FLOWS = """
-from hourglass import ApplicationError, activity, workflow
+from dataclasses import dataclass
+
+from hourglass import ApplicationError, RetryPolicy, activity, workflow
 
 
 @activity.defn
@@ -35,6 +37,26 @@ def broken(item: str) -> str:
 @workflow.defn
 def fails(item: str) -> str:
     raise ApplicationError("sold out", type="SoldOut")
+
+
+@dataclass
+class Box:
+    items: list[str]
+
+
+@workflow.defn
+def crate(box: Box) -> str:
+    return pack(",".join(box.items))
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def jam(item: str) -> str:
+    raise ValueError("no tape") from OSError("the drawer is locked")
+
+
+@workflow.defn
+def unlucky(item: str) -> str:
+    return jam(item)
 """
 
 
@@ -75,7 +97,7 @@ def test_a_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.Captur
 def test_a_failure_is_said(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A workflow that fails: exit code 1 and why."""
     assert main(["run", f"{flows}:fails", "x"]) == 1
-    assert "ApplicationError: sold out" in capsys.readouterr().err
+    assert "error: the workflow failed: SoldOut: sold out\n  more: hourglass why " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -112,6 +134,7 @@ def test_replay_of_what_is_no_history(flows: Path, capsys: pytest.CaptureFixture
 
 def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is there is said; a target that cannot be reached is wrong."""
+    assert main(["run", f"{flows}:parcel", "book", "--quiet"]) == 0
     assert main(["doctor"]) == 0
     assert "ok    reachable" in capsys.readouterr().out
     assert main(["doctor", "--target", "127.0.0.1:1", "--json"]) == 1
@@ -135,3 +158,27 @@ def test_a_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.
     assert "no argument 'itm'" in err
     assert f'{wrong.name}", line {FLOWS.splitlines().index("    return pack(item)") + 1}' in err
     sys.modules.pop(wrong.stem, None)
+
+
+def test_arguments_that_do_not_fit_start_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A value of a wrong form is said with its place in the argument, and makes neither a run nor a file."""
+    assert main(["run", f"{flows}:crate", '{"items": "book"}']) == 2
+    err = capsys.readouterr().err
+    assert "argument 'box' of workflow crate: " in err
+    assert "$.items" in err
+    assert not (flows.parent / "hourglass.db").exists()
+
+
+def test_a_number_where_a_text_is_wanted_is_a_text(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Orders have numbers for names: what the workflow takes decides, not what looks like JSON."""
+    assert main(["run", f"{flows}:parcel", "4711", "--quiet"]) == 0
+    assert capsys.readouterr().out == "packed 4711\n"
+
+
+def test_a_failed_activity_is_named_with_what_it_raised(
+    flows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line: the activity, the exception, and what that began with."""
+    assert main(["run", f"{flows}:unlucky", "x"]) == 1
+    said = "the workflow failed: activity jam failed: ValueError: no tape (because OSError: the drawer is locked)"
+    assert said in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hourglass import Client, Worker
+from hourglass import Client, RetryPolicy, Worker
 from hourglass._cli import main
 from hourglass.client import UpdateStage
 from hourglass.testing import DevServer
+from hourglass.testing._dev_server import find_cli
 
 from . import why_flows
 from .command import until
@@ -363,6 +365,61 @@ def test_a_completed_run(served: Stage) -> None:
     served.client.start_workflow(why_flows.ends_well, id="well-1").result()
     _, page = served.why("well-1", "done")
     assert "has completed: nothing is wrong, at " in page
+
+
+def test_a_run_that_was_asked_to_cancel_and_goes_on(either: Stage) -> None:
+    """That it was asked, when and why, what it does instead, and how to end it all the same."""
+    with either.worker("why-refuses"):
+        handle = either.client.start_workflow(why_flows.refuses, id="refuses-1", task_queue="why-refuses")
+        either.why("refuses-1", "timer")
+        handle.cancel("the customer called")
+        found, page = either.why("refuses-1", "cancelling")
+        assert "was asked to cancel and has not ended" in page
+        assert "the reason given: the customer called" in page
+        assert "It also waits for a timer" in page
+        assert any(each["command"].startswith("hourglass terminate refuses-1") for each in found["do"])
+        handle.terminate()
+
+
+def test_a_run_that_is_tried_again(served: Stage) -> None:
+    """A run whose last attempt failed has not begun anew: what the attempt before raised, at which line, and when."""
+    policy = RetryPolicy(initial_interval=3600)
+    served.client.start_workflow(why_flows.gives_up, id="again-1", retry_policy=policy)
+    found, page = served.why("again-1", "delayed")
+    assert "failed and is tried again, as its retry policy says: attempt 2 has not begun" in page
+    assert "SoldOut: the shelf is empty" in page
+    assert line_of('type="SoldOut"') in page
+    assert found["until"] is not None
+
+
+def test_no_room_for_an_activity(stage: Stage) -> None:
+    """The worker is there, and full: so it says, and what gives it more room."""
+    why_flows.released.clear()
+    options: dict[str, Any] = {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
+    with stage.worker(**options, max_concurrent_activities=1):
+        stage.client.start_workflow(why_flows.crowds, id="crowds-1")
+        stage.why("crowds-1", "activity_runs")
+        until("a word about room", lambda: "has no room for it yet" in stage.ask("crowds-1")[1])
+        assert "which no worker has taken yet (×2)" in stage.ask("crowds-1")[1]
+        why_flows.released.set()
+
+
+@pytest.mark.server
+def test_a_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody paused it by hand: that it waits for them, not for its next attempt."""
+    with Client.connect(quick_server.target) as client:
+        stage = Stage(client, quick_server.target, capsys)
+        with stage.worker("why-paused"):
+            handle = client.start_workflow(why_flows.pays, "o-1", id="paused-1", task_queue="why-paused")
+            stage.why("paused-1", "activity_fails")
+            named = ("--workflow-id", "paused-1", "--activity-id", "1", "--address", quick_server.target)
+            subprocess.run(
+                [find_cli(), "activity", "pause", *named], check=True, capture_output=True, timeout=30
+            )
+            found, page = stage.why("paused-1", "paused")
+            assert "which is paused: it is not tried until somebody lets it go on" in page
+            assert found["do"][0]["command"].endswith(f"--activity-id 1 --address {quick_server.target}")
+            handle.terminate()
 
 
 # --- nothing to look at ----------------------------------------------------------------------------------------------

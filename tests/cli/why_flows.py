@@ -42,6 +42,30 @@ def well() -> str:
     return "well"
 
 
+@activity.defn
+def holds() -> None:
+    released.wait(30)
+
+
+@workflow.defn
+def crowds() -> None:
+    workflow.gather(*(holds.start() for _ in range(3)))
+
+
+@workflow.defn
+def refuses() -> None:
+    while True:
+        try:
+            workflow.sleep(3600)
+        except workflow.Cancelled:
+            pass  # as it should not
+
+
+@workflow.defn
+def gives_up() -> None:
+    raise ApplicationError("the shelf is empty", type="SoldOut")
+
+
 @workflow.defn
 def pays(order: str) -> str:
     return closed_bank(order)
@@ -156,6 +180,6 @@ def after_the_change() -> None:
 
 WORKFLOWS = [
     pays, hurries, listens, misses_the_start, misses_the_end, asks_a_stranger, asks_elsewhere, stumbles, decides, sleeps,
-    delegates, counts, changes, locks, ships, ends_well,
+    delegates, counts, changes, locks, ships, ends_well, crowds, refuses, gives_up,
 ]  # fmt: skip
-ACTIVITIES = [closed_bank, slow, silent, refused, well]
+ACTIVITIES = [closed_bank, slow, silent, refused, well, holds]

@@ -224,7 +224,7 @@ def test_execute_waits(client: Any, do: Do, connection: Any) -> None:
         (
             sv.RunFailed(Failure("no money", ApplicationFailure(type="Broke"))),
             ApplicationError,
-            "'x' failed: ApplicationError: no money",
+            "'x' failed: Broke: no money",
         ),
         (sv.RunCanceled(encoded("d")), CancelledError, "'x' was cancelled"),
         (sv.RunTerminated("enough", encoded("d")), TerminatedError, "'x' was terminated: enough"),

@@ -30,7 +30,9 @@ class Slow:
         self.asked: list[Any] = []
 
     def session(self) -> Session:
-        return cast(Session, SimpleNamespace(call=self.call, converter=Converter(), identity="me"))
+        return cast(
+            Session, SimpleNamespace(call=self.call, converter=Converter(), identity="me", interceptors=())
+        )
 
     async def call(self, request: Any) -> Any:
         self.asked.append(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from hourglass._bridge.service import Page
+from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.memory_store import MemoryStore
 from hourglass._embedded.schedule_record import Record as Schedule
 from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
@@ -98,11 +98,17 @@ class ScriptedStore:
     def count(self, text: str) -> int:
         return self._readable().count(text)
 
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        return self._readable().groups(text)
+
     def schedule(self, schedule_id: str) -> Schedule | None:
         return self._readable().schedule(schedule_id)
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         return self._readable().schedules()
+
+    def note(self, name: str) -> bytes:
+        return self._readable().note(name)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         return self._readable().forget_closed(before_ns, limit)

@@ -21,6 +21,11 @@ from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.requests import HANDLERS
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import RetryRule
+from hourglass._engine.versions import (
+    PinnedVersioningOverride,
+    VersioningBehavior,
+    WorkerDeploymentVersion,
+)
 from hourglass.converter import Failure, FailureInfo, Payload
 from hourglass.errors import RetryState
 
@@ -130,6 +135,8 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
         IdReusePolicy: IdReusePolicy.REJECT_DUPLICATE,
         Failure: Failure("m", source="s", stack_trace="t"),
         Payload: text("p"),
+        VersioningBehavior: VersioningBehavior.AUTO_UPGRADE,
+        WorkerDeploymentVersion: WorkerDeploymentVersion("d", "1"),
         UpdateRequest: UpdateRequest(
             update_id="u", name="n", arguments=(text("p"),), headers={"k": text("p")}, identity="i"
         ),
@@ -149,9 +156,12 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
                 if getattr(key, "__name__", "") == str(hint).split(" |")[0]
             ),
             None,
-        ) or {"Payloads": (text("p"),), "Fields": {"k": text("p")}, "h.Fields": {"k": text("p")}}.get(
-            str(hint), (1, 1001)
-        )
+        ) or {
+            "Payloads": (text("p"),),
+            "Fields": {"k": text("p")},
+            "h.Fields": {"k": text("p")},
+            "VersioningOverride | None": PinnedVersioningOverride(WorkerDeploymentVersion("d", "2")),
+        }.get(str(hint), (1, 1001))
     return msgspec.convert(msgspec.to_builtins(kind(**made)), kind)
 
 

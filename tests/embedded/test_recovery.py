@@ -11,7 +11,7 @@ from hourglass._bridge.handle import ActivityDeferred, ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded import history as h
 from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.recovery import needs_recovery, recover
+from hourglass._embedded.recovery import is_backing_off, needs_recovery, recover
 from hourglass._embedded.store import AT_ONCE
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -51,6 +51,35 @@ async def to_first_answer(world: World, *commands: c.Command, **more: Any) -> st
 
 def kinds(world: World) -> list[str]:
     return world.kinds()
+
+
+def test_a_task_that_waits_out_a_back_off_is_wanted_at_once() -> None:
+    """The next process may have mended code: what the last one parked is tried as soon as it opens; timers wait."""
+
+    async def body() -> None:
+        first = await World.new()
+        sleeping = (await first.start("sleeping")).run_id
+        await first.activation()
+        await first.complete(sleeping, c.StartTimer(1, 60 * 10**9))
+        parked = (await first.start("parked")).run_id
+        for _ in range(2):
+            await first.activation()
+            await first.fail(parked)
+            await first.activation()  # its eviction
+            await first.complete(parked)
+        record = first.engine.record(parked)
+        assert record is not None
+        assert is_backing_off(record.run, first.clock.now_ns())
+        world = await next_epoch(first)
+        assert (await world.activation()).run_id == parked
+        await world.complete(parked, c.CompleteRun(text("mended")))
+        assert await world.outcome("parked") == s.RunCompleted((text("mended"),))
+        asleep = world.engine.record(sleeping)
+        assert asleep is not None
+        assert asleep.run.task is None
+        await world.close()
+
+    run_async(body)
 
 
 def test_a_task_in_flight_times_out_and_is_wanted_at_once() -> None:

@@ -71,6 +71,8 @@ class ScriptedHandle:
         self.changed = asyncio.Event()
         self.gate: dict[str, asyncio.Event] = {}
 
+    in_process = None
+
     async def poll_activation(self) -> Activation:
         item = await self.activations.get()
         if item is None:

@@ -79,7 +79,7 @@ def test_the_settings_have_the_attributes_that_core_reads() -> None:
     connection: Any = configs.client_settings(
         "h:1", version="1", identity="me", tls=True, api_key=None, rpc_metadata={}, timeout=1.0
     )
-    logging: Any = configs.runtime_settings("WARN")
+    logging: Any = configs.runtime_settings("WARN", "127.0.0.1:9464")
     for settings, source, struct in (
         (live, worker, "WorkerConfig"),
         (replay, worker, "WorkerConfig"),
@@ -95,6 +95,8 @@ def test_the_settings_have_the_attributes_that_core_reads() -> None:
         (logging, runtime, "RuntimeOptions"),
         (logging.telemetry, runtime, "TelemetryConfig"),
         (logging.telemetry.logging, runtime, "LoggingConfig"),
+        (logging.telemetry.metrics, runtime, "MetricsConfig"),
+        (logging.telemetry.metrics.prometheus, runtime, "PrometheusConfig"),
     ):
         assert set(vars(settings)) == _fields(source, struct), struct
 

@@ -119,7 +119,7 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             look(world.app, patience, 30.0)
             await until(lambda: handle.completions)
             stage.go.set()
-            await lost.process.wait_dead()
+            await lost.job.wait_dead()
             assert [kind_of(each) for each in handle.completions] == ["WorkerShutdown"]
             assert world.app.tables.counters.fenced == 1
 
@@ -144,7 +144,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
 
     caplog.set_level(logging.ERROR)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hourglass._runtime.dispatch.Dispatch._execution_ended", lambda *_: None)
+        patched.setattr("hourglass._runtime.works.Execution.ended", lambda *_: None)
         play(script)
     assert "the watchdog mends: Orphan" in caplog.text
     assert "sesame" not in caplog.text

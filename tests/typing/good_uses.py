@@ -36,6 +36,7 @@ from hourglass.client import (
     UpdateHandle,
     WorkflowDescription,
     WorkflowExecution,
+    WorkflowExecutionCount,
 )
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError
@@ -254,7 +255,7 @@ def use_client(client: Client, order: Order) -> None:
     assert_type(client.get_workflow_handle("order-1", result_type=int), WorkflowHandle[int])
     assert_type(client.get_workflow_handle("order-1"), WorkflowHandle[Any])
     assert_type(client.list_workflows("WorkflowType = 'checkout'"), Iterator[WorkflowExecution])
-    assert_type(client.count_workflows(), int)
+    assert_type(client.count_workflows(), WorkflowExecutionCount)
     assert_type(handle.describe(), WorkflowDescription)
     assert_type(handle.history(), History)
     handle.cancel("enough")

@@ -19,6 +19,7 @@ import msgspec
 
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads, RetryRule
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError
 
@@ -115,6 +116,9 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_throttle: float = 5.0
     max_activities_per_second: float | None = None
     graceful_shutdown: float = 0.0
+    version: WorkerDeploymentVersion | None = None
+    default_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    """What holds for workflows that say nothing, where the worker has a version."""
 
     def check(self) -> None:
         """Raise ValueError for what an engine would silently accept and then fail on."""
@@ -135,8 +139,33 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a worker needs workflows or activities, or both")
 
 
+class InProcess(Protocol):
+    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once."""
+
+    def take_activations(self) -> list[Activation]:
+        """The activations that could be polled now without waiting; none while there are none, or at the end."""
+        ...
+
+    def take_activities(self) -> list[ActivityItem]:
+        """The same, of activity tasks and cancellations."""
+        ...
+
+    def answer_activation(self, completion: Completion) -> None:
+        """As `complete_activation`."""
+        ...
+
+    def answer_activity(self, result: ActivityResult) -> None:
+        """As `complete_activity`."""
+        ...
+
+
 class Handle(Protocol):
     """What a worker needs of an engine, for one task queue."""
+
+    @property
+    def in_process(self) -> InProcess | None:
+        """The same without waiting, where the engine is here; it may come while the handle lives."""
+        ...
 
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""

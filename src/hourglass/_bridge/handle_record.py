@@ -9,7 +9,7 @@ sends its completion.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class OpenRun:
-    """An activation that the engine waits for. `token` is who may complete it."""
+    """An activation that the engine waits for. `token` is who may complete it; 0 is nobody yet."""
 
     token: int
     is_eviction: bool
@@ -62,19 +62,21 @@ class Activations:
 
     def arrived(self, item: Activation) -> None:
         """The engine gave this out."""
-        self.open[item.run_id] = OpenRun(self._next_token(), is_eviction(item))
+        self.open[item.run_id] = OpenRun(0, is_eviction(item))
 
     def handed(self, item: Activation) -> int:
         """Somebody is given it: from now on only the new token counts."""
         token = self._next_token()
-        if item.run_id in self.open:
-            self.open[item.run_id].token = token
+        opened = self.open.get(item.run_id)
+        if opened is not None:
+            opened.token = token
         return token
 
     def acknowledged(self, item: Activation) -> None:
         """It was dispatched."""
-        if item.run_id in self.open:
-            self.open[item.run_id].acknowledged = True
+        opened = self.open.get(item.run_id)
+        if opened is not None:
+            opened.acknowledged = True
 
     def still_open(self, item: Activation) -> bool:
         """Whether the engine waits for its completion."""
@@ -150,8 +152,19 @@ class HandleRecord:
         self.attempts = ActivityItems(around.next_token, poll_ended)
         address = (self.queue, generation)
         ring = self.bell.ring
-        self.activations = PollLine(handle.poll_activation, self.runs, address, around.now_ns, ring)
-        self.activities = PollLine(handle.poll_activity, self.attempts, address, around.now_ns, ring)
+
+        def more_activations() -> Sequence[Activation]:
+            return () if (here := handle.in_process) is None else here.take_activations()
+
+        def more_activities() -> Sequence[ActivityItem]:
+            return () if (here := handle.in_process) is None else here.take_activities()
+
+        self.activations = PollLine(
+            handle.poll_activation, more_activations, self.runs, address, around.now_ns, ring
+        )
+        self.activities = PollLine(
+            handle.poll_activity, more_activities, self.attempts, address, around.now_ns, ring
+        )
 
     def __repr__(self) -> str:
         return f"<HandleRecord {self.queue!r} generation {self.generation} {self.state.value}>"
@@ -206,4 +219,7 @@ class HandleRecord:
 
 def is_eviction(activation: Activation) -> bool:
     """Whether the engine wants this run forgotten."""
-    return any(isinstance(event, RunEvicted) for event in activation.events)
+    for event in activation.events:  # noqa: SIM110 - asked for each activation: a generator costs more than the answer
+        if type(event) is RunEvicted:
+            return True
+    return False

@@ -261,12 +261,11 @@ class BridgeHolder:
         Returns when the engine has taken it, or has not within the limit: neither proves anything, the
         engine's verdict comes as an eviction.
         """
-        claim = claim.claim if isinstance(claim, Ticket) else claim
         through = _Through()
         self.send_completion(claim, completion, through.tell)
         await through.wait()
 
-    def send_completion(self, claim: Claim, completion: Completion, then: Then) -> None:
+    def send_completion(self, claim: Claim | Ticket[Activation], completion: Completion, then: Then) -> None:
         """The same for those who do not wait: `then` is called instead of returning."""
         record = self._record(claim.queue, claim.generation)
         opened = record.runs.open.get(completion.run_id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -72,38 +72,29 @@ class Claim(NamedTuple):
 
 
 class Ticket(Generic[T]):
-    """An item that was handed out. `acknowledge` it when it is dispatched: until then it passes on if its
-    taker dies.
+    """An item that was handed out, from this queue, by this generation of its handle; `token` fences its
+    completion. `acknowledge` it when it is dispatched: until then it passes on if its taker dies.
     """
 
-    __slots__ = ("_line", "claim", "item")
+    __slots__ = ("_line", "generation", "item", "queue", "token")
 
-    def __init__(self, line: PollLine[T], claim: Claim, item: T) -> None:
+    def __init__(self, line: PollLine[T], address: tuple[str, int], token: int, item: T) -> None:
         self._line = line
-        self.claim = claim
+        self.queue, self.generation = address
+        self.token = token
         self.item = item
 
     def __repr__(self) -> str:
-        return f"<Ticket {self.claim.queue!r} generation {self.claim.generation} token {self.claim.token}>"
+        return f"<Ticket {self.queue!r} generation {self.generation} token {self.token}>"
 
     @property
-    def queue(self) -> str:
-        """The task queue it came from."""
-        return self.claim.queue
-
-    @property
-    def generation(self) -> int:
-        """The generation of the handle it came from."""
-        return self.claim.generation
-
-    @property
-    def token(self) -> int:
-        """What fences its completion."""
-        return self.claim.token
+    def claim(self) -> Claim:
+        """What is left of it for those who only complete it."""
+        return Claim(self.queue, self.generation, self.token)
 
     def acknowledge(self) -> bool:
         """It is dispatched. False: too late, somebody else has it now; let go of it."""
-        return self._line.acknowledge(self.claim.token)
+        return self._line.acknowledge(self.token)
 
 
 class PollLine(Generic[T]):
@@ -112,6 +103,7 @@ class PollLine(Generic[T]):
     def __init__(
         self,
         poll: Callable[[], Awaitable[T]],
+        more: Callable[[], Sequence[T]],
         book: Book[T],
         address: tuple[str, int],
         now_ns: Callable[[], int],
@@ -125,6 +117,7 @@ class PollLine(Generic[T]):
         self.issued_ns = 0
         self.returned_ns = 0
         self._poll = poll
+        self._more = more
         self._book = book
         self._address = address
         self._now_ns = now_ns
@@ -173,9 +166,9 @@ class PollLine(Generic[T]):
                 self._ring()
                 return
             self.returned_ns = self._now_ns()
-            self.received += 1
-            self._book.arrived(item)
-            self.kept.append(item)
+            self._keep(item)
+            for item in self._more():
+                self._keep(item)
             self._is_fetched = self._is_fetched or self.bell.waiting > 0
             if not self._is_fetched or len(self.kept) >= _AHEAD:
                 self.call = None
@@ -183,6 +176,11 @@ class PollLine(Generic[T]):
                 return
             self._ring()
             self.issued_ns = self.returned_ns
+
+    def _keep(self, item: T) -> None:
+        self.received += 1
+        self._book.arrived(item)
+        self.kept.append(item)
 
     def take(self, taker: Owner | None = None) -> Ticket[T]:
         """The first item that is kept; somebody must have looked. Its taker is `taker`, or the current task."""
@@ -194,7 +192,7 @@ class PollLine(Generic[T]):
         self._handed[token] = (item, taker)
         if taker is not None and taker not in self._watched:
             self._watch(taker)
-        return Ticket(self, Claim(*self._address, token), item)
+        return Ticket(self, self._address, token, item)
 
     def take_all(self, taker: Owner) -> list[Ticket[T]]:
         """Everything that is kept."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from hourglass._bridge.handle import (
     ActivityCancelled,
@@ -36,6 +36,7 @@ from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 
+T = TypeVar("T")
 Then: TypeAlias = Callable[[], object]
 
 
@@ -61,7 +62,17 @@ def send_completion(
     if opened is not None and not opened.acknowledged:
         # Completed before it was acknowledged: it must not pass on when its taker ends.
         record.activations.acknowledge(opened.token)
-    task = record.call(_complete(tables, record, completion, record.tails.get(run_id)))
+    here = record.handle.in_process
+    if here is not None and run_id not in record.tails:
+        error = _raised_by(here.answer_activation, completion)
+        if error is None:
+            record.bell.ring()
+            then()
+            return
+        call = _complete_after(tables, record, completion, error)
+    else:
+        call = _complete(tables, record, completion, record.tails.get(run_id))
+    task = record.call(call)
     if task is None:
         then()
         return
@@ -91,7 +102,16 @@ async def _complete(
     if former is not None:
         await asyncio.wait({former}, timeout=tables.limits.completion)
     error = await _tried(record.handle.complete_activation(completion))
-    if error is not None and not _means_broken(error):
+    if error is not None:
+        await _complete_after(tables, record, completion, error)
+
+
+async def _complete_after(
+    tables: HandleTables, record: HandleRecord, completion: Completion, refusal: BaseException
+) -> None:
+    """The engine did not take a completion: the task fails, or the handle is broken."""
+    error: BaseException | None = refusal
+    if not _means_broken(error):
         tables.counters.refused_completions += 1
         logger.error(
             "the completion of run %s was refused (%s); its task fails",
@@ -137,6 +157,11 @@ def send_result(
 ) -> None:
     """Close this attempt and report its end."""
     opened = record.attempts.open.pop(result.token)
+    here = record.handle.in_process
+    if here is not None and _raised_by(here.answer_activity, result) is None:
+        record.bell.ring()
+        then()
+        return
     _Report(tables, record, opened, result, then).begin()
 
 
@@ -252,6 +277,17 @@ def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reaso
     """Report an attempt that nobody will end as failed, so that the engine tries it again."""
     tables.counters.forced_failures += 1
     send_result(tables, record, ActivityFailed(token, _failure(reason)))
+
+
+def _raised_by(call: Callable[[T], None], argument: T) -> BaseException | None:
+    """What a call that does not wait raised; the rest as for `_tried`."""
+    try:
+        call(argument)
+    except OURS:
+        raise
+    except BaseException as error:
+        return error
+    return None
 
 
 async def _tried(call: Coroutine[Any, Any, None]) -> BaseException | None:

@@ -15,6 +15,7 @@ import msgspec
 from hourglass._bridge.handle import Handle, HandleConfig
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 
 A = TypeVar("A")
@@ -41,6 +42,14 @@ class IdConflictPolicy(IntEnum):
     FAIL = 1
     USE_EXISTING = 2
     TERMINATE_EXISTING = 3
+
+
+class QueryRejectCondition(IntEnum):
+    """Which runs a question is not put to (Temporal's numbers)."""
+
+    NONE = 1
+    NOT_OPEN = 2
+    NOT_COMPLETED_CLEANLY = 3
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
@@ -85,6 +94,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     priority_key: int = 0
     signal_name: str = ""
     signal_arguments: Payloads = ()
+    versioning_override: VersioningOverride | None = None
 
 
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -100,9 +110,10 @@ class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
-    """What a query handler returned."""
+    """What a query handler returned; or, with a status, that nobody was asked, for the run is in that one."""
 
     result: Payloads = ()
+    rejected: WorkflowStatus = WorkflowStatus.UNSPECIFIED
 
 
 class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
@@ -113,6 +124,7 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
     run_id: str = ""
     arguments: Payloads = ()
     headers: dict[str, Payload] = {}
+    reject_condition: QueryRejectCondition = QueryRejectCondition.NONE
 
 
 class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -181,7 +193,10 @@ class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in detail. `next_task_time_ns`: when a task that failed is tried again, where the engine tells."""
+    """A run in detail. `next_task_time_ns`: when a task that failed is tried again, where the engine tells.
+
+    `deployment_version` is the version that a pinned run belongs to, or that handled its last task.
+    """
 
     summary: WorkflowSummary
     pending_activities: tuple[PendingActivity, ...] = ()
@@ -191,6 +206,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     static_details: Payload | None = None
     pending_children: tuple[PendingChild, ...] = ()
     next_task_time_ns: int = 0
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    deployment_version: WorkerDeploymentVersion | None = None
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
@@ -215,14 +232,22 @@ class ListWorkflows(Request[Page], frozen=True, kw_only=True):
     next_page_token: bytes = b""
 
 
-class Count(msgspec.Struct, frozen=True):
-    """How many runs match."""
+class CountGroup(msgspec.Struct, frozen=True):
+    """How many runs have these values of what was grouped by."""
 
+    values: tuple[str | int | float | bool, ...]
     count: int
 
 
+class Count(msgspec.Struct, frozen=True):
+    """How many runs match, and how many of them there are in each group."""
+
+    count: int
+    groups: tuple[CountGroup, ...] = ()
+
+
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
-    """Count runs that match a filter."""
+    """Count runs that match a filter, which may end with `GROUP BY ExecutionStatus`."""
 
     query: str = ""
 

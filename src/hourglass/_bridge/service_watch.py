@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._bridge.service import Request
+from hourglass._engine.versions import WorkerDeploymentVersion
 
 
 class Sighting(msgspec.Struct, frozen=True):
@@ -28,17 +29,21 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """Somebody who polls, and when the engine last saw that, in nanoseconds of its clock."""
+    """Somebody who polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
 
     identity: str
     last_seen_ns: int = 0
+    version: WorkerDeploymentVersion | None = None
 
 
 class Pollers(msgspec.Struct, frozen=True):
-    """Who polls a queue. `served` names all queues that somebody polls, where the engine knows them; else it is empty."""
+    """Who polls a queue. `served` names all queues that somebody polls, where the engine knows them; else it is empty.
+    `current` is the version that takes what is not pinned; None: workers without a version do.
+    """
 
     pollers: tuple[Poller, ...] = ()
     served: tuple[str, ...] = ()
+    current: WorkerDeploymentVersion | None = None
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):

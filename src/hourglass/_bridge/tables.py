@@ -92,9 +92,7 @@ class HandleTables:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
         self._patience: dict[float, Patience] = {}
-        self._around = Surroundings(
-            next_token=lambda: next(self._tokens), now_ns=now_ns, broken=self.handle_broke
-        )
+        self._around = Surroundings(next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke)
 
     # --- handles ------------------------------------------------------------------------------------------
 

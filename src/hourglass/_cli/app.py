@@ -106,6 +106,9 @@ def _take_traceback(arguments: list[str]) -> tuple[bool, list[str]]:
 
 
 def _code(end: SystemExit) -> int:
+    if isinstance(end.__context__, BrokenPipeError):  # the parser's own way to say that nobody reads
+        console.stop_writing()
+        return 141
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     console.error(str(end.code))

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 WorkflowId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
 MaybeWorkflowId: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="The workflow's id; or give --query.")
+    str | None, typer.Argument(metavar="ID", help="The workflow's id; or give --query.")
 ]
 RunId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")]
 Values: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[VALUE]…", help="Arguments: JSON where it is JSON (3, true, '{\"a\": 1}'), else a text."
+        metavar="VALUE", help="Arguments: JSON where it is JSON (3, true, '{\"a\": 1}'), else a text."
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, for scripts.")]
@@ -37,15 +37,6 @@ Query: TypeAlias = Annotated[
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")]
 Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the workflow.")]
-
-
-@contextmanager
-def connected(target: str | None, namespace: str | None) -> Iterator[Client]:
-    """A client for one command."""
-    from hourglass.client import Client
-
-    with Client.connect(target, namespace=namespace) as client:
-        yield client
 
 
 def handle_of(client: Client, workflow_id: str, run_id: str | None) -> WorkflowHandle[Any]:

@@ -26,9 +26,10 @@ def show(text: str | Text) -> None:
     out.print(text, soft_wrap=not out.is_terminal)
 
 
-def draw(thing: object) -> None:
-    """A table or the like."""
-    _console(stderr=False).print(thing, markup=True)
+def room() -> int | None:
+    """How many columns there are; None where a program reads, for which nothing is cut."""
+    out = _console(stderr=False)
+    return out.width if out.is_terminal else None
 
 
 @contextmanager
@@ -38,6 +39,11 @@ def live() -> Iterator[Callable[[Any], None]]:
 
     with Live(console=_console(stderr=False), auto_refresh=False) as screen:
         yield lambda thing: screen.update(thing, refresh=True)
+
+
+def note(text: str) -> None:
+    """A remark for people, on stderr."""
+    _console(stderr=True).print(text, soft_wrap=True)
 
 
 def error(text: str) -> None:

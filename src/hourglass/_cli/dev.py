@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hourglass._cli import logs
-from hourglass._cli.options import Level, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
+from hourglass._cli.options import Codec, Level, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
     from hourglass.testing import DevServer
 
 FOLDER = ".hourglass"
-_PORT = 7233
+_PORT, _UI_PORT = 7233, 8233
 _QUIET = ("watchfiles", "hourglass.embedded", "hourglass.worker")
 
 
@@ -28,8 +28,21 @@ def dev(
     temporal: Annotated[
         bool, typer.Option("--temporal", help="Run a Temporal dev server with its web UI, too.")
     ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="N", help="Its port, with --temporal.  [default: 7233, or a free one]"
+        ),
+    ] = None,
+    ui_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=65535, metavar="N", help="Its web UI's port.  [default: 8233, or a free one]"
+        ),
+    ] = None,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     task_queues: TaskQueues = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Take no work while the code would break an open run.")
@@ -61,25 +74,29 @@ def dev(
         )
     if temporal and target is not None:
         raise UsageError("--temporal runs a server of its own: leave --target out")
+    if not temporal and (port is not None or ui_port is not None):
+        raise UsageError("--port and --ui-port are of the server that --temporal runs: say --temporal, too")
     life = dev_worker.enter(os.environ)
     if life is not None:
         options = dev_worker.DevOptions(
             sources=tuple(sources),
             target=life.target or target,
             namespace=namespace,
+            codec=codec,
             task_queues=tuple(dict.fromkeys(task_queues or ["default"])),
             strict=strict,
             check=check,
         )
         raise typer.Exit(dev_worker.serve(options, life))
-    raise typer.Exit(_watch(sources, temporal, namespace))
+    server = _Server(namespace or "default", port, ui_port) if temporal else None
+    raise typer.Exit(_watch(sources, server))
 
 
-def _watch(sources: list[str], temporal: bool, namespace: str | None) -> int:
+def _watch(sources: list[str], temporal: _Server | None) -> int:
     from hourglass._cli.reloading import Reloader, folders
 
     with ExitStack() as stack:
-        server = stack.enter_context(_Server(namespace or "default")) if temporal else None
+        server = None if temporal is None else stack.enter_context(temporal)
         # The same interpreter, with the same flags and arguments: the environment tells it what it is to be.
         command = (sys.executable, *sys.orig_argv[1:])
         reloader = Reloader(command, folders(sources), target="" if server is None else server.target)
@@ -89,12 +106,13 @@ def _watch(sources: list[str], temporal: bool, namespace: str | None) -> int:
 class _Server:
     """The dev server of this folder, with what it has known since it was first started here."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, port: int | None, ui_port: int | None) -> None:
         self._namespace = namespace
+        self._port, self._ui_port = port, ui_port
         self._stack = ExitStack()
 
     def __enter__(self) -> DevServer:
-        from hourglass._cli import picture
+        from hourglass._cli import console
         from hourglass.testing import dev_server
 
         folder = Path(FOLDER)
@@ -102,18 +120,28 @@ class _Server:
         (folder / ".gitignore").write_text("*\n")
         server = self._stack.enter_context(
             dev_server(
-                port=_PORT if _is_free(_PORT) else None,
+                port=_chosen(self._port, _PORT),
                 db_filename=folder / "temporal.db",
                 namespace=self._namespace,
                 ui=True,
+                ui_port=_chosen(self._ui_port, _UI_PORT),
             )
         )
-        picture.note(f"Temporal server   {server.target}")
-        picture.note(f"web UI            {server.ui_url}")
+        console.note(f"Temporal server   {server.target}")
+        console.note(f"web UI            {server.ui_url}")
         return server
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+
+def _chosen(wished: int | None, usual: int) -> int | None:
+    """The port to use; None for any that is free."""
+    if wished is not None:
+        if not _is_free(wished):
+            raise UsageError(f"port {wished} is in use: name another one")
+        return wished
+    return usual if _is_free(usual) else None
 
 
 def _is_free(port: int) -> bool:

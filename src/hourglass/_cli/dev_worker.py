@@ -34,6 +34,7 @@ class DevOptions:
     sources: tuple[str, ...]
     target: str | None
     namespace: str | None
+    codec: str | None
     task_queues: tuple[str, ...]
     strict: bool
     check: int
@@ -77,7 +78,7 @@ def serve(options: DevOptions, life: Life) -> int:
         console.error(str(error))
         return WAITS
     try:
-        client = connected(options.target, options.namespace, life.over)
+        client = connected(options.target, options.namespace, options.codec, life.over)
         if client is None:
             return 0
         with client:

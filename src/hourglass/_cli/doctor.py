@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hourglass._cli import asking, console
+from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json
 from hourglass._cli.options import Namespace, Target
 from hourglass.errors import HourglassError
@@ -85,6 +85,8 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
     yield Finding("target", f"{where} (from {where.origin})")
     if where.kind == "file":
         yield from _file(where)
+        if not Path(where.path).exists():
+            return  # looking would make it
     reached = _tried("reachable", lambda: _reach(target, namespace))
     yield reached
     if reached.ok:
@@ -96,7 +98,7 @@ def _file(where: Where) -> Iterator[Finding]:
     if not path.exists():
         folder = path.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK)
-        told = "is not there yet; it is made when it is first used"
+        told = "is not there yet; run, start, worker and dev make it"
         yield Finding("file", told if writable else f"cannot be made: {folder} is not writable", writable)
         return
     writable = os.access(path, os.R_OK | os.W_OK)
@@ -104,13 +106,13 @@ def _file(where: Where) -> Iterator[Finding]:
 
 
 def _reach(target: str | None, namespace: str | None) -> str:
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace) as client:
         found = client.count_workflows()
     return f"{found} workflows"
 
 
 def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace) as client:
         queue = client.describe_task_queue(task_queue)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     return f"on queue {task_queue!r}: {', '.join(who) or 'nobody polls it now'}"

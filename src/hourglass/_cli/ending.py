@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hourglass._cli import asking, console
+from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json, MaybeWorkflowId, Query, Reason, RunId, WorkflowId, Yes
 from hourglass._cli.options import Namespace, Target
 
@@ -29,15 +29,18 @@ def cancel(
       hourglass cancel --query "WorkflowType = 'import'"
     """
     asking.one_or_many(workflow_id, query)
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, about=workflow_id) as client:
         if query is not None:
             asking.sure("cancel", query, client, yes)
             with asking.progress("cancelling") as progress:
                 result = client.cancel_workflows(query, reason=reason, progress=progress)
             asking.tell_bulk("asked to cancel", result, json)
         elif workflow_id is not None:
-            asking.handle_of(client, workflow_id, run_id).cancel(reason)
-            _told(f"asked {workflow_id} to cancel", workflow_id, json)
+            handle = asking.handle_of(client, workflow_id, run_id)
+            status = handle.describe().status.name  # asking a closed one succeeds, and does nothing
+            handle.cancel(reason)
+            closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
+            _told(f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, workflow_id, json)
 
 
 def terminate(
@@ -58,7 +61,7 @@ def terminate(
       hourglass terminate --query "WorkflowType = 'import'" --yes
     """
     asking.one_or_many(workflow_id, query)
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, about=workflow_id) as client:
         if query is not None:
             asking.sure("terminate", query, client, yes)
             with asking.progress("terminating") as progress:
@@ -91,7 +94,7 @@ def reset(
       hourglass reset order-1 --before charge
       hourglass reset order-1                  the last workflow task again
     """
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, about=workflow_id) as client:
         handle = asking.handle_of(client, workflow_id, run_id)
         again = handle.reset(before=before, event_id=event_id, reason=reason)
         if json:

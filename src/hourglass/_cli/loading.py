@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from linecache import getline
 from pathlib import Path
 from types import ModuleType
 
+from hourglass._cli.near import near
 from hourglass._engine.definition import workflow_definition
 from hourglass._runtime.places import where_raised
 from hourglass.activity import activity_definition
@@ -56,6 +58,18 @@ def load(sources: Sequence[str]) -> Loaded:
         tuple(dict.fromkeys(each.name for each in found if each.kind == "workflow")),
         tuple(dict.fromkeys(each.name for each in found if each.kind == "activity")),
     )
+
+
+def load_object(named: str, what: str) -> object:
+    """Something else in a module: MODULE:OBJECT or FILE:OBJECT. Raises `LoadError`."""
+    source, colon, name = named.rpartition(":")
+    if not colon or not name.isidentifier() or not source:
+        raise LoadError(f"write the {what} as MODULE:OBJECT, such as app.secrets:{what}, not {named!r}")
+    module = _load(source)
+    if not hasattr(module, name):
+        raise LoadError(f"{source} has no {name!r}")
+    found: object = getattr(module, name)
+    return found
 
 
 # --- importing -------------------------------------------------------------------------------------------------------
@@ -128,13 +142,35 @@ def _broken(source: str, error: BaseException) -> str:
     head = f"{source} does not load"
     told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{head}\n  {_shown(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}{_pointed(error)}"
+        return f"{head}\n  {near(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}{_pointed(error)}"
     place = where_raised(error)
     if place is None:
         return f"{head}\n  {told}"
     file, line = place
     code = getline(file, line).strip()
-    return f"{head}\n  {_shown(file)}:{line}: {told}" + (f"\n      {code}" if code else "")
+    told += f"\n      {code}" if code else ""
+    return f"{head}\n  {near(file)}:{line}: {told}{_hint(error)}"
+
+
+def _hint(error: BaseException) -> str:
+    """Where a name is that was looked for in the package itself: most are in `workflow` and `activity`."""
+    asked = _ASKED.match(str(error)) if isinstance(error, ImportError) and error.name == "hourglass" else None
+    if asked is None:
+        return ""
+    for home in _HOMES:
+        if hasattr(importlib.import_module(home), asked[1]):
+            return f"\n  it is in {home}: from {home} import {asked[1]}"
+    return ""
+
+
+_ASKED = re.compile(r"cannot import name '(\w+)'")
+_HOMES = (
+    "hourglass.workflow",
+    "hourglass.activity",
+    "hourglass.errors",
+    "hourglass.client",
+    "hourglass.testing",
+)
 
 
 def _pointed(error: SyntaxError) -> str:
@@ -145,13 +181,6 @@ def _pointed(error: SyntaxError) -> str:
     if error.offset is None or error.offset <= lost:
         return f"\n      {code.lstrip()}"
     return f"\n      {code.lstrip()}\n      {' ' * (error.offset - 1 - lost)}^"
-
-
-def _shown(file: str) -> str:
-    try:
-        return str(Path(file).relative_to(Path.cwd()))
-    except ValueError:
-        return file
 
 
 # --- what is decorated -----------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
-from hourglass._cli import asking, console
+from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json, RunId, WorkflowId
-from hourglass._cli.options import Namespace, Target
+from hourglass._cli.options import Codec, Namespace, Target
+from hourglass._cli.table import Column, lines
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hourglass.client import Client, WorkflowDescription, WorkflowExecution
 
 _COLOURS = {
@@ -31,7 +31,7 @@ _COLOURS = {
 
 def list_(
     query: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="Temporal's list filter; all where there is none.")
+        str, typer.Argument(metavar="FILTER", help="Temporal's list filter; all where there is none.")
     ] = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")] = 50,
     parked: Annotated[
@@ -41,6 +41,7 @@ def list_(
     count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """List workflows: open ones first, the newest first.
@@ -52,7 +53,7 @@ def list_(
       hourglass list --parked
       hourglass list --watch
     """
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, codec) as client:
         if count:
             found = client.count_workflows(query)
             asking.write_json({"count": found}) if json else console.show(str(found))
@@ -70,7 +71,8 @@ def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> N
     elif not runs:
         console.show("nothing is parked" if parked else "no workflows")
     else:
-        console.draw(_table(runs))
+        for line in _lines(runs):
+            console.show(line)
         if len(runs) == limit:
             console.show(f"the first {limit}; --limit shows more")
 
@@ -89,29 +91,45 @@ def _find(client: Client, query: str, limit: int, parked: bool) -> list[Workflow
 def _watch(client: Client, query: str, limit: int, parked: bool) -> None:
     with console.live() as redraw:
         while True:
-            redraw(_table(_find(client, query, limit, parked)))
+            redraw(Text("\n").join(_lines(_find(client, query, limit, parked))))
             time.sleep(1)
 
 
-def _table(runs: Sequence[WorkflowExecution]) -> Table:
-    from rich.table import Table
+_COLUMNS = (
+    Column("ID"),
+    Column("STATUS", whole=True),
+    Column("TYPE"),
+    Column("STARTED", whole=True),
+    Column("TOOK", whole=True),
+)
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("ID", "TYPE", "STATUS", "STARTED", "TOOK"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True, ratio=3 if name == "ID" else None)
+
+def _lines(runs: Sequence[WorkflowExecution]) -> list[Text]:
     now = datetime.now(UTC)
-    for run in runs:
-        name = run.status.name
-        table.add_row(
-            run.id,
-            run.workflow_type,
-            f"[{_COLOURS.get(name, 'default')}]{name.lower().replace('_', ' ')}[/]",
-            "" if run.start_time is None else run.start_time.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            ""
-            if run.start_time is None
-            else _span(((run.close_time or now) - run.start_time).total_seconds()),
-        )
-    return table
+    room = console.room()
+    return lines(_COLUMNS, [_row(run, now, room) for run in runs], room)
+
+
+def _row(run: WorkflowExecution, now: datetime, room: int | None) -> list[tuple[str, str]]:
+    status = run.status.name
+    began = run.start_time
+    return [
+        (run.id, ""),
+        (status.lower().replace("_", " "), _COLOURS.get(status, "")),
+        (run.workflow_type, ""),
+        ("" if began is None else _clock(began) if room is None else _shortly(began, now), ""),
+        ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),
+    ]
+
+
+def _clock(moment: datetime) -> str:
+    """By the clock on the wall here."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _shortly(moment: datetime, now: datetime) -> str:
+    at = moment.astimezone()
+    return f"{at:%H:%M:%S}" if at.date() == now.astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _span(seconds: float) -> str:
@@ -126,6 +144,7 @@ def describe(
     run_id: RunId = None,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """Describe one workflow: its status, times, notes and what it waits for. `hourglass why` says more.
@@ -134,7 +153,7 @@ def describe(
     Example:
       hourglass describe order-1
     """
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
         described = asking.handle_of(client, workflow_id, run_id).describe()
     if json:
         asking.write_json(described)
@@ -148,10 +167,10 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         ("id", run.id),
         ("run", run.run_id),
         ("type", run.workflow_type),
-        ("status", run.status.name.lower() + (" (parked)" if run.parked else "")),
+        ("status", run.status.name.lower().replace("_", " ") + (" (parked)" if run.parked else "")),
         ("task queue", run.task_queue),
-        ("started", run.start_time),
-        ("closed", run.close_time),
+        ("started", None if run.start_time is None else _clock(run.start_time)),
+        ("closed", None if run.close_time is None else _clock(run.close_time)),
         ("events", run.history_length or None),
         ("parent", run.parent_id or None),
         ("summary", run.static_summary),

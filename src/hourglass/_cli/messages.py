@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import asking, console
+from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json, MaybeWorkflowId, Query, RunId, Values, WorkflowId, Yes
-from hourglass._cli.options import Namespace, Target
-from hourglass.errors import UsageError
+from hourglass._cli.options import Codec, Namespace, Target
+from hourglass.errors import ServiceTimeoutError, UsageError
+
+if TYPE_CHECKING:
+    from hourglass.client import Client, WorkflowHandle
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The handler's or channel's name.")]
 
@@ -23,6 +26,7 @@ def signal(
     yes: Yes = False,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """Send a signal to a workflow, or with --query to many (then every VALUE is an argument).
@@ -36,7 +40,7 @@ def signal(
     if query is not None and workflow_id is not None:
         given, workflow_id = [workflow_id, *given], None
     asking.one_or_many(workflow_id, query)
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
         if query is not None:
             asking.sure("signal", query, client, yes)
             with asking.progress("signalling") as progress:
@@ -56,21 +60,41 @@ def query(
     name: Name,
     workflow_id: WorkflowId,
     arguments: Values = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the answer.")
+    ] = 10.0,
     run_id: RunId = None,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Ask a workflow a question and show the answer. A worker must be running: it answers.
+    """Ask a workflow a question and show the answer. It is a worker that answers: one must be running.
 
     \b
     Example:
       hourglass query progress import-7
     """
-    with asking.connected(target, namespace) as client:
-        asking.answer(
-            asking.handle_of(client, workflow_id, run_id).query(name, *asking.values(arguments)), json
-        )
+    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
+        handle = asking.handle_of(client, workflow_id, run_id)
+        try:
+            answer = handle.query(name, *asking.values(arguments), rpc_timeout=timeout)
+        except TimeoutError as error:
+            raise ServiceTimeoutError(
+                _unanswered(client, handle, timeout), status="DEADLINE_EXCEEDED"
+            ) from error
+        asking.answer(answer, json)
+
+
+def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> str:
+    """Why nobody answered, as far as that can be seen."""
+    told = f"the query was not answered within {limit:g} s"
+    queue = handle.describe().task_queue
+    if client.describe_task_queue(queue).workflow_pollers:
+        return f"{told}: see hourglass why {handle.id}"
+    return f"{told}: no worker polls task queue {queue!r}\n  start one: hourglass worker FILE" + (
+        "" if queue == "default" else f" --task-queue {queue}"
+    )
 
 
 def update(
@@ -83,6 +107,7 @@ def update(
     run_id: RunId = None,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """Ask a workflow for an update, wait for it and show its result.
@@ -91,7 +116,7 @@ def update(
     Example:
       hourglass update deposit account-1 500
     """
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
         handle = asking.handle_of(client, workflow_id, run_id)
         given = asking.values(arguments)
         if update_id is None:

@@ -39,6 +39,13 @@ Target: TypeAlias = Annotated[
 Namespace: TypeAlias = Annotated[
     str | None, typer.Option(metavar="NAME", help="The namespace on the server.")
 ]
+Codec: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:OBJECT",
+        help="What decodes and encodes the payloads, such as app.secrets:codec. Else HOURGLASS_CODEC.",
+    ),
+]
 TaskQueues: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

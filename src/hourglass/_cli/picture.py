@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from hourglass._cli.near import near_place
 from hourglass._story.spans import Story
 from hourglass._story.terminal import LIMIT, lines
 
@@ -36,7 +38,8 @@ class Picture:
     """A story that rich can print."""
 
     def __init__(self, story: Story, *, width: int | None = None, limit: int | None = None) -> None:
-        self._story, self._width, self._limit = story, width, limit or LIMIT
+        faults = tuple(replace(each, place=near_place(each.place)) for each in story.faults)
+        self._story, self._width, self._limit = replace(story, faults=faults), width, limit or LIMIT
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = self._width or options.max_width
@@ -53,7 +56,7 @@ def show(picture: Picture, width: int | None = None) -> None:
 
 @contextmanager
 def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Picture], None]]:
-    """Draw it again and again, in place; the last one stays. Nothing is drawn where nobody watches."""
+    """Draw it again and again, in place, until the block ends. Nothing is drawn where nobody watches."""
     console = _console(width)
     if quiet or not console.is_terminal:
         yield lambda picture: None
@@ -62,15 +65,15 @@ def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callab
         yield lambda picture: live.update(picture, refresh=True)
 
 
+def is_seen() -> bool:
+    """Whether stdout is a terminal."""
+    return _console(None).is_terminal
+
+
 def write(text: str) -> None:
     """Text for programs, as it is."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def note(text: str) -> None:
-    """A remark for people, on stderr."""
-    Console(stderr=True, highlight=False, markup=False, emoji=False).print(text, soft_wrap=True)
 
 
 def _console(width: int | None) -> Console:

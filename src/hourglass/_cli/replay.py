@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hourglass._cli import asking, console
+from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json
-from hourglass._cli.options import Namespace, Target
+from hourglass._cli.options import Codec, Namespace, Target
 from hourglass.errors import HistoryError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def replay(
     histories: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILE|FOLDER]…", help="Histories in JSON; a folder means all in it."),
+        typer.Argument(metavar="FILE|FOLDER", help="Histories in JSON; a folder means all in it."),
     ] = None,
     code: Annotated[
         list[str] | None,
@@ -37,6 +37,7 @@ def replay(
     ] = True,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """Replay histories against the code: does it still do what it did?
@@ -48,6 +49,7 @@ def replay(
       hourglass replay histories/ --code app.py
       hourglass replay --query "ExecutionStatus = 'Running'" --code app.orders
     """
+    from hourglass._cli.codecs import codec_named
     from hourglass._cli.loading import load
     from hourglass.replay import Replayer
 
@@ -58,7 +60,7 @@ def replay(
     loaded = load(code)
     failed = 0
     count = 0
-    with Replayer(modules=loaded.modules, compare_arguments=arguments) as replayer:
+    with Replayer(modules=loaded.modules, codec=codec_named(codec), compare_arguments=arguments) as replayer:
         for name, history in _histories(histories or [], query, limit, target, namespace):
             count += 1
             result = replayer.try_replay(history)
@@ -80,7 +82,7 @@ def _histories(
     for path in _files(paths):
         yield str(path), History.from_file(path)
     if query is not None:
-        with asking.connected(target, namespace) as client:
+        with connecting.connected(target, namespace) as client:
             for run in islice(client.list_workflows(query), limit):
                 yield run.id, client.get_workflow_handle(run.id, run_id=run.run_id).history()
 

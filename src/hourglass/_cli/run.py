@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import asking, console, picture
+from hourglass._cli import asking, connecting, console, picture
 from hourglass._cli.asking import Json, Values
-from hourglass._cli.options import Namespace, Target
-from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked
+from hourglass._cli.options import Codec, Namespace, Target
+from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked, summary
 
 if TYPE_CHECKING:
     from hourglass._cli.loading import Loaded
     from hourglass._story.spans import Story
     from hourglass.client import Client, WorkflowHandle
+    from hourglass.converter import Signature
 
 _PAUSE = 0.2
 
@@ -31,6 +32,7 @@ def run(
     id: Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")] = None,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, no picture.")] = False,
     json: Json = False,
 ) -> None:
@@ -46,18 +48,16 @@ def run(
     from hourglass._cli.loading import load
     from hourglass._runtime.resolver import Resolver
     from hourglass.client import IdConflictPolicy
-    from hourglass.converter import default_converter
     from hourglass.worker import Worker
 
     logging.getLogger("hourglass").setLevel(logging.CRITICAL)  # what stops a run is said here, once
     place, name = _split(source)
     loaded = load([place])
     workflow = _chosen(loaded, name, place)
-    given = asking.values(arguments)
-    # Before anything is started: a run with wrong arguments would only be stopped by them.
-    Resolver(modules=loaded.modules).workflow(workflow).signature.encode(default_converter, tuple(given), {})
+    signature = Resolver(modules=loaded.modules).workflow(workflow).signature
+    given = _meant(signature, arguments or [])
     with ExitStack() as stack:
-        client = stack.enter_context(asking.connected(target, namespace))
+        client = stack.enter_context(connecting.connected(target, namespace, codec, makes_file=True))
         stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
         options: dict[str, Any] = {} if id is None else {"id": id}
         handle = client.start_workflow(
@@ -68,7 +68,7 @@ def run(
             **options,
         )
         _follow(client, handle, quiet or json)
-        asking.answer(_result(handle), json)
+        asking.answer(_result(handle, connecting.options_of(target, namespace)), json)
 
 
 def _queue() -> str:
@@ -91,6 +91,21 @@ def _chosen(loaded: Loaded, name: str, place: str) -> str:
     return loaded.workflows[0]
 
 
+def _meant(signature: Signature, texts: list[str]) -> list[Any]:
+    """The arguments: JSON where it is JSON, but a text where a text is wanted (an order's number is no number).
+
+    Checked before anything is started: a run with wrong arguments would only be stopped by them.
+    """
+    from hourglass.converter import default_converter
+
+    given = asking.values(texts)
+    for at, (kind, text) in enumerate(zip(signature.types, texts, strict=False)):
+        if kind is str and not isinstance(given[at], str):
+            given[at] = text
+    signature.decode(default_converter, signature.encode(default_converter, tuple(given), {}))
+    return given
+
+
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
     from hourglass._cli.telling import Watched
@@ -98,32 +113,42 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)
     rest = threading.Event()
+    parked = False
     with picture.redrawn(None, quiet=quiet) as redraw:
         for story in watched.stories(lambda: rest.wait(_PAUSE)):
             redraw(picture.Picture(story, width=None, limit=None))
-            if handle.describe().parked:
+            parked = bool(story.end is None and handle.describe().parked)
+            if parked:
                 break
-        else:
-            return
-    raise WorkflowParked(_stopped(watched.story()))  # told anew: the one that was drawn may be a moment older
+    if not quiet and picture.is_seen():
+        picture.show(picture.Picture(story))
+        console.show("")
+    if parked:
+        raise WorkflowParked(
+            _stopped(watched.story())
+        )  # told anew: the one that was drawn may be a moment older
 
 
 def _stopped(story: Story) -> str:
     """Why a run cannot go on: what its code raised, and the author's line."""
+    from hourglass._cli.near import near
+    from hourglass._story.faults import place_of
+
     told = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
     if not story.faults:
         return told
     fault = story.faults[-1]
-    file, _, line = next((each.place for each in reversed(story.faults) if each.place), "").rpartition(":")
-    where = f'\n  File "{file}", line {line}' if file else ""
-    return f"{told}: {fault.message or fault.type}{where}"
+    file, _, line = place_of(story.faults).rpartition(":")
+    where = f'\n  File "{near(file)}", line {line}' if file else ""
+    return f"{told}: {fault.message or fault.type}{where}\n  mend it and run this again with --id {story.workflow_id}"
 
 
-def _result(handle: WorkflowHandle[Any]) -> Any:
+def _result(handle: WorkflowHandle[Any], where: str) -> Any:
     try:
         return handle.result()
     except WorkflowFailedError as error:
         cause = error.cause
-        kind = "timed out" if isinstance(cause, TimedOutError) else f"{type(cause).__name__}: {cause}"
-        console.error(f"the workflow failed: {kind}")
+        kind = "timed out" if cause is None or isinstance(cause, TimedOutError) else summary(cause)
+        command = f"hourglass why {handle.id} {where}".rstrip()
+        console.error(f"the workflow failed: {kind}\n  more: {command}")
         raise typer.Exit(1) from error

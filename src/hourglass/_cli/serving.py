@@ -33,6 +33,7 @@ class WorkerOptions:
     sources: tuple[str, ...]
     target: str | None
     namespace: str | None
+    codec: str | None
     task_queues: tuple[str, ...]
     status_address: str | None
     max_cached_workflows: int
@@ -43,6 +44,7 @@ class WorkerOptions:
     lanes: int
     deadlock_timeout: float | None
     drain_timeout: float
+    retention: float | None
 
 
 def serve(options: WorkerOptions, process: Guarded | None) -> int:
@@ -81,7 +83,9 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
 
 def _connected(options: WorkerOptions) -> Client:
     """A client; waits for a server that is not there yet."""
-    client = connected(options.target, options.namespace, threading.Event())
+    client = connected(
+        options.target, options.namespace, options.codec, threading.Event(), retention=options.retention
+    )
     assert client is not None  # nothing ends this wait
     return client
 

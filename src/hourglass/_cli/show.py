@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from hourglass._cli import picture
-from hourglass._cli.options import Namespace, Target
+from hourglass._cli import connecting, console, picture
+from hourglass._cli.options import Codec, Namespace, Target
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def show(
     what: What,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     run_id: RunId = None,
     html: Html = None,
     svg: Svg = None,
@@ -77,9 +78,7 @@ def show(
             raise UsageError("a file is told as it is: --follow and --children need a run and its target")
         story = telling.story_of_file(what, look)
     else:
-        from hourglass.client import Client
-
-        with Client.connect(target, namespace=namespace) as client:
+        with connecting.connected(target, namespace, codec, about=what) as client:
             watched = telling.Watched(client, what, run_id, look, children)
             story = _follow(watched, width, rows, quiet=json) if follow else watched.story()
     _write(story, html, svg, rows)
@@ -100,7 +99,7 @@ def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) 
             path.write_text(draw(story, limit=rows or drawing.LIMIT), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-        picture.note(f"written: {path}")
+        console.note(f"written: {path}")
 
 
 def _json(story: Story) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hourglass._cli import asking, console
+from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json, Values
-from hourglass._cli.options import Namespace, Target
+from hourglass._cli.options import Codec, Namespace, Target
 
 
 def start(
@@ -20,6 +20,7 @@ def start(
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """Start a workflow.
@@ -30,7 +31,7 @@ def start(
       hourglass start report daily --wait
     """
     options: dict[str, Any] = {} if id is None else {"id": id}
-    with asking.connected(target, namespace) as client:
+    with connecting.connected(target, namespace, codec, makes_file=True) as client:
         handle = client.start_workflow(
             workflow, *asking.values(arguments), task_queue=task_queue, start_delay=start_delay, **options
         )

@@ -109,6 +109,7 @@ def _pending(info: PendingActivityInfo) -> Pending:
         last_started=nanoseconds(info.last_started_time),
         next_attempt=nanoseconds(info.next_attempt_time),
         running="STARTED" in state or "CANCEL" in state,
+        paused="PAUSE" in state,
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hourglass._cli import asking
+from hourglass._cli import asking, connecting
 from hourglass._cli.asking import Json, RunId, WorkflowId
-from hourglass._cli.options import Namespace, Target
+from hourglass._cli.options import Codec, Namespace, Target
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ def why(
     ] = None,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     json: Json = False,
 ) -> None:
     """Say what a workflow does or waits for, since when, what failed and where, and what to do.
@@ -41,7 +41,7 @@ def why(
     """
     from hourglass._cli import why_page
 
-    diagnosis = _diagnosis(workflow_id, run_id, code or [], target, namespace)
+    diagnosis = _diagnosis(workflow_id, run_id, code or [], target, namespace, codec)
     if json:
         asking.write_json(why_page.document(diagnosis))
     else:
@@ -51,31 +51,34 @@ def why(
 
 
 def _diagnosis(
-    workflow_id: str, run_id: str | None, code: list[str], target: str | None, namespace: str | None
+    workflow_id: str,
+    run_id: str | None,
+    code: list[str],
+    target: str | None,
+    namespace: str | None,
+    codec: str | None,
 ) -> Diagnosis:
+    from hourglass._cli.codecs import codec_named
     from hourglass._cli.loading import load
-    from hourglass._cli.why_facts import Asked, options_of
+    from hourglass._cli.why_facts import Asked
     from hourglass._runtime.targets import resolve
     from hourglass._story import reasons
 
-    options = options_of(target, namespace)
+    options = connecting.options_of(target, namespace)
     loaded = load(code) if code else None
-    where = resolve(target, namespace=namespace)
-    if where.kind == "file" and not Path(where.path).exists():
-        told = f"there is no file {where.path}: no workflow has been started there yet"
-        return reasons.unreachable(workflow_id, str(where), told, options)
+    where = str(resolve(target, namespace=namespace))
     with ExitStack() as stack:
         replayer = None
         if loaded is not None:
             from hourglass.replay import Replayer
 
-            replayer = stack.enter_context(Replayer(modules=loaded.modules))
+            replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=codec_named(codec)))
         try:
-            client = stack.enter_context(asking.connected(target, namespace))
+            client = stack.enter_context(connecting.connected(target, namespace, codec))
             asked = Asked(client, options, replayer)
             try:
                 return asked.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:
-                return reasons.not_found(workflow_id, asked.similar(workflow_id), options)
+                return reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
         except (ConnectionFailedError, NamespaceNotFoundError) as error:
-            return reasons.unreachable(workflow_id, str(where), str(error), options)
+            return reasons.unreachable(workflow_id, where, str(error).partition("\n")[0], options)

@@ -5,11 +5,9 @@ Every question but the first two may stay unanswered: then less is said, not not
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +55,6 @@ class Asked:
         if story.end is None:
             facts = self._asked(facts, children)
         return diagnose(facts)
-
-    def similar(self, workflow_id: str) -> list[str]:
-        """Ids that somebody may have meant."""
-        known = list(dict.fromkeys(each.id for each in islice(self.client.list_workflows(), _NEWEST)))
-        inside = [each for each in known if workflow_id in each or each in workflow_id]
-        return list(dict.fromkeys([*get_close_matches(workflow_id, known, 3, 0.7), *inside]))[:5]
 
     def _asked(self, facts: Facts, children: bool) -> Facts:
         facts = replace(facts, queues=dict(self._queues(facts)))
@@ -166,9 +158,3 @@ def _replayed(replayer: Replayer, history: History) -> Fault | None:
         return None
     place = f"{error.file}:{error.line}" if isinstance(error, NondeterminismError) and error.file else ""
     return Fault(type(error).__name__, str(error), place)
-
-
-def options_of(target: str | None, namespace: str | None) -> str:
-    """What was said on the command line about where to look, for the commands that are advised."""
-    given = (("--target", target), ("--namespace", namespace))
-    return " ".join(f"{name} {shlex.quote(value)}" for name, value in given if value)

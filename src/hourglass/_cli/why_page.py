@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from linecache import getline
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from hourglass._cli import console
+from hourglass._cli.near import near
 from hourglass._story.diagnosis import CLOSED, Diagnosis, Finding
 from hourglass._story.durations import S, duration, precise
 from hourglass._story.faults import root
@@ -104,19 +106,27 @@ def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Te
 
 
 def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
-    first = root(finding.faults)
-    if first is not None:
-        yield _indented(indent, _fault(first), "red")
-        for outer in finding.faults[-2:-4:-1]:
-            if outer.message and outer.message not in first.message:
-                yield _indented(indent, f"which made: {_fault(outer)}")
+    yield from _causes(finding.faults, indent)
     if finding.place:
         yield _indented(indent, _place(finding))
     for told in (*_attempts(finding, now), *_until(finding, now), *finding.details):
-        yield _indented(indent, told)
+        yield _indented(indent, told.replace(f"{Path.cwd()}{os.sep}", ""))
     if finding.inner is not None:
         yield _headline(f"{indent}↳ {_name(finding.inner)}", finding.inner.findings[0], now)
         yield from _told(finding.inner.findings[0], now, f"{indent}    ")
+
+
+def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
+    """What it began with, and what came of it; what says the same and more stands for it."""
+    first = root(faults)
+    if first is None:
+        return
+    outer = [each for each in faults[-2:-4:-1] if each.message and each.message not in first.message]
+    if outer and first.message and first.message in outer[0].message:
+        first = outer.pop(0)
+    yield _indented(indent, _fault(first), "red")
+    for each in outer:
+        yield _indented(indent, f"which made: {_fault(each)}")
 
 
 def _indented(indent: str, told: str, style: str = "") -> Text:
@@ -131,9 +141,7 @@ def _fault(fault: Fault) -> str:
 def _place(finding: Finding) -> str:
     file, _, line = finding.place.rpartition(":")
     code = finding.code or (getline(file, int(line)).strip() if line.isdigit() else "")
-    near = os.path.relpath(file)
-    shown = file if near.startswith("..") else near
-    return f"at {shown}:{line}" + (f"   {code}" if code else "")
+    return f"at {near(file)}:{line}" + (f"   {code}" if code else "")
 
 
 def _attempts(finding: Finding, now: int) -> Iterator[str]:

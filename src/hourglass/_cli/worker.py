@@ -9,7 +9,17 @@ from typing import Annotated, TypeAlias
 import typer
 
 from hourglass._cli import logs
-from hourglass._cli.options import Level, Log, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
+from hourglass._cli.options import (
+    Codec,
+    Level,
+    Log,
+    LogForm,
+    LogLevel,
+    Namespace,
+    Sources,
+    Target,
+    TaskQueues,
+)
 from hourglass._cli.serving import WorkerOptions
 
 StatusAddress: TypeAlias = Annotated[
@@ -38,16 +48,27 @@ DrainTimeout: TypeAlias = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="How long activities may go on after a signal to stop."),
 ]
+Retention: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="DAYS",
+        help="How long a file keeps closed workflows.  [default: 30; a server has its own]",
+    ),
+]
 Processes: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Worker processes.")]
 Parent: TypeAlias = Annotated[
     bool, typer.Option("--parent/--no-parent", help="Watch the worker from a process of its own.")
 ]
+
+_DAY = 86_400.0
 
 
 def worker(
     sources: Sources,
     target: Target = None,
     namespace: Namespace = None,
+    codec: Codec = None,
     task_queues: TaskQueues = None,
     log: Log = LogForm.pretty,
     log_level: Level = LogLevel.info,
@@ -60,6 +81,7 @@ def worker(
     lanes: Lanes = 1,
     deadlock_timeout: DeadlockTimeout = 2.0,
     drain_timeout: DrainTimeout = 10.0,
+    retention: Retention = None,
     processes: Processes = 1,
     parent: Parent = True,
 ) -> None:
@@ -78,6 +100,7 @@ def worker(
         sources=tuple(sources),
         target=target,
         namespace=namespace,
+        codec=codec,
         task_queues=tuple(dict.fromkeys(task_queues or ["default"])),
         status_address=status_address,
         max_cached_workflows=max_cached_workflows,
@@ -88,6 +111,7 @@ def worker(
         lanes=lanes,
         deadlock_timeout=deadlock_timeout or None,
         drain_timeout=drain_timeout,
+        retention=None if retention is None else retention * _DAY,
     )
     raise typer.Exit(_run(options, processes, parent=parent and os.name == "posix"))
 

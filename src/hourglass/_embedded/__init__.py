@@ -2,12 +2,14 @@
 
   What happened, and what follows from it (pure)
     history_base, history, history_others, history_updates, history_local       events as data
-    history_json, history_others_json, history_updates_json, history_local_json, failure_json, json_parts   as JSON
+    history_json, history_others_json, history_updates_json, history_local_json, history_versions_json,
+    failure_json, json_parts            as JSON
     run, relations, limits              a run as data, its relations to others, how large it may grow
     transitions, task_transitions, beginnings, recovery, activities, followers, draft   (run, occurrence) -> Step
     children, command_checks, start_rules       runs that are asked for by other runs, and what is refused
     updates, update_answers, update_outcomes    what waits for a run, and what it answers
     rebuilding, resetting               a run from the beginning of a history; begun anew from one of its tasks
+    versioning                          which version of worker a run belongs to
     workflow_cron, run_ids, seed        when the next run begins, what it is called, its randomness
     schedule_record, schedule_times, schedule_overlaps, schedule_transitions    what starts runs again and again
 
@@ -15,6 +17,7 @@
     engine                              all of these put together
     ledger, record, alarms, wakes, together, others, awaiting       runs in memory, and what they do to each other
     offers, task_desk, update_desk, attempt_desk, schedule_desk, upkeep     who takes what, and when
+    deployments                         which versions of workers there are, which is current
     clock, bell                         time and waking
 
   Core's part, for one worker
@@ -30,7 +33,7 @@
 
   What clients ask
     connection, requests, answering, starting, queries, listing     answers wait for the store
-    update_requests, reset_requests, schedule_requests, schedule_listing, watch_requests
+    update_requests, reset_requests, schedule_requests, schedule_listing, watch_requests, deployment_requests
     filter_tokens, filters, filter_sql, attribute_values, durations     the list filter language
     visibility, memory_listing          what can be found by it
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.record import Record
+from hourglass._embedded.run import RUNNING
 from hourglass._embedded.wakes import run_wake_ns
 
 
@@ -17,13 +18,14 @@ class Alarms:
 
     def __init__(self, clock: Clock, elapse: Callable[[Record], None]) -> None:
         self._clock = clock
+        self._early_is_harmless = clock.early_is_harmless
         self._elapse = elapse
 
     def set(self, record: Record, earliest: int, now: int) -> None:
         """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        if record.alarm is not None and self._clock.early_is_harmless and record.run.is_open:
-            whole = run_wake_ns(record.run, now)
-            if not (earliest and earliest < record.alarm_ns) and not (whole and whole < record.alarm_ns):
+        if record.alarm is not None and self._early_is_harmless and record.run.status is RUNNING:
+            due = record.alarm_ns
+            if not 0 < earliest < due and not 0 < run_wake_ns(record.run, now) < due:
                 return  # where it is too early it will find nothing due and be set anew
         wake = record.wakes.next_ns(record.run, now)
         if record.alarm is not None:

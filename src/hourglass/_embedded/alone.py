@@ -17,6 +17,7 @@ import msgspec
 
 from hourglass._bridge import service as s
 from hourglass._bridge import service_changes as changes
+from hourglass._bridge import service_deployments as deployments
 from hourglass._bridge import service_schedules as schedules
 from hourglass._bridge import service_watch as watch
 from hourglass._embedded import inherited
@@ -60,6 +61,8 @@ ALONE: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
     schedules.ListSchedules: _as_it_is,
     watch.LastSeen: _as_it_is,
     watch.GetPollers: _as_it_is,
+    deployments.SetCurrentVersion: _as_it_is,
+    deployments.DescribeDeployment: _as_it_is,
 }
 """What can be asked without an owner, and in which form."""
 

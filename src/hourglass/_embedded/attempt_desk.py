@@ -5,7 +5,7 @@ Must not know: workflow tasks, how runs change. Invariant: an attempt is in the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from hourglass._bridge.handle import (
     ActivityCancelled,
@@ -18,6 +18,7 @@ from hourglass._bridge.handle import (
 from hourglass._embedded import transitions
 from hourglass._embedded.activity_tasks import activity_task, unasked
 from hourglass._embedded.beginnings import Eager
+from hourglass._embedded.deployments import Deployments
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.record import InHand, Record, Token
@@ -29,9 +30,10 @@ from hourglass.converter import CanceledFailure
 class AttemptDesk:
     """Gives out attempts, and knows who has which."""
 
-    def __init__(self, ledger: Ledger, namespace: str) -> None:
+    def __init__(self, ledger: Ledger, namespace: str, deployments: Deployments) -> None:
         self._ledger = ledger
         self._namespace = namespace
+        self._deployments = deployments
 
     def take(self, taker: Taker) -> tuple[ActivityTask, int] | None:
         """Give a handle an attempt of an activity, if one waits on its queue, and the change it rests on."""
@@ -42,6 +44,9 @@ class AttemptDesk:
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
                 continue
+            versions = self._deployments
+            if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
+                continue
             token = Token(run_id, scheduled, activity.attempt)
             record.attempts[scheduled] = InHand(token, taker)
             if self._start(record, activity, taker.identity):
@@ -50,16 +55,19 @@ class AttemptDesk:
             return activity_task(self._namespace, record.run, started, token.encode()), record.number
         return None
 
-    def begun(self, record: Record, since: int, taker: Taker) -> Iterator[ActivityTask]:
+    def begun(self, record: Record, since: int, taker: Taker) -> list[ActivityTask]:
         """The attempts that a handle took at once, by the change that wrote the events from this index on."""
         run = record.run
-        for event in record.events[since:]:
+        tasks: list[ActivityTask] = []
+        for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = Token(run.run_id, event.id, activity.attempt)
                 record.attempts[event.id] = InHand(token, taker)
-                self._ledger.note_hands(record)
-                yield activity_task(self._namespace, run, activity, token.encode())
+                tasks.append(activity_task(self._namespace, run, activity, token.encode()))
+        if tasks:
+            self._ledger.note_hands(record)
+        return tasks
 
     def _start(self, record: Record, activity: Activity, identity: str) -> str:
         return self._ledger.change(

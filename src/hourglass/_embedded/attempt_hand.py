@@ -24,13 +24,16 @@ class AttemptHand:
         self.out: set[bytes] = set()
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self._engine = engine
+        self._is_durable = engine.is_durable
         self._taker = taker
+        self._config = config
+        self._offered = engine.offers.all_attempts(config.task_queue)
         self._most = config.max_concurrent_activities
 
     def next_item(self) -> ActivityItem | None:
         """What may be given out now, if anything may."""
         self.take()
-        while self.kept and self._engine.is_durable(self.kept[0][1]):
+        while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
             if item.token in self.out:
                 return item
@@ -38,8 +41,8 @@ class AttemptHand:
 
     def take(self) -> None:
         """Take what there is, until something may be given out at once."""
-        while self._taker.takes_activities and len(self.out) < self._most:
-            if self.kept and self._engine.is_durable(self.kept[-1][1]):
+        while self._offered and self._taker.takes_activities and len(self.out) < self._most:
+            if self.kept and self._is_durable(self.kept[-1][1]):
                 return
             taken = self._engine.attempts.take(self._taker)
             if taken is None:
@@ -51,14 +54,12 @@ class AttemptHand:
         """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a poll
         waits for one, and none waited before.
         """
-        engine, queue = self._engine, self._taker.task_queue
         room = self._most - len(self.out)
-        offers = engine.offers
-        if room <= 0 or not self.polls or not offers.is_free or offers.has_attempts(queue):
+        if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
             return None
-        if not self._taker.takes_activities:
+        if not self._engine.offers.is_free:
             return None
-        return Eager(self._taker.identity, queue, engine.limits, room)
+        return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room)
 
     def took(self, record: Record, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""

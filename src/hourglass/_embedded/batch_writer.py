@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import stored_schedules, stored_steps, visibility
-from hourglass._embedded.coalesce import Merged, coalesce
-from hourglass._embedded.run import Run
+from hourglass._embedded.coalesce import coalesce, events_as_bytes, length_before, to_drop, to_keep
+from hourglass._embedded.encoding import array, plain
+from hourglass._embedded.run import RUNNING, Run
 from hourglass._embedded.store import Change, ScheduleChange
-from hourglass._embedded.stored_form import encode_events, encode_pending, encode_state, plain, shown_form
+from hourglass._embedded.stored_form import encode_pending, encode_state, shown_form
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
@@ -115,7 +116,7 @@ class BatchWriter:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
         merged, schedules = coalesce(changes)
         batch.schedules = [stored_schedules.row(each) for each in schedules]
-        self._learn_keys([each.run.run_id for each in merged if not each.is_new])
+        self._learn_keys([each.run.run_id for each in merged if length_before(each)])
         for each in merged:
             self._add(batch, each)
         _keep_few(self._keys)
@@ -154,57 +155,72 @@ class BatchWriter:
         for run_id in batch.forgotten_ids:
             self._keys.pop(run_id, None)
 
-    def _add(self, batch: Batch, merged: Merged) -> None:
-        run = merged.run
-        key = self._key(merged)
+    def _add(self, batch: Batch, change: Change) -> None:
+        run = change.run
+        before = length_before(change)
+        key = self._key(run, is_new=not before)
         if key is None:
             return
-        close_ns = 0 if run.is_open else max(run.close_ns, 1)
+        is_open = run.status is RUNNING
+        state = bytearray(encode_state(run))
+        size = len(state)
+        events = stored_steps.NO_EVENTS
+        if change.events:
+            data = array(events_as_bytes(change))
+            events = (change.events[0].id, data)
+            size += len(data)
+        kept: list[stored_steps.Row] = []
+        dropped: list[stored_steps.Row] = []
+        if not is_open:
+            dropped = [(0, run.length)] if before else []  # whatever is left of it
+        elif change.touched:
+            kept = [(event_id, bytearray(encode_pending(thing))) for event_id, thing in to_keep(change)]
+            dropped = [(event_id, event_id) for event_id in to_drop(change)]
+            size += sum(len(each) for _, each in kept)
+        batch.size += size
         names = (plain(run.run_id), plain(run.started.workflow_id))
-        state = (*names, merged.wake_ns, close_ns, encode_state(run))
-        events = (merged.events[0].id, encode_events(merged.events)) if merged.events else (None, None)
-        kept = [(event_id, encode_pending(thing)) for event_id, thing in merged.to_keep()]
-        if run.is_open:
-            dropped = [(event_id, event_id) for event_id in merged.to_drop()]
-        else:
-            dropped = [] if merged.is_new else [(0, run.length)]  # whatever is left of it
-        requests = [plain(request_id) for request_id in merged.request_ids]
-        batch.size += len(state[-1]) + len(events[1] or b"") + sum(len(data) for _, data in kept)
-        batch.steps += stored_steps.rows(key, state, events, kept, dropped, requests)
-        self._show(batch, merged)
+        batch.steps += stored_steps.rows(
+            key,
+            (*names, change.wake_ns, 0 if is_open else max(run.close_ns, 1), state),
+            events,
+            kept,
+            dropped,
+            [plain(request_id) for request_id in change.request_ids] if change.request_ids else (),
+        )
+        self._show(batch, run, is_new=not before)
 
-    def _show(self, batch: Batch, merged: Merged) -> None:
+    def _show(self, batch: Batch, run: Run, *, is_new: bool) -> None:
         """Enter a run into the lists, if anything that they show has changed."""
-        run = merged.run
-        before = self._shown.pop(run.run_id, None)
-        now = _Shown(run.status, run.memo, run.search_attributes)
+        before = self._shown.get(run.run_id)
+        if (
+            before is not None
+            and before.status is run.status
+            and before.memo == run.memo
+            and before.search_attributes == run.search_attributes
+        ):
+            return
         if run.is_open:
-            self._shown[run.run_id] = now
-        if before != now:
-            batch.visible.append(shown_form(run))
-            if not merged.is_new and (before is None or before.search_attributes):
-                batch.stale.append(plain(run.run_id))
+            self._shown[run.run_id] = _Shown(run.status, run.memo, run.search_attributes)
+        else:
+            self._shown.pop(run.run_id, None)
+        batch.visible.append(shown_form(run))
+        if not is_new and (before is None or before.search_attributes):
+            batch.stale.append(plain(run.run_id))
 
-    def _key(self, merged: Merged) -> int | None:
-        run_id = merged.run.run_id
-        if merged.is_new:
-            key = self._next_key
+    def _key(self, run: Run, *, is_new: bool) -> int | None:
+        key = self._keys.get(run.run_id)
+        if is_new:
+            key = self._keys[run.run_id] = self._next_key
             self._next_key += 1
-        else:
-            known = self._keys.get(run_id)
-            if known is None and not merged.run.is_open:
-                logger.warning("run %s was forgotten and is not changed any more", run_id)
-                return None
-            if known is None:
-                raise StorageError(
-                    f"the file {self._path} does not have the run {run_id}, which is to be changed",
-                    status="DATA_LOSS",
-                )
-            key = known
-        if merged.run.is_open:
-            self._keys[run_id] = key
-        else:
-            self._keys.pop(run_id, None)
+        elif key is None and run.is_open:
+            raise StorageError(
+                f"the file {self._path} does not have the run {run.run_id}, which is to be changed",
+                status="DATA_LOSS",
+            )
+        elif key is None:
+            logger.warning("run %s was forgotten and is not changed any more", run.run_id)
+        if run.status is not RUNNING:
+            self._keys.pop(run.run_id, None)
         return key
 
     def _learn_keys(self, run_ids: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from hourglass._embedded import history as h
 from hourglass._embedded.draft import Draft
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.run import Activity, Run, Step, Task
+from hourglass._engine.versions import WorkerDeploymentVersion
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):
@@ -24,10 +25,12 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     attempts: int = 0
 
 
-def start_task(run: Run, identity: str, limits: Limits, now_ns: int) -> Step:
-    """A worker takes the run's task."""
+def start_task(
+    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
+) -> Step:
+    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
     draft = Draft(run, now_ns)
-    _begin_task(draft, task_of(run), identity, limits)
+    _begin_task(draft, task_of(run), identity, limits, target)
     return draft.step()
 
 
@@ -76,7 +79,7 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
 
 def write_unwritten(draft: Draft) -> None:
     """Write the first two events of the task in hand, if they are not in the history yet."""
-    for event in unwritten(draft.run):
+    for event in unwritten(draft.run) if task_of(draft.run).transient else ():
         draft.write(event.attributes, time_ns=event.time_ns)
 
 
@@ -87,7 +90,13 @@ def task_of(run: Run) -> Task:
     return run.task
 
 
-def _begin_task(draft: Draft, task: Task, identity: str, limits: Limits) -> None:
+def _begin_task(
+    draft: Draft,
+    task: Task,
+    identity: str,
+    limits: Limits,
+    target: WorkerDeploymentVersion | None = None,
+) -> None:
     run = draft.run
     suggest = limits.suggests_continue_as_new(run)
     started = run.length + 2
@@ -98,16 +107,18 @@ def _begin_task(draft: Draft, task: Task, identity: str, limits: Limits) -> None
                 identity=identity,
                 history_size=run.history_size,
                 suggest_continue_as_new=suggest,
+                target_version_changed=target is not None,
             )
         )
-    draft.change(
-        task=msgspec.structs.replace(
+    draft.set_task(
+        msgspec.structs.replace(
             task,
             scheduled_event_id=task.scheduled_event_id or started - 1,
             started_event_id=started,
             started_ns=draft.now_ns,
             identity=identity,
             suggest_continue_as_new=suggest,
+            target_version=target,
         )
     )
 
@@ -133,4 +144,5 @@ def _started(run: Run, task: Task) -> h.WorkflowTaskStarted:
         identity=task.identity,
         history_size=run.history_size,
         suggest_continue_as_new=task.suggest_continue_as_new,
+        target_version_changed=task.target_version is not None,
     )

@@ -30,6 +30,7 @@ from hourglass._embedded.local_rules import HEARTBEAT_FRACTION
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
+from hourglass._embedded.run import RUNNING
 from hourglass._embedded.task_transitions import Answer, leaves_no_trace, unwritten
 from hourglass._engine.commands import (
     AnswerQuery,
@@ -40,6 +41,7 @@ from hourglass._engine.commands import (
     TaskFailureCause,
 )
 from hourglass._engine.events import Activation, RunEvicted
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import NondeterminismError
 
@@ -66,6 +68,7 @@ class _Cached:
     out: Out = Out.NOTHING
     task_number: int = 0
     used_flags: set[int] = field(default_factory=set)
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     questions: list[Query] = field(default_factory=list)
     eviction: RunEvicted | None = None
     resting: bool = False
@@ -95,6 +98,7 @@ class Cache:
         self._taker = taker
         self._hand = hand
         self._size = config.max_cached_workflows
+        self._behavior = config.default_behavior
         self._runs: dict[str, _Cached] = {}
         self._letting_go = False
         self.outstanding = 0  # runs that have an activation out, those not yet polled included
@@ -167,6 +171,10 @@ class Cache:
         """A run has closed; if it was from outside, the worker must hear of it to forget it."""
         self._want_eviction(run_id, RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed"))
 
+    def moved(self, run_id: str) -> None:
+        """A run has gone to a worker of another version."""
+        self._want_eviction(run_id, RunEvicted("UNSPECIFIED", "the run has moved to another version"))
+
     def let_go(self) -> None:
         """Let other handles have the runs that we know."""
         self._letting_go = True
@@ -227,11 +235,10 @@ class Cache:
         cached.alarm = self._engine.clock.call_at(limit, lambda: self._finish(cached, again=True))
 
     def _rouse(self, cached: _Cached) -> None:
-        """A task that rested, if it did, goes on."""
-        if cached.resting:
-            cached.resting = False
-            self._engine.tasks.rest(cached.record, False)
-            cached.alarm()
+        """A task that rested goes on."""
+        cached.resting = False
+        self._engine.tasks.rest(cached.record, False)
+        cached.alarm()
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -239,7 +246,7 @@ class Cache:
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
-            cached = _Cached(record, Cursor(run_id, self._engine.namespace))
+            cached = _Cached(record, Cursor(run_id, self._engine.namespace, self._taker.version))
             self._engine.runs.hold(record)
             self._make_room()
         self._runs[run_id] = cached  # now the most recently used
@@ -247,13 +254,15 @@ class Cache:
 
     def _advance(self, cached: _Cached) -> None:
         """Give out the next activation, or end the task."""
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         try:
-            cached.cursor.walk_on()
-            requests = cached.cursor.take_local_requests()
+            cursor = cached.cursor
+            cursor.walk_on()
+            requests = cursor.take_local_requests()
             for result in self.local.carry_out(cached.record.run, requests) if requests else ():
-                cached.cursor.resolve_local(result)
-            activation = cached.cursor.next_activation()
+                cursor.resolve_local(result)
+            activation = cursor.take_activation()
         except NondeterminismError as error:
             failure = Failure(
                 f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError")
@@ -269,7 +278,9 @@ class Cache:
             self._finish(cached)
 
     def _accept(self, cached: _Cached, completion: Succeeded) -> None:
-        cached.used_flags.update(completion.used_flags)
+        if completion.used_flags:
+            cached.used_flags.update(completion.used_flags)
+        cached.behavior = completion.versioning_behavior or self._behavior
         try:
             cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
         except BadCommand as error:
@@ -280,7 +291,8 @@ class Cache:
         self._advance(cached)
 
     def _finish(self, cached: _Cached, *, again: bool = False) -> None:
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         if number:
             self._answer_task(cached, number, again)
@@ -288,7 +300,7 @@ class Cache:
 
     def _answer_task(self, cached: _Cached, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
-        answer = _answer_of(cached, self._taker.identity, again)
+        answer = _answer_of(cached, self._taker, again)
         eager, since = self._hand.wanted() if answer.commands else None, len(record.events)
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
@@ -301,7 +313,8 @@ class Cache:
         self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: _Cached, cause: int, failure: Failure, reason: str) -> None:
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         for question in cached.questions:
             question.fail(failure)
@@ -325,7 +338,7 @@ class Cache:
         if cached.questions:
             self._ask(cached)
             return
-        if cached.eviction is None and not cached.record.run.is_open:
+        if cached.eviction is None and cached.record.run.status is not RUNNING:
             cached.eviction = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
         if cached.eviction is None and self._size == 0 and not cached.cursor.local_outstanding:
             cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
@@ -367,7 +380,8 @@ class Cache:
 
     def _forget(self, cached: _Cached) -> None:
         self._unstick(cached)
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
@@ -381,13 +395,15 @@ class Cache:
         self.ready.append((activation, cached.record.number))
 
 
-def _answer_of(cached: _Cached, identity: str, again: bool) -> Answer:
+def _answer_of(cached: _Cached, taker: Taker, again: bool) -> Answer:
     cursor = cached.cursor
     return Answer(
         commands=cursor.answer(),
-        flags=cursor.new_flags(tuple(cached.used_flags)),
-        identity=identity,
+        flags=cursor.new_flags(cached.used_flags),
+        identity=taker.identity,
         refused_updates=cursor.take_refusals(),
+        version=taker.version,
+        behavior=cached.behavior if taker.version is not None else VersioningBehavior.UNSPECIFIED,
         again=again,
     )
 

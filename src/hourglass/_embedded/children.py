@@ -21,6 +21,7 @@ from hourglass._embedded.draft import Draft
 from hourglass._embedded.relations import Child, RequestCancelChild, SendCancel, SendSignal, StartChild
 from hourglass._embedded.run import Run, Step
 from hourglass._embedded.start_rules import timeouts
+from hourglass._embedded.versioning import inherited, inherited_override
 from hourglass._embedded.workflow_cron import backoff_until_next
 from hourglass._engine import commands as c
 
@@ -231,6 +232,8 @@ def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.Workfl
         parent_initiated_event_id=child.initiated_event_id,
         root_workflow_id=own.root_workflow_id or own.workflow_id,
         root_run_id=own.root_run_id or parent.run_id,
+        versioning_override=inherited_override(parent, spec.task_queue),
+        inherited_pinned_version=inherited(parent, spec.task_queue),
     )
 
 

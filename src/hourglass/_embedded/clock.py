@@ -9,6 +9,7 @@ for; a cancelled callback never runs; a callback never runs inside the call that
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import time
@@ -24,6 +25,7 @@ _LOOK_EVERY = 20_000_000
 _TOLERANCE = SECOND // 1000
 
 
+@functools.lru_cache(maxsize=1024)  # the same few timeouts, several times per step
 def to_ns(seconds: float) -> int:
     """Seconds as whole nanoseconds."""
     return round(seconds * SECOND)

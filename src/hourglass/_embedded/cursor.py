@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from hourglass._embedded import history as h
@@ -28,19 +29,17 @@ from hourglass._embedded.history_updates import (
     WorkflowExecutionUpdateAdmitted,
 )
 from hourglass._embedded.local_activities import LocalRequest, LocalResult
-from hourglass._embedded.matching import COMMAND_OF, Matcher
+from hourglass._embedded.matching import COMMAND_OF, MATTERS, Matcher
 from hourglass._embedded.outcomes import BadCommand, Outcomes
 from hourglass._embedded.task_transitions import Sent
 from hourglass._embedded.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
-
-_SILENT = frozenset({h.WorkflowTaskScheduled, h.ActivityTaskScheduled, h.ActivityTaskStarted})
-"""Events that tell the worker nothing, the commonest of them."""
 
 _ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
 """Events that a stretch can end with."""
@@ -56,8 +55,13 @@ _BROKEN_OFF = (
 class Cursor:
     """The place of one run in its history, as one worker knows it."""
 
-    def __init__(self, run_id: str, namespace: str = "default") -> None:
+    def __init__(
+        self, run_id: str, namespace: str = "default", version: WorkerDeploymentVersion | None = None
+    ) -> None:
         self.run_id = run_id
+        self._own_version = version
+        self._version: WorkerDeploymentVersion | None = None
+        self._target_changed = False
         self._history: Sequence[h.HistoryEvent] = ()
         self._stop = 0
         self._ends_live = False
@@ -103,16 +107,27 @@ class Cursor:
 
     def next_activation(self) -> e.Activation | None:
         """The next activation; None when the history is used up. Raises `NondeterminismError`."""
-        return self._activation() if self.walk_on() else None
+        self.walk_on()
+        return self.take_activation()
 
-    def walk_on(self) -> bool:
-        """Go on to where there is something to tell; says whether there is. Raises `NondeterminismError`."""
-        while not self._jobs:
-            end = self._end_of_stretch() if self._position < self._stop else None
+    def walk_on(self) -> None:
+        """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
+        while not self._jobs and self._position < self._stop:
+            end = self._end_of_stretch()
             if end is None:
-                return False
+                return
             self._walk(end)
-        return True
+
+    def take_activation(self) -> e.Activation | None:
+        """The activation of where the cursor stands; None where there is nothing to tell."""
+        jobs = self._jobs
+        if not jobs:
+            return None
+        self._jobs = []
+        self._local.give_activation()
+        if len(jobs) > 1:
+            jobs.sort(key=rank)
+        return self._make(tuple(jobs), is_replaying=self._replaying)
 
     def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
         """An activation of queries alone, where the run stands now."""
@@ -122,8 +137,11 @@ class Cursor:
         """Take the worker's commands for the last activation. Raises `BadCommand`."""
         for command in commands:
             self._closing = self._closing or isinstance(command, c.TERMINAL)
-            self._jobs += self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
-        self._tell_foreseen()
+            told = self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
+            if told:
+                self._jobs += told
+        if self._local.markers:
+            self._tell_foreseen()
 
     # --- local activities -----------------------------------------------------------------------------------
 
@@ -146,8 +164,6 @@ class Cursor:
             self._early.append(result)
 
     def _tell_foreseen(self) -> None:
-        if not self._local.foresees:
-            return
         self._jobs += self._local.foreseen(all_of_them=False)
         if not self._jobs:
             self._jobs += self._local.foreseen(all_of_them=True)
@@ -172,9 +188,9 @@ class Cursor:
         """The updates that were refused in the task in hand."""
         return self._outcomes.updates.take_refusals()
 
-    def new_flags(self, used: Sequence[int]) -> tuple[int, ...]:
+    def new_flags(self, used: AbstractSet[int]) -> tuple[int, ...]:
         """Those of the used flags that the history does not hold yet."""
-        return () if self._flags.issuperset(used) else tuple(sorted(set(used) - self._flags))
+        return () if used <= self._flags else tuple(sorted(used - self._flags))
 
     def _end_of_stretch(self) -> int | None:
         """The index after the next stretch's last event; None if the history does not hold a whole one."""
@@ -223,26 +239,37 @@ class Cursor:
         self._replaying = not last
         stretch = self._history[self._position : end]
         self._local.begin_task()
-        match = self._matcher.feed
+        matcher = self._matcher
         for event in stretch:
-            match(event)
-            kind = type(event.attributes)
-            if kind not in _SILENT:
-                _READERS.get(kind, Cursor._read_other)(self, event, event.attributes)
+            attributes = event.attributes
+            kind = type(attributes)
+            if kind in MATTERS or matcher.expects:
+                matcher.feed(event)
+            read = _READERS.get(kind, Cursor._read_other)
+            if read is not None:
+                read(self, event, attributes)
         if isinstance(stretch[-1].attributes, h.WorkflowTaskStarted):
             self._time_ns = max(self._time_ns, stretch[-1].time_ns)
         self._keep_time()
         self._position = end
         if last:
             self._in_task = True
+            self._version = self._own_version
             self._local.go_live()
         if end < self._stop:
             self._look_ahead()
-        self._tell_foreseen()
+        if self._local.markers:
+            self._tell_foreseen()
         if last:
-            self._receive_updates()
-            self._resolve_early()
+            self._hear_what_waited()
         self._admitted.clear()
+
+    def _hear_what_waited(self) -> None:
+        """What this task brings beside its events."""
+        if self._admitted or self._updates:
+            self._receive_updates()
+        if self._early:
+            self._resolve_early()
 
     def _resolve_early(self) -> None:
         """What ended while there was no task is told in this one."""
@@ -256,6 +283,7 @@ class Cursor:
 
     def _read_task_started(self, event: h.HistoryEvent, attributes: h.WorkflowTaskStarted) -> None:
         self._suggest = attributes.suggest_continue_as_new
+        self._target_changed = attributes.target_version_changed
         self._size = attributes.history_size
 
     def _read_task_completed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskCompleted) -> None:
@@ -270,6 +298,9 @@ class Cursor:
         told = told_of(attributes)
         self._jobs += self._outcomes.resolve(attributes, event.id) if told is None else (told,)
 
+    def _read_end_of_activity(self, event: h.HistoryEvent, attributes: h.ActivityTaskCompleted) -> None:
+        self._jobs += self._outcomes.resolve(attributes, event.id)
+
     def _look_ahead(self) -> None:
         """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
         accepted are known already.
@@ -277,6 +308,7 @@ class Cursor:
         completed = self._history[self._position]
         if isinstance(completed.attributes, h.WorkflowTaskCompleted):
             self._read_task_completed(completed, completed.attributes)
+            self._version = completed.attributes.version
         end = self._end_of_stretch()
         stop = self._stop if end is None else end
         for event in self._history[self._position : stop]:
@@ -304,12 +336,6 @@ class Cursor:
             )
         self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=True))
 
-    def _activation(self) -> e.Activation:
-        jobs = tuple(sorted(self._jobs, key=rank) if len(self._jobs) > 1 else self._jobs)
-        self._jobs = []
-        self._local.give_activation()
-        return self._make(jobs, is_replaying=self._replaying)
-
     def _make(self, jobs: tuple[e.AnyEvent, ...], *, is_replaying: bool) -> e.Activation:
         return e.Activation(
             run_id=self.run_id,
@@ -320,13 +346,19 @@ class Cursor:
             history_size=self._size,
             continue_as_new_suggested=self._suggest,
             flags=self._told_flags,
+            deployment_version=self._version,
+            target_version_changed=self._target_changed,
         )
 
 
-_READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]] = {
+_READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None] | None] = {
+    h.WorkflowTaskScheduled: None,
+    h.ActivityTaskScheduled: None,
+    h.ActivityTaskStarted: None,
+    h.ActivityTaskCompleted: Cursor._read_end_of_activity,
     h.WorkflowExecutionStarted: Cursor._read_start,
     h.WorkflowTaskStarted: Cursor._read_task_started,
     h.WorkflowTaskCompleted: Cursor._read_task_completed,
     WorkflowExecutionUpdateAdmitted: Cursor._read_admitted,
 }
-"""Events that say where the run stands; the others tell the worker something, or nothing."""
+"""The commonest events, some of which say nothing, and those that say where the run stands."""

@@ -7,7 +7,7 @@ it has not seen.
 
 Invariants: what is pending changes only by `put_*` and `drop_*`, which note what they touch; the run that a draft
 began with, and its tables, are never changed: a draft writes on a copy of its own, which it gives away when it is
-done. (A frozen run is written to only here, before anybody has seen it: a step takes a dozen changes, and a new
+done, or gives back the run that it began with if nothing has changed. (A frozen run is written to only here, before anybody has seen it: a step takes a dozen changes, and a new
 object for each was a tenth of the engine's time.)
 """
 
@@ -21,8 +21,8 @@ from msgspec.structs import force_setattr
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
+from hourglass._embedded.encoding import encode
 from hourglass._embedded.history_others import ChildEnd, ChildWorkflowExecutionStarted
-from hourglass._embedded.limits import encoded_size
 from hourglass._embedded.relations import Ask, Child, LeaveChild, TellParent
 from hourglass._embedded.run import JUST_BEFORE, Activity, Run, Step, Task, Timer
 
@@ -30,30 +30,33 @@ from hourglass._embedded.run import JUST_BEFORE, Activity, Run, Step, Task, Time
 class Draft:
     """Events written so far, and the run as it stands."""
 
+    # What a draft of no other kind needs to say begins as the class's.
+    _changed = False
+    _own_activities = False
+    _own_timers = False
+    _own_children = False
+    _closed = False
+
     def __init__(self, run: Run, now_ns: int) -> None:
-        self.run = run
+        self.run = msgspec.structs.replace(run)
         self.now_ns = now_ns
-        self._own = False
-        self._events: list[h.HistoryEvent] = []
         self.touched: set[int] = set()
-        self._own_activities = False
-        self._own_timers = False
-        self._own_children = False
+        self._before = run
         self._asks: list[Ask] = []
         self._asked: dict[type[Ask], int] = {}
-        self._closed = False
+        self._events: list[h.HistoryEvent] = []
+        self._encoded: list[bytes] = []
 
     def change(self, **fields: Any) -> None:
         """Replace fields of the run, but for its tables of what is pending."""
-        run = self._owned()
+        self._changed = True
         for name, value in fields.items():
-            force_setattr(run, name, value)
+            force_setattr(self.run, name, value)
 
-    def _owned(self) -> Run:
-        if not self._own:
-            self.run = msgspec.structs.replace(self.run)
-            self._own = True
-        return self.run
+    def set_task(self, task: Task | None) -> None:
+        """The run has this task, or none."""
+        self._changed = True
+        force_setattr(self.run, "task", task)
 
     # --- what is pending ------------------------------------------------------------------------------------
 
@@ -121,13 +124,17 @@ class Draft:
 
     def write(self, attributes: h.Attributes, *, time_ns: int = 0) -> int:
         """Write an event; returns its id."""
-        run = self._owned()
+        run = self.run
         number = run.length + 1
         if type(attributes) in h.ATTEMPT_ENDS:
             attributes = _placed(attributes, number)
-        self._events.append(h.HistoryEvent(number, time_ns or self.now_ns, attributes))
+        event = h.HistoryEvent(number, time_ns or self.now_ns, attributes)
+        encoded = encode(event)
+        self._events.append(event)
+        self._encoded.append(encoded)
+        self._changed = True
         force_setattr(run, "length", number)
-        force_setattr(run, "history_size", run.history_size + encoded_size(attributes))
+        force_setattr(run, "history_size", run.history_size + len(encoded))
         return number
 
     def happen(self, *attributes: h.Attributes) -> None:
@@ -203,7 +210,7 @@ class Draft:
         """
         task = self.run.task
         if task is not None and task.speculative and not task.started_event_id:
-            self.change(task=None)
+            self.set_task(None)
 
     def want_task_again(self, attempt: int, available_ns: int, *, silent: bool = False) -> None:
         """Schedule the next attempt of a task; it leaves no trace in the history unless it succeeds."""
@@ -230,9 +237,8 @@ class Draft:
             speculative=speculative,
             silent=silent,
         )
-        run = self._owned()
-        force_setattr(run, "task", task)
-        force_setattr(run, "task_count", number)
+        self.set_task(task)
+        force_setattr(self.run, "task_count", number)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -264,7 +270,14 @@ class Draft:
         """The outcome of the transition."""
         if self._closed and follower is None and self.run.started.parent_run_id:
             self._asks.append(TellParent())
-        return Step(self.run, tuple(self._events), frozenset(self.touched), follower, tuple(self._asks))
+        return Step(
+            self.run if self._changed else self._before,
+            tuple(self._events),
+            tuple(self._encoded),
+            frozenset(self.touched),
+            follower,
+            tuple(self._asks),
+        )
 
 
 def _placed(attributes: Any, number: int) -> h.Attributes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from hourglass._embedded.attempt_desk import AttemptDesk
 from hourglass._embedded.clock import Clock, RealClock
+from hourglass._embedded.deployments import Deployments
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.offers import Offers
@@ -50,18 +51,23 @@ class Engine:
             idle=self._upkeep.may_drop,
             namespace=namespace,
         )
-        self.tasks = TaskDesk(self.runs)
+        self.deployments = Deployments(self.runs)
+        self.tasks = TaskDesk(self.runs, self.deployments)
         self.updates = UpdateDesk(self.runs)
-        self.attempts = AttemptDesk(self.runs, namespace)
+        self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
         self.schedules = ScheduleDesk(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
+        self.is_durable = self.runs.is_durable
         self.failed: StorageError | None = None
         self.closed = False
+        self.is_over = False
+        """Whether it has failed or was closed."""
 
     async def open_existing(self) -> None:
         """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
         now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`.
         """
+        self.deployments.load()
         self.schedules.load()  # runs that are overdue may close on the way
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die)
         if not self.is_over:
@@ -72,7 +78,7 @@ class Engine:
         wait are refused, polls raise `HandleBroken`. Safe to call twice.
         """
         if not self.closed:
-            self.closed = True
+            self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.store.close()
 
@@ -90,15 +96,6 @@ class Engine:
         things on.
         """
         return not self.runs.in_hand and not self.offers.any_for_takers()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has failed or was closed."""
-        return self.closed or self.failed is not None
-
-    def is_durable(self, number: int) -> bool:
-        """Whether what rests on this change may leave the engine."""
-        return self.runs.is_durable(number)
 
     async def durable(self, number: int) -> None:
         """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""
@@ -122,7 +119,7 @@ class Engine:
     def die(self, error: StorageError) -> None:
         """The store cannot be used any more, and with it this engine: everybody hears of it."""
         if self.failed is None and not self.closed:
-            self.failed = error
+            self.failed, self.is_over = error, True
             self._stop(error)
 
     def _stop(self, error: HourglassError) -> None:

@@ -16,6 +16,7 @@ from hourglass._embedded.connection import EngineConnection
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.interruption import Gone, Interruption
 from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass._embedded.upkeep import DEFAULT_RETENTION
 from hourglass.errors import StorageError
 
 A = TypeVar("A")
@@ -30,9 +31,9 @@ class EngineRoom:
         self._calls = Interruption(lambda: Gone("the engine was closed"))
 
     @staticmethod
-    async def open_whole(path: str, namespace: str) -> EngineRoom:
+    async def open_whole(path: str, namespace: str, retention: float = DEFAULT_RETENTION) -> EngineRoom:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
-        engine = Engine(store=await _open_store(path, namespace), namespace=namespace)
+        engine = Engine(store=await _open_store(path, namespace), namespace=namespace, retention=retention)
         try:
             await engine.open_existing()
         except BaseException:

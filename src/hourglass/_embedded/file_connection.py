@@ -29,7 +29,12 @@ _inherited: list[object] = []  # after a fork: the parent's, neither used nor fr
 
 
 async def connect_file(
-    path: str, *, namespace: str = "default", identity: str = "", target: str = ""
+    path: str,
+    *,
+    namespace: str = "default",
+    identity: str = "",
+    target: str = "",
+    retention: float | None = None,
 ) -> FileConnection:
     """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked."""
     real = _checked(path)
@@ -43,6 +48,8 @@ async def connect_file(
             "a file has one namespace",
             status="NOT_FOUND",
         )
+    if retention is not None:
+        host.retention = retention
     host.users += 1
     return FileConnection(host, identity=identity, target=target or f"local:{path}")
 

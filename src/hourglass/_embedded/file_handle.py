@@ -16,6 +16,7 @@ from hourglass._bridge.handle import (
     Handle,
     HandleBroken,
     HandleConfig,
+    InProcess,
     Shutdown,
 )
 from hourglass._embedded.engine_room import EngineRoom
@@ -88,6 +89,11 @@ class FileHandle:
         else:
             self.settled.set_exception(error)
             self.settled.exception()  # read: whoever opened it may have given up
+
+    @property
+    def in_process(self) -> InProcess | None:
+        """The engine's own handle, once the file is ours."""
+        return None if self._inner is None else self._inner.in_process
 
     # --- Handle ---------------------------------------------------------------------------------------------
 

@@ -86,12 +86,18 @@ SYSTEM: dict[str, Attribute] = {
 } | {name: Attribute(name, kind) for name, kind in _PREDEFINED.items()}
 """The attributes that every engine has."""
 
+
+def status_name(status: WorkflowStatus) -> str:
+    """A status as filters and their answers spell it: ContinuedAsNew."""
+    return status.name.title().replace("_", "")
+
+
 _STATUSES: dict[str, int] = {
     name: status.value
     for status in WorkflowStatus
     for name in (
         f"WORKFLOW_EXECUTION_STATUS_{status.name}",
-        status.name.title().replace("_", ""),
+        status_name(status),
     )
 }
 

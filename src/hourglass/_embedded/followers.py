@@ -10,6 +10,7 @@ from hourglass._embedded import history as h
 from hourglass._embedded.activities import next_delay, retry_state
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.run import Run
+from hourglass._embedded.versioning import inherited, without_version
 from hourglass._embedded.workflow_cron import backoff_until_next
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.events import Payloads
@@ -85,22 +86,25 @@ def cron_follower(
         attempt=1,
         first_task_backoff=delay,
         identity="",
+        inherited_pinned_version=None,
+        declined_version=None,
     )
 
 
 def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
     """The run that a continue-as-new begins; what the command leaves open stays as it was."""
     old = run.started
+    queue = command.task_queue or old.task_queue
     return msgspec.structs.replace(
         old,
         workflow_type=command.workflow_type or old.workflow_type,
-        task_queue=command.task_queue or old.task_queue,
+        task_queue=queue,
         arguments=command.arguments,
         run_timeout=old.run_timeout if command.run_timeout is None else command.run_timeout,
         task_timeout=command.task_timeout or old.task_timeout,
         retry_policy=command.retry_policy or old.retry_policy,
         memo=command.memo or old.memo,
-        search_attributes=command.search_attributes or run.search_attributes,
+        search_attributes=command.search_attributes or without_version(run.search_attributes),
         headers=command.headers,
         original_run_id=new_run_id,
         continued_run_id=run.run_id,
@@ -109,4 +113,6 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         attempt=1,
         first_task_backoff=0.0,
         identity="",
+        inherited_pinned_version=inherited(run, queue),
+        declined_version=None if run.task is None else run.task.target_version,
     )

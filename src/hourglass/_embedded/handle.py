@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import NoReturn
 
 from hourglass._bridge.handle import (
     ActivityItem,
@@ -21,6 +22,7 @@ from hourglass._bridge.handle import (
     ActivityResult,
     HandleBroken,
     HandleConfig,
+    InProcess,
     Shutdown,
 )
 from hourglass._embedded.attempt_hand import AttemptHand
@@ -48,12 +50,21 @@ class EngineHandle:
         ended: Callable[[EngineHandle], object] = lambda _: None,
     ) -> None:
         config.check()
+        self.task_queue = config.task_queue
+        self.identity = config.identity
+        self.version = config.version
+        self.takes_workflows = config.workflows
+        self.takes_activities = config.activities
         self._engine = engine
         self._config = config
         self._ended = ended
         self._hand = AttemptHand(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
         self._local = self._cache.local
+        self._offers = engine.offers
+        self._tasks_offered = engine.offers.all_tasks(config.task_queue)
+        self._attempts_offered = engine.offers.all_attempts(config.task_queue)
+        self._eager = Eager(config.identity, config.task_queue, engine.limits)
         self._task_bell = Bell()
         self._activity_bell = Bell()
         self._task_polls = 0
@@ -63,28 +74,14 @@ class EngineHandle:
             engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
         )
         engine.offers.join(self)
+        engine.deployments.joined(self)
+
+    @property
+    def in_process(self) -> InProcess:
+        """The engine is here."""
+        return self
 
     # --- what the engine asks (Taker) -----------------------------------------------------------------------
-
-    @property
-    def task_queue(self) -> str:
-        """The queue that it serves."""
-        return self._config.task_queue
-
-    @property
-    def identity(self) -> str:
-        """Who it is."""
-        return self._config.identity
-
-    @property
-    def takes_workflows(self) -> bool:
-        """Whether it takes workflow tasks now."""
-        return self._config.workflows and not self._closing
-
-    @property
-    def takes_activities(self) -> bool:
-        """Whether it takes attempts of activities now."""
-        return self._config.activities and not self._closing
 
     @property
     def has_out(self) -> bool:
@@ -107,20 +104,24 @@ class EngineHandle:
 
     def wake(self) -> None:
         """Something may be there to take: a poll that waits takes it now."""
-        engine, queue = self._engine, self._config.task_queue
-        offers, is_over = engine.offers, engine.is_over
-        if self._task_polls and (offers.has_tasks(queue) or engine.tasks.has_questions):
+        engine, hand, is_over = self._engine, self._hand, self._engine.is_over
+        if self._task_polls and (self._tasks_offered or engine.tasks.has_questions):
             self._take_tasks()
-        if self._hand.polls and offers.has_attempts(queue):
-            self._hand.take()
+        if hand.polls and self._attempts_offered:
+            hand.take()
         if self._cache.ready or is_over:
             self._task_bell.ring()
-        if self._hand.kept or is_over or self._local.has_items:
+        if hand.kept or is_over or self._local.has_items:
             self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""
         self._cache.closed(run_id)
+        self._task_bell.ring()
+
+    def moved(self, run_id: str) -> None:
+        """A run has gone to a worker of another version: forget it."""
+        self._cache.moved(run_id)
         self._task_bell.ring()
 
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
@@ -141,7 +142,8 @@ class EngineHandle:
         self._task_polls += 1
         try:
             while True:
-                self._check_alive()
+                if self._engine.is_over:
+                    self._say_it_is_over()
                 activation = self._next_activation()
                 if activation is not None:
                     return activation
@@ -158,6 +160,14 @@ class EngineHandle:
         self._take_tasks()
         ready = self._cache.ready
         return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+
+    def take_activations(self) -> list[Activation]:
+        """Those that a poll would bring at once."""
+        ready, is_durable = self._cache.ready, self._engine.is_durable
+        taken = []
+        while ready and is_durable(ready[0][1]):
+            taken.append(ready.popleft()[0])
+        return taken
 
     def _take_tasks(self) -> None:
         """Take what there is, until something may be given out at once."""
@@ -176,14 +186,19 @@ class EngineHandle:
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation."""
-        self._check_alive()
+        self.answer_activation(completion)
+
+    def answer_activation(self, completion: Completion) -> None:
+        """The same at once."""
+        if self._engine.is_over:
+            self._say_it_is_over()
         if not self._cache.complete(completion):
             _log.warning("completion for run %s, which has no activation out", completion.run_id)
         self._took_answer()
 
     def _took_answer(self) -> None:
         """There may be room to take more, or something more to give."""
-        self._engine.offers.stir()
+        self._offers.stir()
         self.wake()
         if self._closing:
             self._ring()
@@ -200,7 +215,8 @@ class EngineHandle:
         self._hand.polls += 1
         try:
             while True:
-                self._check_alive()
+                if self._engine.is_over:
+                    self._say_it_is_over()
                 item = self._local.next_item() or self._hand.next_item()
                 if item is not None:
                     return item
@@ -213,23 +229,36 @@ class EngineHandle:
         finally:
             self._hand.polls -= 1
 
+    def take_activities(self) -> list[ActivityItem]:
+        """Those that a poll would bring at once."""
+        taken = []
+        while (item := self._local.next_item() or self._hand.next_item()) is not None:
+            taken.append(item)
+        return taken
+
     async def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt."""
-        self._check_alive()
+        self.answer_activity(result)
+
+    def answer_activity(self, result: ActivityResult) -> None:
+        """The same at once."""
+        if self._engine.is_over:
+            self._say_it_is_over()
         if self._local.is_local(result.token):
             self._local.complete(result)
         else:
             self._hand.out.discard(result.token)
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-            token, who = Token.decode(result.token), self.identity
-            begun = self._engine.attempts.end(token, result, who, self._wants_task)
+            token = Token.decode(result.token)
+            begun = self._engine.attempts.end(token, result, self.identity, self._wants_task)
             if begun is not None:
                 self._cache.begin_task(begun)
         self._took_answer()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives. A local one is known to live as long as this process does."""
-        self._check_alive()
+        if self._engine.is_over:
+            self._say_it_is_over()
         if self._local.is_local(token):
             return
         found = self._engine.attempts.find(Token.decode(token))
@@ -243,14 +272,14 @@ class EngineHandle:
         """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it, and
         no task waited before.
         """
-        engine, run, queue = self._engine, record.run, self.task_queue
-        offers = engine.offers
-        if not self._task_polls or not offers.is_free or offers.has_tasks(queue) or record.sticky is not self:
+        if not self._task_polls or self._tasks_offered or record.sticky is not self or not self.takes_workflows:
             return None
-        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
+        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
             return None
-        busy = run.task_is_started or self._cache.is_busy(run.run_id) or run.started.task_queue != queue
-        return Eager(self.identity, queue, engine.limits) if self.takes_workflows and not busy else None
+        run = record.run
+        if run.task_is_started or run.started.task_queue != self.task_queue:
+            return None
+        return None if self._cache.is_busy(run.run_id) else self._eager
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -259,6 +288,7 @@ class EngineHandle:
         if self._closing:
             return
         self._closing = True
+        self.takes_workflows = self.takes_activities = False
         self._engine.offers.leave(self)
         self._hand.give_back()
         self._local.close()
@@ -294,8 +324,7 @@ class EngineHandle:
         except StorageError as error:
             raise HandleBroken(f"the engine's store has failed: {error}") from error
 
-    def _check_alive(self) -> None:
+    def _say_it_is_over(self) -> NoReturn:
         if self._engine.failed is not None:
             raise HandleBroken(f"the engine's store has failed: {self._engine.failed}")
-        if self._engine.closed:
-            raise HandleBroken("the engine was closed")
+        raise HandleBroken("the engine was closed")

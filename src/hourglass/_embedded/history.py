@@ -19,6 +19,7 @@ from hourglass._embedded.history_others import OTHER_KINDS
 from hourglass._embedded.history_updates import UPDATE_KINDS
 from hourglass._engine.commands import TaskFailureCause
 from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState, TimeoutType
 
@@ -96,6 +97,10 @@ class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
     parent_initiated_event_id: int = 0
     root_workflow_id: str = ""
     root_run_id: str = ""
+    versioning_override: VersioningOverride | None = None
+    inherited_pinned_version: WorkerDeploymentVersion | None = None
+    declined_version: WorkerDeploymentVersion | None = None
+    """The version that the run before could have moved to when it continued as this one, and did not."""
 
 
 class WorkflowTaskScheduled(Attributes, frozen=True, kw_only=True):
@@ -113,6 +118,7 @@ class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
     identity: str = ""
     history_size: int = 0
     suggest_continue_as_new: bool = False
+    target_version_changed: bool = False
 
 
 class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
@@ -122,6 +128,8 @@ class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
     started_event_id: int
     identity: str = ""
     flags: tuple[int, ...] = ()
+    version: WorkerDeploymentVersion | None = None
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
 
 class WorkflowTaskFailed(Attributes, frozen=True, kw_only=True):

@@ -21,6 +21,12 @@ from hourglass._embedded.failure_json import failure_json, payload_json, payload
 from hourglass._embedded.history_local_json import LOCAL_WRITERS
 from hourglass._embedded.history_others_json import OTHER_WRITERS, execution_json
 from hourglass._embedded.history_updates_json import UPDATE_WRITERS
+from hourglass._embedded.history_versions_json import (
+    declined_json,
+    override_json,
+    version_json,
+    worker_version_json,
+)
 from hourglass._embedded.json_parts import (
     Json,
     duration_json,
@@ -121,6 +127,9 @@ def _started(a: h.WorkflowExecutionStarted) -> Json:
         "workflowId": a.workflow_id,
         "rootWorkflowExecution": execution_json(a.root_workflow_id, a.root_run_id),
         "priority": priority_json(a.priority_key),
+        "versioningOverride": override_json(a.versioning_override),
+        "inheritedPinnedVersion": version_json(a.inherited_pinned_version),
+        "declinedTargetVersionUpgrade": declined_json(a.declined_version),
     }
 
 
@@ -138,6 +147,7 @@ def _task_started(a: h.WorkflowTaskStarted) -> Json:
         "identity": a.identity,
         "historySizeBytes": str(a.history_size),
         "suggestContinueAsNew": a.suggest_continue_as_new,
+        "targetWorkerDeploymentVersionChanged": a.target_version_changed,
     }
 
 
@@ -147,6 +157,7 @@ def _task_completed(a: h.WorkflowTaskCompleted) -> Json:
         "startedEventId": str(a.started_event_id),
         "identity": a.identity,
         "sdkMetadata": trim({"coreUsedFlags": list(CORE_FLAGS), "langUsedFlags": list(a.flags)}),
+        **worker_version_json(a.version, a.behavior),
     }
 
 

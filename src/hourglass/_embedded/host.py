@@ -24,6 +24,7 @@ from hourglass._embedded.ownership import FileLock
 from hourglass._embedded.patience import Bell
 from hourglass._embedded.remote import ForeignProtocol, Lost, Remote
 from hourglass._embedded.serving import Owner, Server
+from hourglass._embedded.upkeep import DEFAULT_RETENTION
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
 A = TypeVar("A")
@@ -42,6 +43,8 @@ class Host:
     def __init__(self, path: str, namespace: str) -> None:
         self.path = path
         self.namespace = namespace
+        self.retention = DEFAULT_RETENTION
+        """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
         self.users = 0
         self._lock = FileLock(path)
         self._bell = Bell()
@@ -119,7 +122,7 @@ class Host:
     async def _own(self) -> None:
         """Open the engine, serve this process's handles and other processes, until nobody wants it or it fails."""
         waited = any(handle.standing_by is not None for handle in self._handles)
-        room = await EngineRoom.open_whole(self.path, self.namespace)
+        room = await EngineRoom.open_whole(self.path, self.namespace, self.retention)
         server = Server(
             Owner(self.path, self.namespace, os.getpid(), self._lock.since_ns, room.call, self._wait_served)
         )

@@ -12,7 +12,7 @@ with it and all of it is durable; a step costs the same however much is pending.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
@@ -26,7 +26,7 @@ from hourglass._embedded.others import Others
 from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
 from hourglass._embedded.relations import TellSchedule
-from hourglass._embedded.run import Run, Step
+from hourglass._embedded.run import RUNNING, Run, Step
 from hourglass._embedded.run_ids import new_run_id as new_run_id
 from hourglass._embedded.store import Change, ScheduleChange, Store, Stored
 from hourglass._embedded.together import Part, Together, as_one
@@ -48,6 +48,8 @@ class Ledger:
         namespace: str = "default",
     ) -> None:
         self.store = store
+        self.is_durable: Callable[[int], bool] = store.is_durable
+        """Whether what rests on this change may leave the engine."""
         self.clock = clock
         self.limits = limits
         self.offers = offers
@@ -78,10 +80,6 @@ class Ledger:
             self._alarms.silence(record)
             self._alarms.set(record, 0, now)
         self.awaiting.realign()
-
-    def is_durable(self, number: int) -> bool:
-        """Whether what rests on this change may leave the engine."""
-        return not number or self.store.is_durable(number)
 
     # --- runs -----------------------------------------------------------------------------------------------
 
@@ -159,12 +157,12 @@ class Ledger:
         """
         if self.stopped or (request_id and self.has_request(record, request_id)):
             return ""
-        now = self.clock.now_ns()
-        reason = self.limits.overgrown(record.run) if record.run.is_open else ""
+        run, now = record.run, self.clock.now_ns()
+        reason = self.limits.overgrown(run) if run.status is RUNNING else ""
         if reason:
-            self._apply(record, transitions.end_overgrown(record.run, reason, now), looked, now)
+            self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
-        self._apply(record, transition(record.run, now), looked, now, (request_id,) if request_id else ())
+        self._apply(record, transition(run, now), looked, now, (request_id,) if request_id else ())
         if len(record.run.held) > self.limits.held_events:
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
@@ -241,7 +239,7 @@ class Ledger:
         ids = step.touched | looked if looked else step.touched
         changed = step.run is not record.run or bool(request_ids)
         asks = step.asks
-        if not step.run.is_open and self.awaiting.awaits(step.run.started.workflow_id):
+        if step.run.status is not RUNNING and self.awaiting.awaits(step.run.started.workflow_id):
             asks = (*asks, TellSchedule())
         change, earliest = self._take_in(record, step, ids, request_ids, now)
         changed = changed or change.wake_ns != record.stored_wake_ns
@@ -268,7 +266,7 @@ class Ledger:
             self._announce(part.record, part.ids, part.earliest, now)
 
     def _take_in(
-        self, record: Record, step: Step, ids: Iterable[int], request_ids: tuple[str, ...], now: int
+        self, record: Record, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
     ) -> tuple[Change, int]:
         """Put a step into memory; gives what the store must know of it, and the earliest time that it needs."""
         record.run = step.run
@@ -279,6 +277,7 @@ class Ledger:
         change = Change(
             run=step.run,
             events=step.events,
+            encoded=step.encoded,
             touched=step.touched,
             wake_ns=record.wake_ns(now),
             request_ids=request_ids,
@@ -295,7 +294,7 @@ class Ledger:
             record.number = self.newest
             record.stored_wake_ns = each.wake_ns
 
-    def _announce(self, record: Record, ids: Iterable[int], earliest: int, now: int) -> None:
+    def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""
         run = record.run
         self._alarms.set(record, earliest, now)
@@ -304,7 +303,7 @@ class Ledger:
         self.note_hands(record)
         self.offers.offer(run, ids, now)
         record.changed.ring()
-        if not run.is_open:
+        if run.status is not RUNNING:
             if record.sticky is not None:
                 record.sticky.closed(run.run_id)
             record.closed.ring()

@@ -29,7 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     history_events: int = 51_200
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
-    held_events: int = 100
+    held_events: int = 5_000
     updates_in_flight: int = 10
     updates: int = 2_000
     suggest_events: int = 4_096

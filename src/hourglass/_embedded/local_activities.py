@@ -110,7 +110,8 @@ class LocalActivities:
         self._wanted: dict[int, RunLocal] = {}
         self._cancels: list[CancelLocal] = []
         self._executing: set[int] = set()
-        self._markers: list[MarkerRecorded] = []
+        self.markers: list[MarkerRecorded] = []
+        """The markers ahead, while replaying."""
         self._index = 0
 
     # --- commands -------------------------------------------------------------------------------------------
@@ -150,9 +151,9 @@ class LocalActivities:
         return self._tell(known, cancelled_at_once(seq, known.command.attempt, known.original_ns), 0)
 
     def _cancel_foretold(self, seq: int) -> list[e.AnyEvent]:
-        for marker in self._markers:
+        for marker in self.markers:
             if marker.seq == seq and not self._is_for_later(marker):
-                self._markers.remove(marker)
+                self.markers.remove(marker)
                 return self._replay(marker)
         return []
 
@@ -168,7 +169,7 @@ class LocalActivities:
 
     def go_live(self) -> None:
         """The replay is over: what has no marker is to be executed."""
-        for known in self._known.values():
+        for known in self._known.values() if self._known else ():
             if known.state is _State.FORETOLD:
                 self._ask(known)
 
@@ -205,22 +206,17 @@ class LocalActivities:
         """A replay sees a marker ahead."""
         known = self._known.get(marker.seq)
         if known is None or known.state is _State.FORETOLD:
-            self._markers.append(marker)
-
-    @property
-    def foresees(self) -> bool:
-        """Whether there are markers ahead."""
-        return bool(self._markers)
+            self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
         """What the markers ahead say of local activities that were asked for; of those that were told in a later
         activation only if there will be none.
         """
         told: list[e.AnyEvent] = []
-        while self._markers and self._markers[0].seq in self._known:
-            if not all_of_them and self._is_for_later(self._markers[0]):
+        while self.markers and self.markers[0].seq in self._known:
+            if not all_of_them and self._is_for_later(self.markers[0]):
                 break
-            told += self._replay(self._markers.pop(0))
+            told += self._replay(self.markers.pop(0))
         return told
 
     def is_replayed(self, marker: MarkerRecorded) -> bool | None:

@@ -28,6 +28,7 @@ from hourglass._bridge.handle import (
     HandleConfig,
 )
 from hourglass._embedded import local_rules
+from hourglass._embedded.activities import complete_retry
 from hourglass._embedded.activity_tasks import unasked
 from hourglass._embedded.clock import Cancel, Clock, to_ns
 from hourglass._embedded.local_activities import (
@@ -38,6 +39,7 @@ from hourglass._embedded.local_activities import (
     cancelled_at_once,
 )
 from hourglass._embedded.run import Run
+from hourglass._engine.events import RetryRule
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import TimeoutType
 
@@ -215,6 +217,8 @@ class LocalAttempts:
     # --- the life of an attempt -----------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
+        if not self._waiting:
+            return False
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
             self._waiting.popleft()  # cancelled, or timed out
         limit = self._config.max_concurrent_local_activities
@@ -250,7 +254,7 @@ class LocalAttempts:
             started_time_ns=attempt.started_ns,
             schedule_to_close_timeout=whole,
             start_to_close_timeout=each or whole,
-            retry_policy=command.retry_policy,
+            retry_policy=complete_retry(command.retry_policy or RetryRule()),
         )
 
     def _fail(self, attempt: _Attempt, ending: Ending, failure: Failure) -> None:

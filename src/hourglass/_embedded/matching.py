@@ -38,22 +38,26 @@ COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ..
 }
 
 
+MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
+"""Events that a matcher must always see; it must see the others where it `expects` an event."""
+
+
 class Matcher:
-    """Pairs issued commands with events."""
+    """Pairs issued commands with events. `expects`: the next event may be that of a command, or shows that none is."""
 
     def __init__(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
-        self._owed = False
+        self.expects = False
 
     def feed(self, event: h.HistoryEvent) -> None:
         """Take the next event of the history."""
         attributes = event.attributes
         kind = type(attributes)
         if kind is h.WorkflowTaskCompleted:
-            self._owed = True
+            self.expects = True
             self._move_terminal()
         elif kind not in COMMAND_OF:
-            if self._owed:
+            if self.expects:
                 self._settle(event)
         elif isinstance(attributes, local.MarkerRecorded) and self._was_replayed(event, attributes):
             self._outcomes.local.recorded(attributes.seq)
@@ -96,8 +100,10 @@ class Matcher:
 
     def _settle(self, event: h.HistoryEvent) -> None:
         """All events of the task's commands have been seen: nothing but patches may be left."""
-        self._owed = False
+        self.expects = False
         issued = self._outcomes.issued
+        if not issued:
+            return
         for command in issued:
             if not isinstance(command, c.SetPatchMarker):
                 raise _mismatch(event, command)

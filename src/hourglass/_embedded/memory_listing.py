@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 
-from hourglass._bridge.service import Page
+from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded import visibility
 from hourglass._embedded.run import Run
 from hourglass._embedded.standstill import WORK
@@ -36,6 +36,11 @@ class MemoryListing:
         """How many runs pass a filter."""
         with WORK:
             return visibility.count(self._current(), text)
+
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        with WORK:
+            return visibility.groups(self._current(), text)
 
     def close(self) -> None:
         """Let go of the index; it is made anew if somebody asks again."""

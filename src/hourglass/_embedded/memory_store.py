@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hourglass._bridge.service import Page
+from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded import history as h
 from hourglass._embedded.memory_listing import MemoryListing
 from hourglass._embedded.run import Run
 from hourglass._embedded.schedule_record import Record as Schedule
-from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store import Change, NoteChange, ScheduleChange, ScheduleEntry, Stored
 
 
 class MemoryStore:
@@ -29,6 +29,7 @@ class MemoryStore:
         self._listing = MemoryListing(self._runs)
         self._closed: deque[tuple[int, str]] = deque()
         self._schedules: dict[str, tuple[Schedule, int]] = {}
+        self._notes: dict[str, bytes] = {}
         self._number = 0
         self.latest_ns = 0
         """The time of the newest event."""
@@ -44,7 +45,9 @@ class MemoryStore:
         return self._number
 
     def _keep_schedule(self, change: ScheduleChange) -> None:
-        if change.record is None:
+        if isinstance(change, NoteChange):
+            self._notes[change.schedule_id] = change.data
+        elif change.record is None:
             self._schedules.pop(change.schedule_id, None)
         else:
             self._schedules[change.schedule_id] = (change.record, change.wake_ns)
@@ -105,6 +108,10 @@ class MemoryStore:
         """How many runs pass a filter."""
         return self._listing.count(text)
 
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        return self._listing.groups(text)
+
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule, if it was kept."""
         record, _ = self._schedules.get(schedule_id, (None, 0))
@@ -116,6 +123,10 @@ class MemoryStore:
             ScheduleEntry(schedule_id, wake_ns, tuple(workflow_id for workflow_id, _ in record.running))
             for schedule_id, (record, wake_ns) in self._schedules.items()
         ]
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name."""
+        return self._notes.get(name, b"")
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from hourglass._embedded.run import Run
+from hourglass._engine.versions import WorkerDeploymentVersion
 
 
 class Taker(Protocol):
@@ -28,6 +29,11 @@ class Taker(Protocol):
     @property
     def identity(self) -> str:
         """Who it is."""
+        ...
+
+    @property
+    def version(self) -> WorkerDeploymentVersion | None:
+        """Which version it is; None for a worker without one."""
         ...
 
     @property
@@ -57,6 +63,10 @@ class Taker(Protocol):
         """A run that the taker may have cached has closed."""
         ...
 
+    def moved(self, run_id: str) -> None:
+        """A run that the taker may have cached has gone to a worker of another version."""
+        ...
+
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this taker holds, because of the change of this number."""
         ...
@@ -73,6 +83,8 @@ class Offers:
         self._stirred: dict[str, None] = {}
         self._stirring = False
         self._will_stir = False
+        self.versioned = False
+        """Whether workers have versions: then not everybody on a queue may take all."""
         self.gate: Callable[[str, int], bool] | None = None
         """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
 
@@ -105,16 +117,18 @@ class Offers:
 
     @property
     def is_free(self) -> bool:
-        """Whether things may be taken at once, without having waited here: nobody decides what is taken when."""
-        return self.gate is None
+        """Whether things may be taken at once, without having waited here: nobody decides what is taken when, or by
+        whom.
+        """
+        return self.gate is None and not self.versioned
 
-    def has_tasks(self, task_queue: str) -> bool:
-        """Whether tasks wait on a queue, whatever the gate says."""
-        return bool(self._tasks[task_queue])
+    def all_tasks(self, task_queue: str) -> Mapping[str, None]:
+        """The runs whose tasks wait on a queue, whatever the gate says, now and later."""
+        return self._tasks[task_queue]
 
-    def has_attempts(self, task_queue: str) -> bool:
+    def all_attempts(self, task_queue: str) -> Mapping[tuple[str, int], None]:
         """The same for attempts of activities."""
-        return bool(self._attempts[task_queue])
+        return self._attempts[task_queue]
 
     def any_for_takers(self) -> bool:
         """Whether something waits on a queue that somebody serves, or is in a worker's hands."""
@@ -134,7 +148,7 @@ class Offers:
         """The same for attempts of activities, as (run id, scheduled event id)."""
         return [key for queue, takers in self._takers.items() if takers for key in self._attempts[queue]]
 
-    def offer(self, run: Run, event_ids: Iterable[int], now_ns: int) -> None:
+    def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
         """Bring a run's task and these of its activities up to date."""
         queue = run.started.task_queue
         task = run.task
@@ -143,7 +157,7 @@ class Offers:
             self.wake(queue)
         else:
             self._tasks[queue].pop(run.run_id, None)
-        for event_id in sorted(event_ids) if event_ids else ():
+        for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             self._offer_attempt(run, event_id, now_ns)
 
     def _offer_attempt(self, run: Run, event_id: int, now_ns: int) -> None:

@@ -138,6 +138,8 @@ class Outcomes:
         return tuple(map(self._sent, self.issued))
 
     def _sent(self, command: c.Command) -> Sent:
+        if isinstance(command, c.ScheduleActivity):  # most of them
+            return Sent(command)
         if isinstance(command, (c.AcceptUpdate, c.RejectUpdate, c.CompleteUpdate)):
             return Sent(command, self.updates.link_of(command), self.updates.request_of(command))
         return Sent(command, self.link_of(command))

@@ -71,4 +71,5 @@ class NoWorkerNotice:
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,
+                extra={"unserved_file": self._path},  # so that the command line can say it in its own words
             )

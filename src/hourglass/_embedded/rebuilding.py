@@ -13,9 +13,10 @@ import msgspec
 
 from hourglass._embedded import history as h
 from hourglass._embedded import history_others as o
-from hourglass._embedded.limits import encoded_size
+from hourglass._embedded.encoding import encode
 from hourglass._embedded.relations import Ask, Child, SendCancel, SendSignal
 from hourglass._embedded.run import Activity, Run, Task, Timer
+from hourglass._embedded.versioning import PINNED, UNSPECIFIED
 from hourglass.converter import Payload
 
 
@@ -33,6 +34,8 @@ class _Rebuilt:
         self.task: Task | None = None
         self.task_count = 0
         self.cancel_requested = False
+        self.version = started.inherited_pinned_version
+        self.behavior = PINNED if self.version is not None else UNSPECIFIED
 
     def read(self, event: h.HistoryEvent) -> None:
         attributes = event.attributes
@@ -74,6 +77,8 @@ class _Rebuilt:
                     started_ns=event.time_ns,
                     identity=started.identity,
                 )
+            case h.WorkflowTaskCompleted() as completed:
+                self.task, self.version, self.behavior = None, completed.version, completed.behavior
             case _:
                 self.task = None
 
@@ -142,7 +147,7 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
         started=started,
         start_ns=now_ns,
         length=len(events),
-        history_size=sum(encoded_size(event.attributes) for event in events),
+        history_size=sum(len(encode(event)) for event in events),
         task=rebuilt.task,
         task_count=rebuilt.task_count,
         activities=rebuilt.activities,
@@ -151,6 +156,8 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
         memo=rebuilt.memo,
         search_attributes=rebuilt.search_attributes,
         cancel_requested=rebuilt.cancel_requested,
+        version=rebuilt.version,
+        behavior=rebuilt.behavior,
     )
     return run, tuple(rebuilt.asks.values())
 

@@ -31,12 +31,16 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
 
     def encode(self) -> bytes:
         """The token as a worker carries it."""
-        return msgspec.json.encode(self)
+        return _encode(self)
 
     @staticmethod
     def decode(data: bytes) -> Token:
         """The attempt that a token names; raises ValueError for what is no token."""
-        return msgspec.json.decode(data, type=Token)
+        return _decoder.decode(data)
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Token)
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +109,8 @@ class Record:
         """Whether a worker of ours has something of the run, or owes an answer."""
         if self.attempts or self.queries:
             return True
-        return self.run.task_is_started and not self.resting
+        task = self.run.task
+        return task is not None and task.started_event_id != 0 and not self.resting
 
     def is_quiet(self, now_ns: int) -> bool:
         """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""

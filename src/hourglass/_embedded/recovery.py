@@ -38,6 +38,22 @@ def recover(run: Run, new_run_id: str, now_ns: int) -> Step:
     return draft.step()
 
 
+def is_backing_off(run: Run, now_ns: int) -> bool:
+    """Whether its task keeps failing and waits before it is tried again."""
+    task = run.task
+    return task is not None and task.attempt > 1 and not task.started_event_id and task.available_ns > now_ns
+
+
+def try_now(run: Run, now_ns: int) -> Step:
+    """Another process serves the run, with code that may have been mended: its failing task need not wait."""
+    draft = Draft(run, now_ns)
+    task = run.task
+    if task is not None and is_backing_off(run, now_ns):
+        draft.change(task=None)
+        draft.want_task_again(task.attempt, now_ns, silent=task.silent)
+    return draft.step()
+
+
 def _is_speculative(run: Run) -> bool:
     """Whether the run's task was for updates that waited in memory: they are gone, and asked for again."""
     return run.task is not None and run.task.speculative

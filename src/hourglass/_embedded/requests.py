@@ -16,6 +16,7 @@ from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
 from hourglass._embedded import history as h
 from hourglass._embedded import transitions
 from hourglass._embedded.answering import Answer, check_open, find, holding, wait
+from hourglass._embedded.deployment_requests import DEPLOYMENT_HANDLERS
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.history_json import event_json
 from hourglass._embedded.ledger import new_run_id
@@ -28,15 +29,24 @@ from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.starting import start_workflow
 from hourglass._embedded.update_requests import UPDATE_HANDLERS
+from hourglass._embedded.versioning import behavior, pinned_version
 from hourglass._embedded.watch_requests import WATCH_HANDLERS
 from hourglass._engine.events import QueryReceived
 from hourglass.errors import ServiceError
 
 PAGE = 1000
+_OPEN = frozenset({s.WorkflowStatus.RUNNING})
+_ALL = frozenset(s.WorkflowStatus)
+_REJECTED = {
+    s.QueryRejectCondition.NONE: frozenset[s.WorkflowStatus](),
+    s.QueryRejectCondition.NOT_OPEN: _ALL - _OPEN,
+    s.QueryRejectCondition.NOT_COMPLETED_CLEANLY: _ALL - _OPEN - {s.WorkflowStatus.COMPLETED},
+}
 
 
 async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     """Start a workflow."""
+    engine.deployments.check(request.versioning_override, request.task_queue)
     started, record = start_workflow(engine.runs, request)
     return Answer(started, record.number)
 
@@ -53,8 +63,13 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]
 async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
     """Ask a question."""
     record = find(engine, request.workflow_id, request.run_id)
+    if record.run.status in _REJECTED[request.reject_condition]:
+        return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
     queue = record.run.started.task_queue
-    if not any(taker.takes_workflows for taker in engine.offers.takers(queue)):
+    takers, versions = engine.offers.takers(queue), engine.deployments
+    if versions.in_use:
+        takers = tuple(taker for taker in takers if versions.takes_task(taker, record.run))
+    if not any(taker.takes_workflows for taker in takers):
         raise ServiceError(
             f"no poller seen for task queue recently, worker may be down (task queue {queue!r})",
             status="FAILED_PRECONDITION",
@@ -106,6 +121,8 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Desc
         static_details=run.started.static_details,
         pending_children=tuple(_pending_child(child) for child in run.children.values()),
         next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
+        versioning_behavior=behavior(run),
+        deployment_version=pinned_version(run) or run.version,
     )
     return Answer(description, record.number)
 
@@ -120,7 +137,8 @@ async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.P
 async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
     """Count runs."""
     await engine.durable(engine.runs.newest)
-    return Answer(s.Count(engine.store.count(request.query)), 0)
+    store = engine.store
+    return Answer(s.Count(store.count(request.query), store.groups(request.query)), 0)
 
 
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
@@ -200,6 +218,7 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     **RESET_HANDLERS,
     **WATCH_HANDLERS,
     **SCHEDULE_HANDLERS,
+    **DEPLOYMENT_HANDLERS,
 }
 """Who handles what; a request that is not here is one that this engine does not know yet."""
 

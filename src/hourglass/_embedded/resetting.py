@@ -18,6 +18,7 @@ from hourglass._embedded import history as h
 from hourglass._embedded import history_others as o
 from hourglass._embedded import history_updates as u
 from hourglass._embedded.draft import Draft
+from hourglass._embedded.encoding import encode
 from hourglass._embedded.rebuilding import rebuild
 from hourglass._embedded.relations import Ask, LeaveChild, StartChild, TellParent
 from hourglass._embedded.run import Run, Step
@@ -60,6 +61,7 @@ def reset(
     return msgspec.structs.replace(
         step,
         events=(*kept, *step.events),
+        encoded=(*map(encode, kept), *step.encoded),
         touched=frozenset((*step.run.activities, *step.run.timers, *step.run.children)),
         asks=(*asks, *_missing_children(step.run)),
     )

@@ -14,7 +14,10 @@ from hourglass._embedded import history as h
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.relations import Ask, Child
 from hourglass._engine.events import Payloads
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
+
+RUNNING = WorkflowStatus.RUNNING
 
 JUST_BEFORE = -1
 """As a link in a held event: the event written right before it."""
@@ -67,6 +70,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     started_ns: int = 0
     identity: str = ""
     suggest_continue_as_new: bool = False
+    target_version: WorkerDeploymentVersion | None = None
+    """Where the run would go if it were not pinned to another version; None: nowhere else."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -78,7 +83,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     run_id: str
     started: h.WorkflowExecutionStarted
     start_ns: int
-    status: WorkflowStatus = WorkflowStatus.RUNNING
+    status: WorkflowStatus = RUNNING
     close_ns: int = 0
     final: h.Attributes | None = None
     length: int = 0
@@ -94,6 +99,9 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cancel_requested: bool = False
     reset_run_id: str = ""
     """The run that took its place, if it was reset."""
+    version: WorkerDeploymentVersion | None = None
+    """The version of the worker that answered its last task, or that it was begun for."""
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
     def pending(self, event_id: int) -> Activity | Timer | Child | None:
         """What is pending since this event, if anything is."""
@@ -102,7 +110,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     @property
     def is_open(self) -> bool:
         """Whether the run has not closed."""
-        return self.status is WorkflowStatus.RUNNING
+        return self.status is RUNNING
 
     @property
     def task_is_started(self) -> bool:
@@ -123,11 +131,12 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Step(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to: the run afterwards, the events to append, what is pending and was put or
     dropped (by the id of the event that began it), the run that follows it, if any, and what other runs are
-    asked for.
+    asked for. `encoded` are the events as bytes, one each.
     """
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
+    encoded: tuple[bytes, ...] = ()
     touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None
     asks: tuple[Ask, ...] = ()

@@ -19,6 +19,7 @@ from typing import Any
 
 from hourglass._bridge import service as s
 from hourglass._bridge import service_changes as changes
+from hourglass._bridge import service_deployments as deployments
 from hourglass._bridge import service_schedules as schedules
 from hourglass._bridge import service_watch as watch
 from hourglass._embedded import meeting, wire
@@ -40,6 +41,7 @@ CHANGES: frozenset[type[s.Request[Any]]] = frozenset(
         schedules.UpdateSchedule,
         schedules.PatchSchedule,
         schedules.DeleteSchedule,
+        deployments.SetCurrentVersion,
     }
 )
 """Requests that change something, and once each."""
@@ -60,6 +62,7 @@ REPEATABLE: frozenset[type[s.Request[Any]]] = frozenset(
         schedules.ListSchedules,
         watch.LastSeen,
         watch.GetPollers,
+        deployments.DescribeDeployment,
     }
 )
 """Requests that may be answered twice."""

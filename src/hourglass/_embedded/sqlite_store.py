@@ -14,17 +14,17 @@ import sqlite3
 import weakref
 from collections.abc import Sequence
 
-from hourglass._bridge.service import Page
+from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded import database, inherited, stored_schedules, visibility
 from hourglass._embedded.batch_writer import Batch, BatchWriter
 from hourglass._embedded.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.durability import Durability
+from hourglass._embedded.encoding import plain
 from hourglass._embedded.known_ids import KnownIds
 from hourglass._embedded.schedule_record import Record as Schedule
 from hourglass._embedded.standstill import WORK, Work
 from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.store_thread import StoreThread, Turn
-from hourglass._embedded.stored_form import plain
 from hourglass._embedded.stored_reads import StoredReads
 from hourglass.errors import StorageError
 
@@ -215,10 +215,20 @@ class SqliteStore:
         with self._reading(), storage_errors(self.path):
             return visibility.count(self._reads.connection, text)
 
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.groups(self._reads.connection, text)
+
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule that is not in memory."""
         with self._reading(), storage_errors(self.path):
             return stored_schedules.read(self._reads.connection, schedule_id)
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name; empty if there is nothing."""
+        with self._reading(), storage_errors(self.path):
+            return stored_schedules.read_note(self._reads.connection, name)
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         """All schedules, in short."""

@@ -167,6 +167,7 @@ def _first_event(
         priority_key=request.priority_key,
         static_summary=request.static_summary,
         static_details=request.static_details,
+        versioning_override=request.versioning_override,
     )
 
 

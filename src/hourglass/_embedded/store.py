@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._bridge.service import Page
+from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded import history as h
 from hourglass._embedded.run import Run
 from hourglass._embedded.schedule_record import Record as Schedule
@@ -28,9 +28,10 @@ AT_ONCE = 1
 class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
-    `touched` names what is pending and changed, by the id of the event that began it: each is `run.pending` by
-    that id, or is gone. `wake_ns` is when the run must be looked
-    at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the requests that it carries out.
+    `encoded` are the events as bytes, one each; empty where whoever wrote them has no bytes. `touched` names what is
+    pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone. `wake_ns`
+    is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the
+    requests that it carries out.
     `also` are changes, of other runs, further ones of this run or of schedules, that become durable together with
     it, under its number: a run that closes and the run that follows it are one step, and so are a parent and its
     child.
@@ -38,6 +39,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
+    encoded: tuple[bytes, ...] = ()
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
@@ -51,6 +53,12 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     record: Schedule | None = None
     wake_ns: int = 0
     also: tuple[Change | ScheduleChange, ...] = ()
+
+
+class NoteChange(ScheduleChange, frozen=True, kw_only=True):
+    """What the engine keeps for itself under a name, whole; it travels as schedules do."""
+
+    data: bytes
 
 
 class ScheduleEntry(NamedTuple):
@@ -121,12 +129,20 @@ class Store(Protocol):
         """How many runs pass a filter."""
         ...
 
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        ...
+
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule that is not in memory."""
         ...
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         """All schedules, in short."""
+        ...
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name; empty if there is nothing."""
         ...
 
     def forget_closed(self, before_ns: int, limit: int) -> int:

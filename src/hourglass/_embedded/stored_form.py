@@ -18,6 +18,7 @@ import msgspec
 import msgspec.structs
 
 from hourglass._embedded import history as h
+from hourglass._embedded.encoding import encode, plain
 from hourglass._embedded.history_others import StartChildWorkflowExecutionInitiated
 from hourglass._embedded.relations import Child
 from hourglass._embedded.run import Activity, Run, Timer
@@ -65,7 +66,6 @@ _activity_values = attrgetter(*_ACTIVITY_FIELDS)
 _timer_values = attrgetter(*_TIMER_FIELDS)
 _child_values = attrgetter(*_CHILD_FIELDS)
 
-_encoder = msgspec.msgpack.Encoder()
 _run_decoder = msgspec.msgpack.Decoder(_StoredRun)
 _events: Any = GenericAlias(list, (_StoredEvent,))
 _events_decoder = msgspec.msgpack.Decoder(_events)
@@ -75,28 +75,28 @@ _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _Sto
 
 def encode_state(run: Run) -> bytes:
     """A run without what its events and its pending things say."""
-    return _encode(_StoredRun(*_run_values(run)))
+    return encode(_StoredRun(*_run_values(run)))
 
 
 def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
     """Events that follow each other."""
-    return _encode(events)
+    return encode(events)
 
 
 def encode_pending(thing: Activity | Timer | Child) -> bytes:
     """An activity or a child without what it was asked for with, or a timer."""
     match thing:
         case Activity():
-            return _encode(_StoredActivity(*_activity_values(thing)))
+            return encode(_StoredActivity(*_activity_values(thing)))
         case Child():
-            return _encode(_StoredChild(*_child_values(thing)))
+            return encode(_StoredChild(*_child_values(thing)))
         case Timer():
-            return _encode(_StoredTimer(*_timer_values(thing)))
+            return encode(_StoredTimer(*_timer_values(thing)))
 
 
 def encode_schedule(record: msgspec.Struct) -> bytes:
     """A schedule's record, whole."""
-    return _encode(record)
+    return encode(record)
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
@@ -135,16 +135,11 @@ def shown_form(run: Run) -> Run:
     """A run whose names are all plain, for those who write them as columns."""
     shown = (run.started, run.memo, run.search_attributes)
     try:
-        _encoder.encode(shown)
+        msgspec.msgpack.encode(shown)
     except UnicodeEncodeError:
-        started, memo, attributes = _shown_decoder.decode(_encode(shown))
+        started, memo, attributes = _shown_decoder.decode(encode(shown))
         run = msgspec.structs.replace(run, started=started, memo=memo, search_attributes=attributes)
     return run if run.run_id.isascii() else msgspec.structs.replace(run, run_id=plain(run.run_id))
-
-
-def plain(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates, which come from file names, are replaced."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
@@ -164,23 +159,3 @@ def _spec(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
 def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
     last = events[-1].attributes
     return last if isinstance(last, h.FINAL) else None
-
-
-def _encode(value: Any) -> bytes:
-    try:
-        return _encoder.encode(value)
-    except UnicodeEncodeError:
-        # A name with half a character in it must not stop the writing for everybody else.
-        return _encoder.encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
-
-
-def _mend(value: Any) -> Any:
-    match value:
-        case str():
-            return plain(value)
-        case dict():
-            return {_mend(key): _mend(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_mend(each) for each in value]
-        case _:
-            return value

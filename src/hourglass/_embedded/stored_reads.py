@@ -13,8 +13,9 @@ from typing import Any
 
 from hourglass._embedded import history as h
 from hourglass._embedded.disk_faults import storage_errors
+from hourglass._embedded.encoding import plain
 from hourglass._embedded.store import Stored
-from hourglass._embedded.stored_form import decode_events, decode_run, plain
+from hourglass._embedded.stored_form import decode_events, decode_run
 
 _LOAD = """
 SELECT state,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
 from hourglass._embedded.beginnings import Eager
+from hourglass._embedded.deployments import Deployments
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
@@ -22,8 +23,9 @@ from hourglass.errors import HourglassError, ServiceError
 class TaskDesk:
     """Gives out tasks and questions, and takes their ends."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, deployments: Deployments) -> None:
         self._ledger = ledger
+        self._deployments = deployments
         self._asked: dict[str, Record] = {}
 
     def take(self, taker: Taker) -> Record | None:
@@ -31,12 +33,15 @@ class TaskDesk:
         for run_id in () if self._ledger.stopped else self._ledger.offers.tasks(taker.task_queue):
             record = self._ledger.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
-                record.sticky = taker
-                self._ledger.change(
-                    record, lambda run, now: tasks.start_task(run, taker.identity, self._ledger.limits, now)
-                )
+                self._start(record, taker)
                 return record if record.run.task_is_started else self.take(taker)
         return None
+
+    def _start(self, record: Record, taker: Taker) -> None:
+        self._stick(record, taker)
+        who, limits = taker.identity, self._ledger.limits
+        target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
+        self._ledger.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target))
 
     @property
     def has_questions(self) -> bool:
@@ -48,7 +53,7 @@ class TaskDesk:
         for record in self._asked.values():
             if record.run.task is None and self._is_for(record, taker):
                 del self._asked[record.run.run_id]
-                record.sticky = taker
+                self._stick(record, taker)
                 return record
         return None
 
@@ -137,7 +142,18 @@ class TaskDesk:
     def _is_for(self, record: Record, taker: Taker) -> bool:
         if record.run.started.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
             return False
-        return record.sticky is None or record.sticky is taker
+        sticky, versions = record.sticky, self._deployments
+        if not versions.in_use:
+            return sticky is None or sticky is taker
+        if not versions.takes_task(taker, record.run):
+            return False
+        return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
+
+    def _stick(self, record: Record, taker: Taker) -> None:
+        """From now on this handle knows the run, and no other."""
+        before, record.sticky = record.sticky, taker
+        if before is not None and before is not taker:
+            before.moved(record.run.run_id)
 
 
 def _is_in_hand(run: Run, number: int) -> bool:

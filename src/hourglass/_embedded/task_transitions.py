@@ -25,15 +25,17 @@ from hourglass._embedded.history_local import RecordLocalActivity
 from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.limits import Limits
 from hourglass._embedded.relations import RequestCancelChild
-from hourglass._embedded.run import Activity, Run, Step, Task, Timer
+from hourglass._embedded.run import RUNNING, Activity, Run, Step, Task, Timer
 from hourglass._embedded.update_answers import write_answer
+from hourglass._embedded.versioning import after_task
 from hourglass._engine import commands as c
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 
-_LONGEST_WAIT = 600.0
+LONGEST_WAIT = 600.0
 
 
-class Sent(msgspec.Struct, frozen=True):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """A command as it reaches the engine: with the id of the event that it refers to, and with the update that
     it answers, if any.
     """
@@ -43,20 +45,22 @@ class Sent(msgspec.Struct, frozen=True):
     update: UpdateRequest | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A worker's answer to a task."""
 
     commands: tuple[Sent, ...] = ()
     flags: tuple[int, ...] = ()
     identity: str = ""
     refused_updates: tuple[tuple[str, Failure], ...] = ()
+    version: WorkerDeploymentVersion | None = None
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     again: bool = False
     """Whether the worker, which waits for local activities, wants another task at once."""
 
 
 def may_be_followed(answer: Answer) -> bool:
     """Whether an answer may begin another run, which then needs an id."""
-    return any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands)
+    return bool(answer.commands) and isinstance(answer.commands[-1].command, c.TERMINAL)  # it comes last
 
 
 def leaves_no_trace(task: Task, answer: Answer) -> bool:
@@ -68,7 +72,7 @@ def complete_task(
     run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
 ) -> Step:
     """A worker answers. Raises `Refused` where the answer must be."""
-    if run.held and any(isinstance(sent.command, c.TERMINAL) for sent in answer.commands):
+    if run.held and may_be_followed(answer):
         raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = task_of(run)
     draft = Draft(run, now_ns)
@@ -82,14 +86,18 @@ def complete_task(
             started_event_id=task.started_event_id,
             identity=answer.identity,
             flags=answer.flags,
+            version=answer.version,
+            behavior=answer.behavior,
         )
     )
+    if answer.version is not None or run.version is not None:
+        draft.change(**after_task(run, answer.version, answer.behavior))
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
         follower = _apply(draft, sent, completed, new_run_id) or follower
-    if draft.run.is_open:
-        draft.change(task=None)
+    if draft.run.status is RUNNING:
+        draft.set_task(None)
         if draft.flush() or answer.again:
             draft.want_task()
         if eager is not None and draft.touched:
@@ -149,7 +157,7 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
     first = draft.run.started.task_timeout
     at_once = at_once or task.attempt == 1
-    wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), _LONGEST_WAIT)
+    wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), LONGEST_WAIT)
     draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait), silent=task.silent)
 
 
@@ -287,11 +295,12 @@ def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> 
 
 def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int) -> None:
     started = draft.run.started
-    left = (draft.run.deadline_ns - draft.now_ns) / SECOND if draft.run.deadline_ns else 0.0
+    deadline, now = draft.run.deadline_ns, draft.now_ns
+    left = (deadline - now) / SECOND if deadline else 0.0
     spec = activities.plan(command, started.task_queue, left, completed)
     number = draft.write(spec)
     draft.put_activity(
-        Activity(scheduled_event_id=number, spec=spec, scheduled_ns=draft.now_ns, available_ns=draft.now_ns)
+        Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now)
     )
 
 

@@ -66,6 +66,7 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
         cron_schedule=a.cron_schedule,
         continued_run_id=a.continued_run_id,
         first_execution_run_id=a.first_run_id,
+        original_execution_run_id=a.original_run_id,
         last_completion_result=a.last_completion_result,
         last_failure=a.continued_failure,
         memo=a.memo,

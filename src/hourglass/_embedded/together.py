@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
     record: Record
     change: Change | None
-    ids: Iterable[int]
+    ids: Collection[int]
     earliest: int
 
 

@@ -21,6 +21,7 @@ from hourglass._embedded.draft import Draft
 from hourglass._embedded.followers import next_attempt_or_run
 from hourglass._embedded.run import Activity, Run, Step
 from hourglass._embedded.task_transitions import time_out_task
+from hourglass._embedded.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -39,6 +40,8 @@ def open_run(
         start_ns=now_ns,
         memo=started.memo,
         search_attributes=started.search_attributes,
+        version=started.inherited_pinned_version,
+        behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
     draft = Draft(run, now_ns)
     draft.write(started)

@@ -63,6 +63,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
     record, started = _running_already(engine, request)
     if record is None:
+        engine.deployments.check(request.start.versioning_override, request.start.task_queue)
         started, record = start_workflow(engine.runs, request.start)
     waiting = await _admitted(engine, record, request.update)
     answer = await _follow(engine, record, waiting, request.update)

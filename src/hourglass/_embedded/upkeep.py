@@ -15,7 +15,9 @@ from collections.abc import Awaitable, Callable
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.ledger import Ledger
 from hourglass._embedded.record import Record
+from hourglass._embedded.recovery import is_backing_off, try_now
 from hourglass._embedded.store import AT_ONCE
+from hourglass._embedded.task_transitions import LONGEST_WAIT
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
@@ -46,6 +48,7 @@ class Upkeep:
         self._alarm: Cancel | None = None
         self._alarm_ns = 0
         self._watch: asyncio.Task[None] | None = None
+        self._retries: asyncio.Task[None] | None = None
         self._jumps = 0
 
     async def open(
@@ -67,14 +70,15 @@ class Upkeep:
                 return
         self._open = True
         self.tick()
+        self._retries = asyncio.create_task(self._try_parked())
 
     def close(self) -> None:
         """Stop."""
         self._open = False
-        for stop in (self._ticker, self._watch):
+        for stop in (self._ticker, self._watch, self._retries):
             if stop is not None:
                 stop.cancel()
-        self._ticker = self._watch = None
+        self._ticker = self._watch = self._retries = None
         if self._alarm is not None:
             self._alarm()
             self._alarm = None
@@ -115,6 +119,31 @@ class Upkeep:
         for run_id, record in idle.items():
             if not self._runs.drop(record) and not self._runs.is_durable(record.number):
                 self._idle[run_id] = record
+
+    async def _try_parked(self) -> None:
+        """The code may have been mended since the last owner failed with it: nobody waits out a back-off."""
+        now = self._runs.clock.now_ns()
+        try:
+            waiting = self._runs.store.due(now + to_ns(LONGEST_WAIT), EVERYTHING, now)
+            for begin in range(0, len(waiting), SLICE):
+                for run_id in waiting[begin : begin + SLICE]:
+                    self._try_now(run_id, now)
+                self._runs.offers.stir()
+                await asyncio.sleep(0)
+                if not self._open:
+                    return
+        except StorageError as error:
+            self._die(error)
+
+    def _try_now(self, run_id: str, now: int) -> None:
+        self._bring_in(run_id)
+        record = self._runs.in_memory(run_id)
+        if record is None:
+            return
+        if is_backing_off(record.run, now):
+            self._runs.change(record, try_now)
+        else:
+            self.may_drop(record)
 
     # --- runs that sleep in the store -----------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import Page, WorkflowStatus, WorkflowSummary
+from hourglass._bridge.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.attribute_values import AttributeType, Indexed, indexed, type_named, type_of
-from hourglass._embedded.filter_sql import SYSTEM, Sql, statement
+from hourglass._embedded.filter_sql import SYSTEM, Sql, statement, status_name
 from hourglass._embedded.filter_tokens import refusal
 from hourglass._embedded.filters import parse
 from hourglass._embedded.listing import summary
@@ -230,6 +230,15 @@ def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) ->
         last = rows[limit - 1]
         more = msgspec.json.encode((last[1], last[2], last[-1]))
     return Page(tuple(_summary(row) for row in rows[:limit]), more)
+
+
+def groups(connection: sqlite3.Connection, text: str) -> tuple[CountGroup, ...]:
+    """How many runs pass a filter in each of its groups; none where it groups by nothing."""
+    if not parse(text).group_by:
+        return ()
+    return tuple(
+        CountGroup((status_name(status),), number) for status, number in count_groups(connection, text)
+    )
 
 
 def count(connection: sqlite3.Connection, text: str) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from hourglass._embedded import activities
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.draft import first_task_ns
-from hourglass._embedded.run import Run
+from hourglass._embedded.run import RUNNING, Run
 
 
 def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
@@ -33,7 +33,7 @@ def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
 
 def run_wake_ns(run: Run, now_ns: int) -> int:
     """When something is due that concerns the run as a whole; 0: never."""
-    if not run.is_open:
+    if run.status is not RUNNING:
         return 0
     when, task = 0, run.task
     if task is not None and task.started_event_id:
@@ -69,7 +69,7 @@ class Wakes:
 
     def next_ns(self, run: Run, now_ns: int) -> int:
         """When the run must be looked at next; 0: never."""
-        if not run.is_open:
+        if run.status is not RUNNING:
             return 0
         item = self._first(run, now_ns)
         whole = run_wake_ns(run, now_ns)

@@ -18,11 +18,12 @@ async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pol
     """Who takes workflow tasks, or attempts of activities, from a queue."""
     now = engine.clock.now_ns()
     found = tuple(
-        watch.Poller(taker.identity, now)
+        watch.Poller(taker.identity, now, taker.version)
         for taker in engine.offers.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
-    return Answer(watch.Pollers(found, engine.offers.served()), 0)
+    current = engine.deployments.current(request.task_queue)
+    return Answer(watch.Pollers(found, engine.offers.served(), current), 0)
 
 
 WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {

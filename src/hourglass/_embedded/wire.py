@@ -14,6 +14,7 @@ import msgspec
 from hourglass import errors
 from hourglass._bridge import service as s
 from hourglass._bridge import service_changes as changes
+from hourglass._bridge import service_deployments as deployments
 from hourglass._bridge import service_schedules as schedules
 from hourglass._bridge import service_watch as watch
 from hourglass.errors import HourglassError, InternalError, ServiceError
@@ -149,6 +150,8 @@ REQUESTS: tuple[type[s.Request[Any]], ...] = (
     schedules.ListSchedules,
     watch.LastSeen,
     watch.GetPollers,
+    deployments.SetCurrentVersion,
+    deployments.DescribeDeployment,
 )
 """What can be asked."""
 

@@ -9,6 +9,8 @@ from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
 from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun
 from hourglass._engine.events import AnyEvent, RunStarted
 from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation
+from hourglass._engine.intercepted import executed
+from hourglass._engine.interception import chain
 from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, is_failure
 from hourglass._engine.scheduler import RESOLVED
 from hourglass.errors import Cancelled, CancelledError, InternalError
@@ -20,17 +22,21 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     if started is None:
         raise InternalError("an activation came for a run that was never started")
     live.started = started
+    live.begun_ns = live.facts.timestamp_ns
     state = live.state
     state.workflow_type = started.workflow_type
     state.input = started.arguments
     if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
         live.flags = OUR_FLAGS
+    if live.settings.interceptors:
+        with live.looking("the start of an interceptor"):
+            live.inbound, live.outbound = chain(live.settings.interceptors)
     definition = live.definition
-    arguments = definition.signature.decode(live.converter, started.arguments)
+    arguments = definition.arguments(live.converter, started.arguments)
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
-        arguments = [obj, *definition.signature.decode(live.converter, started.arguments)]
+        arguments = [obj, *definition.arguments(live.converter, started.arguments)]
 
     live.main = MainFiber(live, arguments)
 
@@ -49,7 +55,10 @@ class MainFiber(HandlerFiber):
 
     def _complete(self) -> None:
         live = self.run
-        value = _call(live.definition.run, self.arguments)
+        if live.inbound is None:
+            value = _call(live.definition.run, self.arguments)
+        else:
+            value = executed(live, live.inbound, self.arguments)
         live.issue(CompleteRun(live.converter.encode(value)), self)
 
 

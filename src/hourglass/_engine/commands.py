@@ -11,6 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import Failure, Payload
 
 
@@ -294,11 +295,14 @@ class TaskFailureCause(IntEnum):
 
 
 class Succeeded(msgspec.Struct, frozen=True, gc=False):
-    """The answer to an activation: commands in the order of issue, and the behaviour flags that were used."""
+    """The answer to an activation: commands in the order of issue, the behaviour flags that were used, and what the
+    workflow says about moving between versions.
+    """
 
     run_id: str
     commands: tuple[Command, ...] = ()
     used_flags: tuple[int, ...] = ()
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
 
 class TaskFailed(msgspec.Struct, frozen=True):

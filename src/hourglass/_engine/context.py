@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -28,11 +28,17 @@ from hourglass._engine.fibers import (
     read_only_error,
     readers,
 )
+from hourglass._engine.interception import (
+    InterceptWorkflow,
+    WorkflowInboundInterceptor,
+    WorkflowOutboundInterceptor,
+)
 from hourglass._engine.notes import Notes
 from hourglass._engine.scheduler import Scheduler
 from hourglass._engine.state import CommandAccumulator, Numbered, State
 from hourglass.converter import Converter, Failure, Payload, default_converter
 from hourglass.errors import NotInWorkflowError
+from hourglass.metrics import Registry, default_registry
 
 if TYPE_CHECKING:
     from hourglass._engine.messages import Handlers
@@ -47,6 +53,7 @@ NO_FLAGS: frozenset[int] = frozenset()
 OUR_FLAGS = frozenset({HOURGLASS})
 
 _STUBBORN = 1000
+_FEW = 64
 _OUR_CODE = str(Path(__file__).resolve().parent.parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
@@ -62,6 +69,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     failure_exceptions: tuple[type[BaseException], ...] = ()
     verify: bool = False
     trace: bool = False
+    interceptors: tuple[InterceptWorkflow, ...] = ()
+    metrics: Registry = default_registry
 
 
 class LiveRun:
@@ -73,6 +82,7 @@ class LiveRun:
         "_only",
         "_random",
         "accumulator",
+        "begun_ns",
         "cancel_reason",
         "converter",
         "dead",
@@ -80,11 +90,15 @@ class LiveRun:
         "error",
         "facts",
         "failed_tasks",
+        "fibers_made",
         "flags",
         "handlers",
+        "inbound",
         "latched",
         "main",
+        "many_failed",
         "notices",
+        "outbound",
         "patch_memo",
         "patches",
         "pending",
@@ -123,10 +137,16 @@ class LiveRun:
         self.latched = False
         self.error: BaseException | None = None
         self.flags: frozenset[int] = NO_FLAGS
-        self.failed_tasks: tuple[FiberTask[Any], ...] = ()
+        self.failed_tasks: list[FiberTask[Any]] | None = None
+        self.many_failed = 0
+        self.fibers_made = 0
         self.sites: list[Site] | None = [] if settings.trace or settings.verify else None
         self.notices: tuple[str, ...] = ()
         self.unsafe = 0
+        # What stands between the run and its code, where the worker was given interceptors; None is the usual case.
+        self.inbound: WorkflowInboundInterceptor | None = None
+        self.outbound: WorkflowOutboundInterceptor | None = None
+        self.begun_ns = 0  # the time of its first task
         self.quiet = False  # executing again what was executed before: nothing is logged
 
     # --- fibers -------------------------------------------------------------------------------------------------------
@@ -134,6 +154,7 @@ class LiveRun:
 
     def add_fiber(self, fiber: FiberTask[Any]) -> None:
         """A fiber of this run has been made."""
+        self.fibers_made += 1
         if self._only is None and not self._more:
             self._only = fiber
         else:
@@ -147,6 +168,21 @@ class LiveRun:
             self._only = None
         elif self._more is not None:
             self._more.pop(fiber, None)
+
+    def note_failed(self, fiber: FiberTask[Any]) -> None:
+        """A fiber has raised; if nobody looks at it that is said when the run closes."""
+        if fiber.looked_at:
+            return
+        if self.failed_tasks is None:
+            self.failed_tasks = []
+        self.failed_tasks.append(fiber)
+
+    def forget_looked_at(self) -> None:
+        """Failed fibers that somebody has looked at need not be kept. Where there are many, not after every activation."""
+        failed = self.failed_tasks
+        if failed and (len(failed) <= _FEW or len(failed) >= self.many_failed):
+            failed[:] = [task for task in failed if not task.looked_at]
+            self.many_failed = 2 * len(failed)
 
     @property
     def fibers(self) -> list[FiberTask[Any]]:
@@ -207,6 +243,11 @@ class LiveRun:
             self._random = random.Random(self.started.seed)
         return self._random
 
+    @property
+    def has_drawn(self) -> bool:
+        """Whether the code has asked for randomness."""
+        return self._random is not None
+
     def reseed(self, seed: int) -> None:
         """Randomness goes on from another seed; after a reset that may be said before the run has started."""
         if self._random is None:
@@ -249,12 +290,14 @@ class LiveRun:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def drop(self) -> None:
-        """Unwind every fiber on this thread, silently (I5)."""
+    def drop(self, on_step: Callable[[], object] | None = None) -> None:
+        """Unwind every fiber on this thread, silently (I5); `on_step` is called after each, for there may be thousands."""
         self.dead = self.latched = True
         self.scheduler.open()
         for fiber in self.fibers:
             fiber.unwind()
+            if on_step is not None:
+                on_step()
         self._only = self._more = None
         self.scheduler.close()
         self.scheduler.conditions.clear()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal
 
-from hourglass.converter import Signature
+from hourglass._engine.versions import VersioningBehavior, check_behavior
+from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError
 
 MessageKind = Literal["signal", "query", "update"]
@@ -37,7 +38,9 @@ class MessageDefinition:
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
-    """A workflow: a function, or a class with a run method and handlers."""
+    """A workflow: a function, or a class with a run method and handlers. A dynamic one takes every type that no other
+    does; its name is for reports alone.
+    """
 
     name: str
     target: Any
@@ -49,6 +52,14 @@ class WorkflowDefinition:
     queries: dict[str | None, MessageDefinition] = field(default_factory=dict)
     updates: dict[str | None, MessageDefinition] = field(default_factory=dict)
     failure_exceptions: tuple[type[BaseException], ...] = ()
+    dynamic: bool = False
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+
+    def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
+        """Fresh arguments for the run method; a dynamic workflow gets them as one, not decoded."""
+        if self.dynamic:
+            return [raw_payloads(payloads, converter)]
+        return self.signature.decode(converter, payloads)
 
     @property
     def return_type(self) -> Any:
@@ -106,7 +117,12 @@ def check_plain_function(fn: Any, what: str) -> None:
 
 
 def define_function(
-    fn: Callable[..., Any], name: str | None, failure_exceptions: tuple[type[BaseException], ...]
+    fn: Callable[..., Any],
+    name: str | None,
+    failure_exceptions: tuple[type[BaseException], ...],
+    *,
+    dynamic: bool = False,
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
     """A workflow from a plain function."""
     check_plain_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
@@ -115,13 +131,32 @@ def define_function(
         name=checked,
         target=fn,
         run=fn,
-        signature=Signature.of(fn, what=f"workflow {checked}"),
+        signature=_signature(fn, name, checked, dynamic=dynamic, is_method=False),
         failure_exceptions=check_exceptions(failure_exceptions),
+        dynamic=dynamic,
+        versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
     )
 
 
+def _signature(
+    run: Callable[..., Any], name: str | None, checked: str, *, dynamic: bool, is_method: bool
+) -> Signature:
+    what = f"workflow {checked}"
+    signature = Signature.of(run, what=what, skip_first=is_method)
+    if dynamic:
+        if name is not None:
+            raise DefinitionError(f"{what}: a dynamic workflow has no name of its own: it takes any")
+        check_dynamic(signature, what)
+    return signature
+
+
 def define_class(
-    cls: type, name: str | None, failure_exceptions: tuple[type[BaseException], ...]
+    cls: type,
+    name: str | None,
+    failure_exceptions: tuple[type[BaseException], ...],
+    *,
+    dynamic: bool = False,
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
     """A workflow from a class: one run method, any number of handlers, inherited ones included."""
     checked = check_name(name if name is not None else cls.__name__, "a workflow")
@@ -152,13 +187,15 @@ def define_class(
         name=checked,
         target=cls,
         run=run,
-        signature=Signature.of(run, what=f"workflow {checked}", skip_first=True),
+        signature=_signature(run, name, checked, dynamic=dynamic, is_method=True),
         is_class=True,
         init_takes_arguments=_init_takes_arguments(cls, run),
         signals=handlers["signal"],
         queries=handlers["query"],
         updates=handlers["update"],
         failure_exceptions=check_exceptions(failure_exceptions),
+        dynamic=dynamic,
+        versioning_behavior=check_behavior(versioning_behavior, f"versioning_behavior of workflow {checked}"),
     )
 
 

@@ -11,6 +11,7 @@ none is ready. Conditions are checked each time the queue has run dry. Queries c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -50,10 +51,12 @@ class Run:
         "last",
         "live",
         "notices",
+        "on_step",
         "record",
         "seen",
         "settings",
         "state",
+        "work",
     )
 
     def __init__(
@@ -68,6 +71,8 @@ class Run:
         self.notices: tuple[str, ...] = ()
         self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
         self.activations = 0
+        self.work = 0  # about how much it takes to execute all of it again
+        self.on_step: Callable[[], object] | None = None  # called for each activation executed again
         self.seen: list[
             Activation
         ] = []  # the journal of the same run as it was executed here before, if it was
@@ -102,7 +107,8 @@ class Run:
         run_id = self.state.run_id
         events = activation.events
         if events and isinstance(events[0], QueryReceived):
-            return Succeeded(run_id, self._answer(events))
+            answers = self._answer(events)
+            return Succeeded(run_id, answers, versioning_behavior=self.definition.versioning_behavior)
         if self.live is None and self.state.journal and not self.state.workflow_type:
             self.rebuild()  # only the journal is left: whether the run has closed follows from it
         journal = self.state.journal
@@ -112,9 +118,8 @@ class Run:
             assert self.last is not None
             return self.last  # delivered again: the same answer
         if self.state.result is not None and self.is_ours:
-            return Succeeded(
-                run_id
-            )  # I7: the closed are silent. temporalio's are not, and its histories show it
+            # I7: the closed are silent. temporalio's are not, and its histories show it
+            return Succeeded(run_id, versioning_behavior=self.definition.versioning_behavior)
         live = self.live or self.rebuild()
         live.quiet = self._was_executed_before(activation)
         completion = complete(live, activation)
@@ -127,6 +132,7 @@ class Run:
             self.last = completion
             if self.record is not None:
                 self.record.append((completion.commands, list(live.sites or ())))
+                self.work += len(activation.events) + len(completion.commands)
         return completion
 
     def _answer(self, events: tuple[AnyEvent, ...]) -> tuple[Command, ...]:
@@ -136,10 +142,10 @@ class Run:
             return tuple([live.handlers.query(event) for event in events if isinstance(event, QueryReceived)])
         copy = begin(self.definition, self.state.forget_derived(), self.settings)
         try:
-            _feed_again(copy, self.state.journal)
+            _feed_again(copy, self.state.journal, self.on_step)
             return tuple([copy.handlers.query(event) for event in events if isinstance(event, QueryReceived)])
         finally:
-            copy.drop()
+            copy.drop(self.on_step)
 
     def _was_executed_before(self, activation: Activation) -> bool:
         """Whether this process has executed just this step before, in a run whose completion the engine lost."""
@@ -151,11 +157,10 @@ class Run:
             live.notices += live.handlers.left_behind()
             live.notices += tuple(
                 f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
-                for task in live.failed_tasks
+                for task in live.failed_tasks or ()
                 if not task.looked_at
             )
-        if live.failed_tasks:
-            live.failed_tasks = tuple([task for task in live.failed_tasks if not task.looked_at])
+        live.forget_looked_at()
         if live.notices:
             self.notices += live.notices
             live.notices = ()
@@ -164,13 +169,13 @@ class Run:
         """Bring the fibers back by executing the journal again."""
         self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
-        self.last = _feed_again(live, self.state.journal)
+        self.last = _feed_again(live, self.state.journal, self.on_step)
         return live
 
     def drop(self) -> None:
         """Drop the fibers; the state stays. Must run on the thread that activated."""
         if self.live is not None:
-            self.live.drop()
+            self.live.drop(self.on_step)
             self.live = None
 
 
@@ -197,12 +202,16 @@ def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -
     return live
 
 
-def _feed_again(live: LiveRun, journal: list[Activation]) -> Succeeded | None:
+def _feed_again(
+    live: LiveRun, journal: list[Activation], on_step: Callable[[], object] | None
+) -> Succeeded | None:
     """Bring a run to where it was, quietly: all of this was said and logged before. Returns its last answer."""
     live.quiet = True
     last = None
     for activation in journal:
         last = complete(live, activation)
+        if on_step is not None:
+            on_step()
     live.quiet = False
     live.notices = ()
     return last
@@ -212,7 +221,8 @@ def complete(live: LiveRun, activation: Activation) -> Succeeded:
     """Give a run its next events; the answer holds what it asked for and the flags that were taken into use."""
     flags = live.flags
     commands = feed(live, activation)
-    return Succeeded(live.state.run_id, commands, tuple(sorted(live.flags - flags)))
+    used = tuple(sorted(live.flags - flags))
+    return Succeeded(live.state.run_id, commands, used, live.definition.versioning_behavior)
 
 
 def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:

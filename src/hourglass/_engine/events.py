@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 
 Payloads: TypeAlias = tuple[Payload, ...]
@@ -51,6 +52,7 @@ class RunStarted(Event, frozen=True, kw_only=True):
     cron_schedule: str = ""
     continued_run_id: str = ""
     first_execution_run_id: str = ""
+    original_execution_run_id: str = ""
     last_completion_result: Payloads = ()
     last_failure: Failure | None = None
     memo: dict[str, Payload] = {}
@@ -261,7 +263,11 @@ EVENTS: tuple[type[Event], ...] = (
 
 
 class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A batch of new events for one run, delivered together, and the facts that hold while it is handled."""
+    """A batch of new events for one run, delivered together, and the facts that hold while it is handled.
+
+    `deployment_version` is that of the worker whose task this is, or was; None where it has none. With
+    `target_version_changed` a run that is pinned would go to another version now, were it begun now.
+    """
 
     run_id: str
     events: tuple[AnyEvent, ...]
@@ -270,4 +276,7 @@ class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     history_length: int = 0
     history_size: int = 0
     continue_as_new_suggested: bool = False
+    continue_as_new_reasons: tuple[str, ...] = ()
     flags: tuple[int, ...] = ()
+    deployment_version: WorkerDeploymentVersion | None = None
+    target_version_changed: bool = False

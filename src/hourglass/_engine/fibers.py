@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", covariant=True)
 
+_DEEPEST = 32  # steps of a path that are spelled out
 _STUBBORN = 1000  # how often a dropped fiber may swallow Dropped before it is left suspended
 
 
@@ -152,7 +153,10 @@ class FiberTask(Task[T]):
     def next_child_path(self) -> tuple[PathStep, ...]:
         """The path of the next fiber that this one spawns."""
         self.child_count += 1
-        return (*self.path, self.child_count)
+        if len(self.path) < _DEEPEST:
+            return (*self.path, self.child_count)
+        # Fibers that spawn their successor can go on for ever: their names must not grow with each.
+        return (*self.path[:2], "deep", self.run.fibers_made)
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +219,7 @@ class FiberTask(Task[T]):
         self.fiber = None
         if state == FAILED:
             self.raised_at = value.__traceback__
-            self.run.failed_tasks += (self,)
+            self.run.note_failed(self)
             self.fail(value)
         elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
             super().cancel()

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
 from hourglass._engine.context import LiveRun
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
-from hourglass._engine.events import Payloads, QueryReceived, SignalReceived, UpdateReceived
+from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import FiberTask, error_of, require_fiber
+from hourglass._engine.intercepted import Message, intercepted, validated
 from hourglass._engine.scheduler import PENDING, RESOLVED, Future
 from hourglass._engine.state import NOTHING
-from hourglass.converter import Payload
+from hourglass.converter import Payload, raw_payloads
 from hourglass.errors import (
     Cancelled,
     CancelledError,
@@ -62,7 +64,7 @@ class Handlers:
         self.run = run
         self.top = top
         self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = NOTHING
-        self.receivers: dict[str, list[Future]] | None = None
+        self.receivers: dict[str, OrderedDict[Future, None]] | None = None
         self.signal_count = 0
         self.running: dict[int | str, str] | None = None
         self.late_updates: tuple[UpdateReceived, ...] = ()
@@ -82,14 +84,16 @@ class Handlers:
 
     def register(self, message: MessageDefinition) -> None:
         """Take a handler from the running body; signals that waited for it are handled now, in order."""
+        if self.run.read_only:
+            raise ReadOnlyError(f"registering a handler is not allowed in {self.run.read_only}: it may only look")
         self._know(message, message.name, None)
         if message.kind != "signal":
             return
         waiting = self.run.state.signals
         names = [message.name] if message.name is not None else list(waiting)
         for name in names:
-            for arguments in waiting.pop(name, []):
-                self._spawn_signal(message, None, name, arguments)
+            for event in waiting.pop(name, ()):
+                self._spawn_signal(message, None, event)
 
     def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
         """The handler of that name, or the dynamic one."""
@@ -128,11 +132,20 @@ class Handlers:
             return ""
         return f"{kind} {name}" if kind == "signal" else f"{kind} {name} ({key})"
 
-    def receivers_of(self, name: str) -> list[Future]:
+    def receivers_of(self, name: str) -> OrderedDict[Future, None]:
         """Those who wait for a message of a name, in order."""
         if self.receivers is None:
             self.receivers = {}
-        return self.receivers.setdefault(name, [])
+        return self.receivers.setdefault(name, OrderedDict())
+
+    def wake_receiver(self, name: str) -> None:
+        """A message of a name is there: the one who has waited longest looks for it."""
+        receivers = self.receivers.get(name) if self.receivers is not None else None
+        while receivers:
+            receiver, _ = receivers.popitem(last=False)
+            if receiver.state == PENDING:
+                receiver.resolve()
+                break
 
     def _begun(self, key: int | str, name: str) -> None:
         if self.running is None:
@@ -143,12 +156,15 @@ class Handlers:
         if self.running is not None:
             self.running.pop(key, None)
 
-    def call(self, message: MessageDefinition, obj: Any, name: str, payloads: Payloads) -> Callable[[], Any]:
-        """Decode a message's arguments now; calling the result runs the handler."""
+    def call(self, message: MessageDefinition, obj: Any, event: Message) -> Callable[[], Any]:
+        """Decode a message's arguments now; calling the result runs the handler, through the interceptors if there are any."""
+        payloads = event.arguments
         values = message.signature.decode(self.run.converter, payloads) if message.name is not None else []
         if message.name is None:
-            values = [name, [RawPayload(self.run, payload) for payload in payloads]]
+            values = [event.name, raw_payloads(payloads, self.run.converter)]
         fn = message.fn
+        if self.run.inbound is not None:
+            return intercepted(self.run.inbound, event, fn, obj, values)
         return (lambda: fn(obj, *values)) if obj is not None else (lambda: fn(*values))
 
     # --- signals ------------------------------------------------------------------------------------------------------
@@ -157,22 +173,18 @@ class Handlers:
         """A signal has come: to its handler, or to wait for a handler or a receiver of its name."""
         handler = self.find("signal", event.name)
         if handler is not None:
-            self._spawn_signal(*handler, event.name, event.arguments)
+            self._spawn_signal(*handler, event)
             return
         state = self.run.state
         if state.signals is NOTHING:
             state.signals = {}
-        state.signals.setdefault(event.name, []).append(event.arguments)
-        receivers = self.receivers.get(event.name) if self.receivers is not None else None
-        while receivers:
-            receiver = receivers.pop(0)
-            if receiver.state == PENDING:
-                receiver.resolve()
-                break
+        state.signals.setdefault(event.name, deque()).append(event)
+        self.wake_receiver(event.name)
 
-    def _spawn_signal(self, message: MessageDefinition, obj: Any, name: str, arguments: Payloads) -> None:
+    def _spawn_signal(self, message: MessageDefinition, obj: Any, event: SignalReceived) -> None:
+        name = event.name
         try:
-            call = self.call(message, obj, name, arguments)
+            call = self.call(message, obj, event)
         except (PayloadError, UsageError) as error:
             self.run.notices += (f"signal {name!r} was dropped: {error}",)
             return
@@ -253,9 +265,12 @@ class Handlers:
         if event.run_validator and message.validator is not None:
             values = message.signature.decode(self.run.converter, event.arguments)
             with self.run.looking(f"the validator of update {event.name}"):
-                message.validator(obj, *values) if obj is not None else message.validator(*values)
+                if self.run.inbound is not None:
+                    validated(self.run.inbound, event, message.validator, obj, values)
+                else:
+                    message.validator(obj, *values) if obj is not None else message.validator(*values)
         # Decoded again: what the validator did to its arguments must not reach the handler.
-        return self.call(message, obj, event.name, event.arguments)
+        return self.call(message, obj, event)
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
@@ -272,7 +287,7 @@ class Handlers:
                 raise UsageError(
                     f"there is no handler for query {event.name!r}; known queries: {self.names('query')}"
                 )
-            call = self.call(*handler, event.name, event.arguments)
+            call = self.call(*handler, event)
             fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
             with run.looking(f"query {event.name}"):
                 fiber.run_at_once()
@@ -307,7 +322,7 @@ class Handlers:
 
         document: dict[str, Any] = {
             "definition": {
-                "type": self.run.definition.name,
+                "type": self.run.state.workflow_type,
                 "queryDefinitions": described("query"),
                 "signalDefinitions": described("signal"),
                 "updateDefinitions": described("update"),
@@ -320,20 +335,6 @@ class Handlers:
             "json/protobuf",
             {"messageType": b"temporal.api.sdk.v1.WorkflowMetadata"},
         )
-
-
-class RawPayload:
-    """An argument of a dynamic handler, not yet decoded."""
-
-    __slots__ = ("_run", "payload")
-
-    def __init__(self, run: LiveRun, payload: Payload) -> None:
-        self._run = run
-        self.payload = payload
-
-    def decode(self, type: Any = Any) -> Any:
-        """The argument as the given type."""
-        return self._run.converter.decode(self.payload, type)
 
 
 class HandlerFiber(FiberTask[None]):

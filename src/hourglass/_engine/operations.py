@@ -343,6 +343,7 @@ def start_activity(
     return_type: Any,
     *,
     local: bool = False,
+    headers: dict[str, Payload] | None = None,
 ) -> Task[Any]:
     """Schedule an activity and return the task that stands for it."""
     fiber = require_fiber(f"starting activity {activity_type}")
@@ -362,6 +363,7 @@ def start_activity(
             local_retry_threshold=settings.local_retry_threshold,
             retry_policy=settings.retry_policy,
             cancellation_type=settings.cancellation_type,
+            headers=headers or {},
             summary=note,
         )
     else:
@@ -377,6 +379,7 @@ def start_activity(
             heartbeat_timeout=settings.heartbeat_timeout,
             retry_policy=settings.retry_policy,
             cancellation_type=settings.cancellation_type,
+            headers=headers or {},
             summary=note,
             priority_key=settings.priority_key,
             disable_eager_execution=settings.disable_eager_execution,

@@ -77,6 +77,19 @@ class RetryPolicy:
         )
 
 
+def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
+    """A rule as authors see it; what an engine left unset has Temporal's default."""
+    if rule is None:
+        return None
+    return RetryPolicy(
+        initial_interval=rule.initial_interval or 1.0,
+        backoff_coefficient=rule.backoff_coefficient or 2.0,
+        maximum_interval=rule.maximum_interval or None,
+        maximum_attempts=rule.maximum_attempts,
+        non_retryable_error_types=rule.non_retryable_error_types,
+    )
+
+
 class ActivitySettings(msgspec.Struct, frozen=True, kw_only=True):
     """An activity's options as checked data: what one durable call is scheduled with. Durations are seconds."""
 

@@ -73,16 +73,15 @@ class Scheduler:
 
     def check_conditions(self) -> None:
         """Settle the conditions that hold now; forget those that somebody gave up."""
-        open_conditions = []
-        for entry in self.conditions:
-            holds, future = entry
+        over = False
+        for holds, future in self.conditions:
             if future.state != PENDING:
-                continue
-            if holds():
+                over = True
+            elif holds():
                 future.resolve(None)
-            else:
-                open_conditions.append(entry)
-        self.conditions[:] = open_conditions
+                over = True
+        if over:  # mostly none is: thousands may wait, and are asked after every turn
+            self.conditions = [entry for entry in self.conditions if entry[1].state == PENDING]
 
 
 class Future:

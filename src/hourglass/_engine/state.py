@@ -7,6 +7,7 @@ one day, sent to another process.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from hourglass._engine.commands import (
     ContinueAsNew,
     FailRun,
 )
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation, Payloads, SignalReceived
 from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str
@@ -53,7 +54,7 @@ class State(msgspec.Struct):
     pending_resolvers: dict[Numbered, CommandId] = msgspec.field(default_factory=_nothing)
     command_id_to_seq: dict[CommandId, Numbered] = msgspec.field(default_factory=_nothing)
     resolved_results: dict[Numbered, Payload | Failure | None] = msgspec.field(default_factory=_nothing)
-    signals: dict[str, list[Payloads]] = msgspec.field(default_factory=_nothing)
+    signals: dict[str, deque[SignalReceived]] = msgspec.field(default_factory=_nothing)
     cancel_requested: bool = False
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     child_count: int = 0

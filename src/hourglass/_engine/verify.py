@@ -10,6 +10,7 @@ from hourglass._engine.commands import (
     AnswerQuery,
     Command,
     CompleteRun,
+    ContinueAsNew,
     FailRun,
     RejectUpdate,
     ScheduleActivity,
@@ -35,6 +36,8 @@ def verify_run(run: Run) -> NondeterminismError | None:
     try:
         for activation, (expected, sites) in zip(state.journal, run.record, strict=True):
             produced = feed(live, activation)
+            if run.on_step is not None:
+                run.on_step()
             difference = compare(expected, produced, sites, live.sites or [])
             if difference is not None:
                 return difference
@@ -45,7 +48,7 @@ def verify_run(run: Run) -> NondeterminismError | None:
             produced=f"{type(error).__name__}: {error}",
         )
     finally:
-        live.drop()
+        live.drop(run.on_step)
     return None
 
 
@@ -106,8 +109,18 @@ def _sizes(payloads: tuple[Any, ...]) -> str:
 
 
 def _bare(command: Command) -> Command:
-    """Without stack traces: where an exception was raised again is not what the run asked for."""
+    """Without stack traces: where an exception was raised again is not what the run asked for; and without headers, which are
+    the interceptors' own: what traces a request is another the second time. Temporal does not compare them either.
+    """
     match command:
+        case (
+            ScheduleActivity()
+            | ScheduleLocalActivity()
+            | StartChildWorkflow()
+            | SignalExternalWorkflow()
+            | ContinueAsNew()
+        ) if command.headers:
+            return msgspec.structs.replace(command, headers={})
         case FailRun() | RejectUpdate():
             return msgspec.structs.replace(command, failure=_without_stack(command.failure))
         case AnswerQuery() if command.failure is not None:

@@ -20,6 +20,7 @@ from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import ActivityContext, current
+from hourglass.activity._interception import activity_call
 
 
 def call_plainly(
@@ -28,13 +29,13 @@ def call_plainly(
     """Run a `def` activity here, to its end."""
     home = os.getpid()
     try:
-        arguments = definition.signature.decode(context.converter, task.arguments)
+        arguments = definition.arguments(context.converter, task.arguments)
     except BaseException as error:
         return outcomes.refused(task, error)
     try:
         # A context of its own: what the activity sets in context variables must not meet the next one in
         # this thread.
-        value = contextvars.Context().run(_call, context, definition.fn, arguments)
+        value = contextvars.Context().run(_call, task, context, definition.fn, arguments)
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
@@ -49,11 +50,15 @@ async def call_on_loop(
     home = os.getpid()
     current.set(context)
     try:
-        arguments = definition.signature.decode(context.converter, task.arguments)
+        arguments = definition.arguments(context.converter, task.arguments)
     except BaseException as error:
         return outcomes.refused(task, error)
     try:
-        value = await definition.fn(*arguments)
+        if context.inbound is None:
+            value = await definition.fn(*arguments)
+        else:
+            call = activity_call(task.activity_type, definition.fn, arguments, task.headers)
+            value = await context.inbound.execute_async_activity(call)
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
@@ -71,9 +76,11 @@ def end_fork(home: int, code: int) -> None:
         os._exit(code)
 
 
-def _call(context: ActivityContext, fn: Callable[..., Any], arguments: list[Any]) -> Any:
+def _call(task: ActivityTask, context: ActivityContext, fn: Callable[..., Any], arguments: list[Any]) -> Any:
     current.set(context)
-    return fn(*arguments)
+    if context.inbound is None:
+        return fn(*arguments)
+    return context.inbound.execute_activity(activity_call(task.activity_type, fn, arguments, task.headers))
 
 
 def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException) -> ActivityResult:

@@ -42,12 +42,20 @@ class _State(Enum):
 class Seat:
     """A job's place in a pool. Its state belongs to the pool."""
 
-    __slots__ = ("hand", "job", "state")
+    __slots__ = ("_pool", "hand", "job", "state")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, pool: ThreadPool, job: Job) -> None:
+        self._pool = pool
         self.job: Job | None = job
         self.state = _State.WAITING
         self.hand: _Hand | None = None
+
+    def cancel(self, reason: str) -> None:
+        """Nothing reaches a thread from here: its job must ask."""
+
+    def give_up(self) -> bool:
+        """Have the pool go on without this job; see `ThreadPool.give_up`."""
+        return self._pool.give_up(self)
 
 
 class _Hand:
@@ -98,7 +106,7 @@ class ThreadPool:
 
     def submit(self, job: Job) -> Seat:
         """Run a job as soon as a thread is free."""
-        seat = Seat(job)
+        seat = Seat(self, job)
         with self._lock:
             self._jobs.append(seat)
             try:

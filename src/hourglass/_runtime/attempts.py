@@ -18,10 +18,13 @@ from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._engine.events import Payloads
+from hourglass._engine.options import policy_from
 from hourglass._runtime.mailbox import Mailbox
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext
+from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.converter import Converter
+from hourglass.metrics import Registry, default_registry
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -46,26 +49,48 @@ class Work(Protocol):
 class Attempt:
     """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it.
 
-    `ended` is called once, with the result, on the control loop.
+    At its end `leave` is called with it, and then `ended` with its result: once, on the control loop.
     """
+
+    __slots__ = (
+        "_beat_is_due",
+        "_ended",
+        "_failing_beats",
+        "_heartbeat",
+        "_last_beat",
+        "_leave",
+        "_loop",
+        "_mailbox",
+        "_newest_beat",
+        "_timers",
+        "context",
+        "identity",
+        "over",
+        "task",
+        "work",
+    )
 
     def __init__(
         self,
         task: ActivityTask,
+        ended: Callable[[ActivityResult], object],
         converter: Converter,
         heartbeat: Heartbeat,
-        ended: Callable[[Attempt, ActivityResult], object],
+        leave: Callable[[Attempt], object],
         mailbox: Mailbox,
         *,
         client: Callable[[], Any] | None = None,
         payload_limit: int | None = None,
+        inbound: ActivityInboundInterceptor | None = None,
+        registry: Registry | None = default_registry,
     ) -> None:
         self.task = task
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """Which activity this is an attempt of."""
         self.over = False
         self.work: Work | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = mailbox.loop
+        self._leave = leave
         self._heartbeat = heartbeat
         self._ended = ended
         self._mailbox = mailbox
@@ -81,6 +106,8 @@ class Attempt:
             last_details=task.heartbeat_details,
             client=client,
             payload_limit=payload_limit,
+            inbound=inbound,
+            registry=registry,
         )
 
     def finish(self, result: ActivityResult) -> None:
@@ -89,15 +116,17 @@ class Attempt:
             self._beat_newest()  # its last words: they may hold the cursor for the next attempt
         if not self.over:
             self.let_go()
-            self._ended(self, result)
+            self._leave(self)
+            self._ended(result)
 
     def let_go(self) -> None:
         """Nobody wants to hear of it any more."""
         self.over = True
         self.context.end()
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        if self._timers:
+            for timer in self._timers:
+                timer.cancel()
+            self._timers.clear()
 
     def finish_threadsafe(self, result: ActivityResult) -> None:
         """As `finish`, from another thread."""
@@ -182,7 +211,9 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         schedule_to_close_timeout=_duration(task.schedule_to_close_timeout),
         start_to_close_timeout=_duration(task.start_to_close_timeout),
         heartbeat_timeout=_duration(task.heartbeat_timeout),
+        retry_policy=policy_from(task.retry_policy),
         priority_key=task.priority_key,
+        headers=task.headers,
         encoded_heartbeat_details=task.heartbeat_details,
         converter=converter,
     )

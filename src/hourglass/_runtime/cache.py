@@ -25,6 +25,7 @@ from hourglass.converter import Payload
 
 # What an activation costs in a journal beside its payloads.
 _ACTIVATION_BYTES = 110
+_LARGE = 1000  # events, commands and fibers of a run
 
 
 class Key(NamedTuple):
@@ -58,18 +59,31 @@ class Entry:
     activations: int = 0
     journal_bytes: int = 0
     eviction_requested: bool = field(default=False, repr=False)
+    checked_work: int = 0
 
     def grown(self, activation: Activation) -> None:
         """The run has handled an activation that its journal keeps."""
         self.activations += 1
         self.journal_bytes += weight(activation)
 
+    def is_to_be_checked(self) -> bool:
+        """Whether to execute the run again, to compare: at activations 1, 2, 4, 8 …, but a large one only when it has
+        grown by half since: what it takes in all stays a small multiple of the run itself.
+        """
+        live = self.run.live
+        work = self.run.work + (live.fibers_made if live is not None else 0)
+        large = work > _LARGE and work < 1.5 * self.checked_work
+        if self.activations & (self.activations - 1) or large:
+            return False
+        self.checked_work = work
+        return True
+
     def without_fibers(self) -> Entry:
         """The same run as data, for another lane: the old one's fibers cannot leave its thread."""
         old = self.run
         state = msgspec.structs.replace(old.state, journal=list(old.state.journal))
         run = Run(old.definition, state.run_id, old.settings, state)
-        run.last, run.activations, run.seen = old.last, old.activations, old.seen
+        run.last, run.activations, run.seen, run.work = old.last, old.activations, old.seen, old.work
         run.record = None if old.record is None else list(old.record)
         return Entry(
             self.key,
@@ -79,6 +93,7 @@ class Entry:
             self.activations,
             self.journal_bytes,
             self.eviction_requested,
+            self.checked_work,
         )
 
 

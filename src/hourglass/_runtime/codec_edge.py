@@ -20,6 +20,7 @@ from hourglass._bridge.handle import (
     ActivityTask,
     Handle,
     HandleConfig,
+    InProcess,
 )
 from hourglass._bridge.service import Connection, Request
 from hourglass._engine.commands import Completion, TaskFailed
@@ -37,6 +38,9 @@ _THREADS = 4
 
 class CodecHandle:
     """A `Handle` whose payloads pass a codec."""
+
+    in_process: InProcess | None = None
+    """A codec is somebody else's code: it takes its time, in threads."""
 
     def __init__(self, inner: Handle, codec: Codec, converter: Converter) -> None:
         self._inner = inner

@@ -24,7 +24,16 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
+from hourglass._engine.commands import (
+    CancelRun,
+    CompleteRun,
+    Completion,
+    ContinueAsNew,
+    FailRun,
+    Succeeded,
+    TaskFailed,
+    TaskFailureCause,
+)
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
@@ -55,6 +64,14 @@ class Verdict:
     evict: tuple[str, ...] = ()
 
 
+_ENDS: dict[type, str] = {
+    CompleteRun: "completed",
+    FailRun: "failed",
+    CancelRun: "canceled",
+    ContinueAsNew: "continued_as_new",
+}
+
+
 @dataclass
 class Counts:
     """What a lane has done so far. Written by the lane, read by anybody."""
@@ -65,6 +82,13 @@ class Counts:
     cached: int = 0
     live: int = 0
     parked: dict[str, str] = field(default_factory=dict)
+    closed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many runs closed, by workflow type and how."""
+
+    def run_closed(self, workflow_type: str, result: object) -> None:
+        """A run has sent its last command."""
+        key = workflow_type, _ENDS.get(type(result), "")
+        self.closed[key] = self.closed.get(key, 0) + 1
 
 
 class Evaluations:
@@ -91,6 +115,7 @@ class Evaluations:
         self.counts = Counts()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
+        self.steps = 0  # moves while a large run is executed again, or unwound
         self._resolve = resolve
         self._settings = settings
         self._verified_settings = msgspec.structs.replace(settings, verify=True)
@@ -105,6 +130,7 @@ class Evaluations:
         self._current: Entry | None = None
         self._dropping: Entry | None = None
         self._retired = False
+        self._on_step = self._stepped
         self._note = note
         self._on_demand = on_demand
 
@@ -203,6 +229,9 @@ class Evaluations:
         if live is not None:
             live.dead = live.latched = True
 
+    def _stepped(self) -> None:
+        self.steps += 1
+
     def _raise_if_retired(self) -> None:
         if self._retired:
             raise LaneStopped
@@ -230,6 +259,7 @@ class Evaluations:
             if self._note is not None:
                 self._note.take(key.run_id, found.run.definition.name)
         only_looks = _only_looks(activation)
+        entry.run.on_step = self._on_step
         was_closed = entry.run.closed
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
         closed = entry.run.closed
@@ -238,6 +268,8 @@ class Evaluations:
         if isinstance(completion, TaskFailed):
             return Verdict(completion)
         self._note_progress(entry, activation, only_looks=only_looks)
+        if closed and not was_closed and not activation.is_replaying:
+            self.counts.run_closed(entry.run.state.workflow_type, entry.run.state.result)
         return self._settle(entry, completion, closed=closed)
 
     def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
@@ -293,10 +325,9 @@ class Evaluations:
     def _check(
         self, entry: Entry, activation: Activation, completion: Completion, *, closing: bool
     ) -> Completion:
-        """Execute the run a second time, at activations 1, 2, 4, 8 … and at its close, and compare."""
+        """Execute the run a second time, now and then and at its close, and compare."""
         entry.grown(activation)
-        count = entry.activations
-        if not entry.verified or self._on_demand or not (closing or count & (count - 1) == 0):
+        if not entry.verified or self._on_demand or not (closing or entry.is_to_be_checked()):
             return completion
         difference = verify_run(entry.run)
         self._raise_if_retired()

@@ -23,7 +23,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,6 +31,7 @@ from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
+from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.activity_threads import Seat, ThreadPool
 from hourglass._runtime.attempts import Attempt, Heartbeat
 from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
@@ -40,8 +40,10 @@ from hourglass._runtime.process_entry import refuse_in_script
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
+from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
+from hourglass.metrics import Registry, default_registry
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -49,20 +51,6 @@ BEAT_INTERVAL = 10.0
 
 # Why an attempt was cancelled, where nobody waits for its end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
-
-
-@dataclass(frozen=True)
-class _ThreadWork:
-    """An attempt in a thread: it learns of its cancellation from its context."""
-
-    pool: ThreadPool
-    seat: Seat
-
-    def cancel(self, reason: str) -> None:
-        pass
-
-    def give_up(self) -> bool:
-        return self.pool.give_up(self.seat)
 
 
 class _LoopWork:
@@ -92,6 +80,9 @@ class ActivityExecutor:
         beat_interval: float = BEAT_INTERVAL,
         limits: ExecutorLimits = ExecutorLimits(),
         client: Any = None,
+        inbound: ActivityInboundInterceptor | None = None,
+        registry: Registry = default_registry,
+        metrics: ActivityMetrics | None = None,
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
@@ -101,6 +92,9 @@ class ActivityExecutor:
         self._mailbox = Mailbox()
         self._limits = limits
         self._client = None if client is None else lambda: client
+        self._inbound = inbound
+        self._registry = registry
+        self._metrics = metrics
         self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
         self._processes = ProcessPool(
             limits.max_processes or os.cpu_count() or 1, converter, limits.payload_limit
@@ -146,14 +140,19 @@ class ActivityExecutor:
 
     def begin(self, task: ActivityTask, ended: Callable[[ActivityResult], object]) -> None:
         """Start an attempt; `ended` is called once, with its result, unless it is abandoned."""
+        if self._metrics is not None:
+            ended = self._metrics.counted(task, ended)
         attempt = Attempt(
             task,
+            ended,
             self._converter,
             self._heartbeat,
-            partial(self._ended, ended),
+            self._leave,
             self._mailbox,
             client=self._client,
             payload_limit=self._limits.payload_limit,
+            inbound=self._inbound,
+            registry=self._registry,
         )
         self._enter(attempt)
         try:
@@ -222,18 +221,12 @@ class ActivityExecutor:
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
 
-    def _ended(
-        self, ended: Callable[[ActivityResult], object], attempt: Attempt, result: ActivityResult
-    ) -> None:
-        self._leave(attempt)
-        ended(result)
-
     def _keep_beating(self, attempt: Attempt) -> None:
-        def beat() -> None:
-            self._keep_beating(attempt)
-            attempt.beat_again()
+        self._beats.watch(attempt, partial(self._beat, attempt))
 
-        self._beats.watch(attempt, beat)
+    def _beat(self, attempt: Attempt) -> None:
+        self._keep_beating(attempt)
+        attempt.beat_again()
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
@@ -243,13 +236,13 @@ class ActivityExecutor:
             attempt.work.cancel(reason)
         if reason in _UNWANTED:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
-        elif not isinstance(attempt.work, (_ThreadWork, _LoopWork)):
+        elif not isinstance(attempt.work, (Seat, _LoopWork)):
             attempt.after(self._limits.cancel_grace, partial(self._overdue, attempt, reason))
 
     def _overdue(self, attempt: Attempt, reason: str) -> None:
         """It was told, and goes on."""
         task, work = attempt.task, attempt.work
-        if work is None or (isinstance(work, _ThreadWork) and reason not in _UNWANTED):
+        if work is None or (isinstance(work, Seat) and reason not in _UNWANTED):
             return
         if not work.give_up():
             logger.error(
@@ -260,7 +253,7 @@ class ActivityExecutor:
                 self._pool.lost,
             )
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
-        elif isinstance(work, (_ThreadWork, _LoopWork)):
+        elif isinstance(work, (Seat, _LoopWork)):
             logger.error(
                 "activity %s (%s) does not stop (%s): it is given up, with its thread if it has one; %d threads are lost",
                 task.activity_type,
@@ -294,7 +287,7 @@ class ActivityExecutor:
             return
         else:
             job = partial(_run_in_thread, attempt, definition)
-        attempt.work = _ThreadWork(self._pool, self._pool.submit(job))
+        attempt.work = self._pool.submit(job)
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)

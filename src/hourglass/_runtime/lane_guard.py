@@ -1,7 +1,9 @@
 """Notices lanes that hang: an activation, or a chore, has been in work for longer than the deadlock timeout.
 
-Only time counts in which the control loop was awake to see it. If the whole process stood still — a C call that held the
-interpreter, a paused machine — the lane is not to blame, and gets its time again.
+A lane that executes a long journal again, or unwinds thousands of fibers, gets its time anew with each activation and
+each fiber: only one that takes too long by itself is a hang. And only time counts in which the control loop was awake to
+see it. If the whole process stood still — a C call that held the interpreter, a paused machine — the lane is not to
+blame, and gets its time again.
 
 Looks only: whoever asks replaces the lane. Runs on the control loop, never in the lane.
 """
@@ -21,6 +23,7 @@ _UNGUARDED_INTERVAL = 1.0
 @dataclass
 class _Watched:
     work: Work | None = None
+    steps: int = 0
     seconds: float = 0.0
 
 
@@ -58,8 +61,11 @@ class LaneGuard:
         if work is None:
             watched.work = None
             return False
+        steps = lane.evaluations.steps
         if work is not watched.work:
-            watched.work, watched.seconds = work, min(now - work.since, passed)
+            watched.work, watched.seconds, watched.steps = work, min(now - work.since, passed), steps
+        elif steps != watched.steps:
+            watched.seconds, watched.steps = 0.0, steps
         else:
             watched.seconds += passed
         if watched.seconds < self.timeout:

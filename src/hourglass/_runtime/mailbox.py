@@ -22,10 +22,10 @@ logger = logging.getLogger("hourglass.worker")
 class Mailbox:
     """Belongs to the loop that made it; `post` may be called in any thread."""
 
-    __slots__ = ("_letters", "_loop", "_pid", "_woken")
+    __slots__ = ("_letters", "_pid", "_woken", "loop")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._letters: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._woken = False
@@ -39,7 +39,7 @@ class Mailbox:
             return
         self._woken = True
         try:
-            self._loop.call_soon_threadsafe(self._deliver)
+            self.loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:
             pass  # the control loop is closed: nobody is left to be told
 

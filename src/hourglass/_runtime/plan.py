@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hourglass._bridge.handle import HandleConfig
+from hourglass._engine.interception import InterceptWorkflow
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
+from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
+from hourglass.metrics import Registry, default_registry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,9 @@ class Plan:
     deadlock_timeout: float | None = 2.0
     max_processes: int = 0
     payload_limit: int | None = PAYLOAD_LIMIT
+    activity_inbound: ActivityInboundInterceptor | None = None
+    workflow_interceptors: tuple[InterceptWorkflow, ...] = ()
+    metrics: Registry = default_registry
 
 
 def check_config(config: HandleConfig, lanes: int) -> None:

@@ -76,6 +76,7 @@ class Child:
             last_details=task.heartbeat_details,
             client=_no_client,
             payload_limit=setup.payload_limit,
+            registry=None,
         )
         self._enter(job.number, context)
         try:

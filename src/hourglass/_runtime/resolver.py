@@ -23,12 +23,16 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass._runtime.built_in import built_in
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import DefinitionError, UnknownTypeError
 
 D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
 
 logger = logging.getLogger("hourglass.worker")
+
+DYNAMIC = ""
+"""Stands for the dynamic definition in the tables; no type is called so."""
 
 _LONGEST_NAME = 500
 _LISTED = 20
@@ -43,6 +47,8 @@ class _Table(Generic[D]):
     entries: dict[str, D] = field(default_factory=dict)
     owners: dict[str, object] = field(default_factory=dict)
     conflicts: dict[str, str] = field(default_factory=dict)
+    dynamic: D | None = None
+    """What takes the types that nobody else does."""
 
     def find(self, obj: object) -> D | None:
         """The definition an object carries. Proxies of web frameworks raise whatever they like when they are
@@ -62,10 +68,14 @@ class _Table(Generic[D]):
             try:
                 self.add(obj, definition)
             except DefinitionError as error:
-                self.conflicts[definition.name] = str(error)
-                self.entries.pop(definition.name, None)
+                name = DYNAMIC if definition.dynamic else definition.name
+                self.conflicts[name] = str(error)
+                self.entries.pop(name, None)
 
     def add(self, obj: object, definition: D) -> None:
+        if definition.dynamic:
+            self._add_dynamic(obj, definition)
+            return
         name = definition.name
         known = self.owners.get(name)
         if known is not None and not _same(known, obj):
@@ -75,6 +85,15 @@ class _Table(Generic[D]):
             )
         self.entries.setdefault(name, definition)
         self.owners.setdefault(name, obj)
+
+    def _add_dynamic(self, obj: object, definition: D) -> None:
+        known = self.owners.setdefault(DYNAMIC, obj)
+        if not _same(known, obj):
+            raise DefinitionError(
+                f"two dynamic {'workflows' if self.kind == 'workflow' else 'activities'}: {place(known)} and "
+                f"{place(obj)}. A worker has at most one, which takes whatever no other does"
+            )
+        self.dynamic = definition
 
 
 class Resolver:
@@ -86,7 +105,9 @@ class Resolver:
         workflows: Sequence[object] = (),
         activities: Sequence[object] = (),
         modules: Sequence[str | ModuleType] = (),
+        needs_behavior: bool = False,
     ) -> None:
+        self._needs_behavior = needs_behavior
         self._lock = threading.RLock()
         self._workflows = _Table[WorkflowDefinition]("workflow", workflow_definition)
         self._activities = _Table[ActivityDefinition]("activity", activity_definition)
@@ -102,24 +123,34 @@ class Resolver:
             self._scan(module)
         for conflict in (*self._workflows.conflicts.values(), *self._activities.conflicts.values()):
             raise DefinitionError(conflict)
+        for definition in self._workflows.entries.values():
+            self._check_behavior(definition)
+        if self._workflows.dynamic is not None:
+            self._check_behavior(self._workflows.dynamic)
 
     @property
     def has_workflows(self) -> bool:
         """Whether it can know any workflow."""
-        return bool(self._workflows.entries or self._roots)
+        return bool(self._workflows.entries or self._workflows.dynamic or self._roots)
 
     @property
     def has_activities(self) -> bool:
         """Whether it can know any activity."""
-        return bool(self._activities.entries or self._roots)
+        return bool(self._activities.entries or self._activities.dynamic or self._roots)
 
     def known_activity(self, name: str) -> ActivityDefinition | None:
         """An activity that is known already; imports nothing."""
-        return self._activities.entries.get(name)
+        known = self._activities.entries.get(name)
+        return self._activities.dynamic if known is None and not self._roots else known
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """The workflow of this type; may import modules under the roots."""
-        return self._resolve(self._workflows, name)
+        ours = built_in(name)
+        if ours is not None:
+            return ours
+        definition = self._resolve(self._workflows, name)
+        self._check_behavior(definition)
+        return definition
 
     def activity(self, name: str) -> ActivityDefinition:
         """The activity of this type; may import modules under the roots."""
@@ -133,14 +164,27 @@ class Resolver:
             with self._lock:
                 found = self._by_path(name)
                 definition = table.find(found) if found is not None else None
-                if definition is not None and not getattr(definition, "needs_instance", False):
+                wants_more = getattr(definition, "needs_instance", False)
+                if definition is not None and not wants_more and not definition.dynamic:
                     return definition
                 self._walk()
             if name in table.entries:
                 return table.entries[name]
         if name in table.conflicts:
             raise DefinitionError(table.conflicts[name])
+        if DYNAMIC in table.conflicts:
+            raise DefinitionError(table.conflicts[DYNAMIC])
+        if table.dynamic is not None:
+            return table.dynamic
         raise UnknownTypeError(self._unknown(table, name))
+
+    def _check_behavior(self, definition: WorkflowDefinition) -> None:
+        if self._needs_behavior and not definition.versioning_behavior:
+            raise DefinitionError(
+                f"workflow {definition.name} ({definition.where}) does not say what becomes of its runs when another "
+                "version of the worker is current: @workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or "
+                "AUTO_UPGRADE, or a default_versioning_behavior for the worker"
+            )
 
     # --- explicit lists ----------------------------------------------------------------------------------------------
 

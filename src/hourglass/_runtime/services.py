@@ -15,6 +15,7 @@ from hourglass._bridge.service import Service
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation, Payloads
 from hourglass._runtime import guarded
+from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.cache import CacheLimits, StateCache
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.executor_facts import ExecutorLimits
@@ -62,6 +63,9 @@ class QueueServices:
             max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
             limits=ExecutorLimits(max_processes=plan.max_processes, payload_limit=plan.payload_limit),
             client=client,
+            inbound=plan.activity_inbound,
+            registry=plan.metrics,
+            metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
         )
 
     def start(self) -> None:
@@ -157,6 +161,8 @@ def _lane(plan: Plan, number: int, namespace: str, cache: StateCache) -> Lane:
         namespace=namespace,
         converter=plan.converter,
         failure_exceptions=plan.failure_exceptions,
+        interceptors=plan.workflow_interceptors,
+        metrics=plan.metrics,
     )
     evaluations = Evaluations(
         plan.resolver.workflow,

@@ -1,4 +1,4 @@
-"""`/live`, `/ready` and `/status` over HTTP, from the tree's real state. Opt-in, on loopback unless told otherwise.
+"""`/live`, `/ready`, `/status` and `/metrics` over HTTP, from the tree's real state. Opt-in, on loopback unless told otherwise.
 
 A few lines of HTTP/1.1 on the control loop: no framework, no user code, nothing but GET, one answer per connection.
 """
@@ -17,6 +17,8 @@ from hourglass._bridge.handle_record import HandleRecord
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices
 from hourglass.errors import UsageError
+from hourglass.metrics import Registry, prometheus_text
+from hourglass.metrics._text import CONTENT_TYPE
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -79,15 +81,18 @@ def _is_task(path: str) -> bool:
 
 
 class StatusServer:
-    """Answers `/live`, `/ready` and `/status`."""
+    """Answers `/live`, `/ready`, `/status` and, with a registry, `/metrics`."""
 
-    def __init__(self, address: str, report: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, address: str, report: Callable[[], dict[str, Any]], registry: Registry | None = None
+    ) -> None:
         host, _, port = str(address).rpartition(":")
         if not (port.isascii() and port.isdigit()) or int(port) > 65535:
             raise UsageError(f"status_address must be host:port, such as 127.0.0.1:8080, not {address!r}")
         self._host = host.strip("[]") or "127.0.0.1"
         self._port = int(port)
         self._report = report
+        self._registry = registry
         self._server: asyncio.Server | None = None
 
     @property
@@ -132,13 +137,16 @@ class StatusServer:
         if request[0] not in ("GET", "HEAD"):
             return _response(405, {"error": "only GET"})
         try:
-            response = self._page(request[1].partition("?")[0], self._report())
+            response = self._page(request[1].partition("?")[0])
         except Exception as error:
             logger.exception("the status could not be told")
             response = _response(500, {"error": type(error).__name__})
         return response if request[0] == "GET" else response[: response.index(_END_OF_HEAD) + 4]
 
-    def _page(self, path: str, report: dict[str, Any]) -> bytes:
+    def _page(self, path: str) -> bytes:
+        if path == "/metrics" and self._registry is not None:
+            return _answer(200, prometheus_text(self._registry.collect()).encode(), CONTENT_TYPE)
+        report = self._report()
         match path:
             case "/live":
                 return _response(200 if report["alive"] else 503, {"alive": report["alive"]})
@@ -147,10 +155,13 @@ class StatusServer:
             case "/status":
                 return _response(200, report)
             case _:
-                return _response(404, {"error": "there are /live, /ready and /status"})
+                return _response(404, {"error": "there are /live, /ready, /status and /metrics"})
 
 
 def _response(code: int, document: dict[str, Any]) -> bytes:
-    body = json.dumps(document, indent=1).encode()
-    head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: application/json\r\n"
+    return _answer(code, json.dumps(document, indent=1).encode(), "application/json")
+
+
+def _answer(code: int, body: bytes, content_type: str) -> bytes:
+    head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {content_type}\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body

@@ -55,6 +55,7 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     origin: str = "the argument"
+    retention: float | None = None
 
     def __str__(self) -> str:
         return self.address if self.kind == "temporal" else f"local:{self.address}"
@@ -72,6 +73,7 @@ def resolve(
     tls: TLSConfig | bool | None = None,
     api_key: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    retention: float | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Target:
     """The target that the arguments and the environment mean. Raises `TargetError`."""
@@ -82,6 +84,7 @@ def resolve(
         tls=chosen.tls if tls is None else tls,
         api_key=chosen.api_key if api_key is None else api_key,
         metadata={**chosen.metadata, **(metadata or {})},
+        retention=retention,
     )
     _check(merged)
     # An API key is a secret: it implies TLS, unless that is switched off in so many words.
@@ -105,7 +108,11 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
         from hourglass._embedded.file_connection import connect_file
 
         return await connect_file(
-            target.path, namespace=target.namespace, identity=identity, target=str(target)
+            target.path,
+            namespace=target.namespace,
+            identity=identity,
+            target=str(target),
+            retention=target.retention,
         )
     from hourglass._temporal.connection import connect
 
@@ -197,6 +204,8 @@ def _checked_address(address: str, origin: str) -> str:
         host, colon, port = address, "", ""
     if not colon:
         hint = f"{address}:7233" if address else "host:7233"
+        if os.sep in address or address.endswith((".db", ".sqlite", ".sqlite3")):
+            hint = f"local:{address}"
         raise TargetError(f"{origin}: {address!r} has no port (did you mean {hint}?); a target is {_CHOICES}")
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise TargetError(f"{origin}: the port of {address!r} must be a number from 1 to 65535")

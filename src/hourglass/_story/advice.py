@@ -97,6 +97,32 @@ def more_workers(facts: Facts) -> tuple[Action, ...]:
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
+def more_room(facts: Facts, queue: str) -> tuple[Action, ...]:
+    """There are workers, and they take no more."""
+    why = "Let the worker run more at a time (--max-concurrent-activities), or start another one:"
+    return start_worker(queue, facts.options, why)
+
+
+def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
+    """Somebody stopped it by hand."""
+    named = shlex.quote(facts.story.workflow_id)
+    return (
+        Action(
+            "Let it go on, in Temporal's web UI or by its own command:",
+            f"temporal activity unpause --workflow-id {named} --activity-id {shlex.quote(activity_id)} "
+            + facts.options.replace("--target", "--address"),
+        ),
+    )
+
+
+def refused_cancel(facts: Facts) -> tuple[Action, ...]:
+    """It was asked, and its code decides."""
+    return (
+        Action("If it cleans up, let it. To end it without asking its code, and without its cleaning up:"),
+        Action("", _command(f"terminate {_id(facts.story)}", facts.options)),
+    )
+
+
 def failing_activity(facts: Facts) -> tuple[Action, ...]:
     """It is retried by itself; the code may be mended meanwhile."""
     return (

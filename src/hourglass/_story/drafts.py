@@ -27,6 +27,7 @@ class Draft:
     attempts: int = 1
     max_attempts: int = 0
     next_attempt: int | None = None
+    paused: bool = False
     backoff: Backoff = field(default_factory=Backoff)
     faults: tuple[Fault, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -107,6 +108,7 @@ def frozen(draft: Draft, until: int) -> Span:
         attempts=draft.attempts,
         max_attempts=draft.max_attempts,
         next_attempt=draft.next_attempt,
+        paused=draft.paused,
         faults=draft.faults,
         note=", ".join(draft.notes),
         target=draft.target,

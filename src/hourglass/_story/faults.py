@@ -68,8 +68,23 @@ _PLAIN = {
 }
 
 
+_SAYS_NOTHING = frozenset(
+    (
+        "Activity task failed",
+        "activity error",
+        "activity task failed",
+        "Child Workflow execution failed",
+        "child workflow execution error",
+        "Workflow execution failed",
+    )
+)
+"""What servers and SDKs write on the wrapper of a failure: its type and its cause say all."""
+
+
 def _message(failure: Json) -> str:
     said = text(failure, "message")
+    if said in _SAYS_NOTHING and inner(failure, "cause") is not None:
+        return ""
     if inner(failure, "encodedAttributes") is not None:
         return f"{said} (the message is encoded)".strip()
     return said

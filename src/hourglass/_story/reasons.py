@@ -12,6 +12,7 @@ from hourglass._story import advice, reasons_closed, reasons_steps, reasons_task
 from hourglass._story.captions import status
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding
 from hourglass._story.faults import root
+from hourglass._story.reading import text
 
 _ORDER = {cause: at for at, cause in enumerate(Cause)}
 _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
@@ -46,14 +47,32 @@ def is_wrong(finding: Finding) -> bool:
 
 
 def _open(facts: Facts) -> list[Finding]:
+    asked = _cancelling(facts)
     stuck = reasons_tasks.stuck(facts)
     if stuck:
-        return stuck
+        return [*stuck, *asked]
     steps = reasons_steps.steps(facts)
     standing = reasons_steps.standing(facts, steps)
     limits = {each.until for each in standing}  # the timer of a wait with a limit is told with the wait
     steps = [each for each in steps if each.cause is not Cause.TIMER or each.until not in limits]
-    return [*reasons_tasks.misfit(facts), *reasons_tasks.unserved(facts), *steps, *standing]
+    return [*reasons_tasks.misfit(facts), *reasons_tasks.unserved(facts), *asked, *steps, *standing]
+
+
+def _cancelling(facts: Facts) -> list[Finding]:
+    """That it was asked to cancel: its code has the last word, and has not said it."""
+    asked = next((each for each in facts.events if each.kind == "WORKFLOW_EXECUTION_CANCEL_REQUESTED"), None)
+    if asked is None:
+        return []
+    reason = text(asked.attributes, "cause")
+    return [
+        Finding(
+            cause=Cause.CANCELLING,
+            what="was asked to cancel and has not ended: its code cleans up, or goes on all the same",
+            since=asked.time,
+            details=(f"the reason given: {reason}",) if reason else (),
+            actions=advice.refused_cancel(facts),
+        )
+    ]
 
 
 def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnosis:

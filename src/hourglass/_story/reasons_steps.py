@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from hourglass._story import advice
 from hourglass._story.diagnosis import Cause, Facts, Finding
-from hourglass._story.faults import place_of
-from hourglass._story.reading import span_of, text
+from hourglass._story.reading import span_of
+from hourglass._story.reasons_activities import activity, attributes, called_at
 from hourglass._story.spans import Kind, Phase, Span
 from hourglass._story.stacks import Stand, Waits
 
@@ -46,96 +46,8 @@ def waiting_since(facts: Facts) -> int | None:
 # --- steps of the history --------------------------------------------------------------------------------------------
 
 
-def _activity(facts: Facts, span: Span) -> Finding:
-    queue = _queue(facts, span)
-    tried = replace(
-        _BASE,
-        since=span.start,
-        place=place_of(span.faults),
-        faults=span.faults,
-        attempts=span.attempts,
-        max_attempts=span.max_attempts,
-        next_attempt=span.next_attempt,
-        details=_called_at(facts, Waits.ACTIVITY),
-    )
-    running = any(each.phase is Phase.RUNNING for each in span.segments[-1:])
-    if span.faults:
-        return _retried(facts, span, replace(tried, attempts=max(span.attempts - 1, 1)), queue)
-    if running:
-        return replace(
-            tried,
-            cause=Cause.ACTIVITY_RUNS,
-            what=f"waits for activity {span.name}, which is running",
-            since=span.segments[-1].start,
-            next_attempt=None,
-            actions=advice.look_again(facts),
-        )
-    known = facts.queues.get(queue)
-    if known is not None and not known.activity_pollers:
-        return replace(
-            tried,
-            cause=Cause.NO_ACTIVITY_WORKER,
-            what=f"waits for activity {span.name}, which nobody takes: no worker polls task queue {queue!r} for activities",
-            next_attempt=None,
-            actions=advice.start_worker(queue, facts.options),
-        )
-    return replace(
-        tried,
-        cause=Cause.ACTIVITY_QUEUED,
-        what=f"waits for activity {span.name}, which no worker has taken yet",
-        next_attempt=None,
-        actions=advice.look_again(facts),
-    )
-
-
-_BASE = Finding(cause=Cause.OTHER, what="")
-
-
-def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
-    last = span.faults[-1]
-    if any(each.type == "UnknownTypeError" for each in span.faults):
-        return replace(
-            tried,
-            cause=Cause.UNKNOWN_ACTIVITY,
-            what=f"waits for activity {span.name}, which the worker does not know",
-            actions=advice.unknown_activity(facts, queue),
-        )
-    if last.type.startswith(("timeout", "TimedOutError")):
-        return replace(
-            tried,
-            cause=Cause.ACTIVITY_TIMES_OUT,
-            what=f"waits for activity {span.name}, which times out again and again",
-            details=(*tried.details, *_limits(facts, span)),
-            actions=advice.longer_timeout(facts),
-        )
-    return replace(
-        tried,
-        cause=Cause.ACTIVITY_FAILS,
-        what=f"waits for activity {span.name}, which fails and is retried",
-        actions=advice.failing_activity(facts),
-    )
-
-
-_LIMITS = {
-    "scheduleToCloseTimeout": "schedule_to_close_timeout",
-    "scheduleToStartTimeout": "schedule_to_start_timeout",
-    "startToCloseTimeout": "start_to_close_timeout",
-    "heartbeatTimeout": "heartbeat_timeout",
-}
-
-
-def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
-    attributes = _attributes(facts, span)
-    given = [
-        f"{name} {limit / 1e9:g} s"
-        for key, name in _LIMITS.items()
-        if (limit := span_of(attributes.get(key)))
-    ]
-    return (f"its limits: {', '.join(given)}",) if given else ()
-
-
 def _timer(facts: Facts, span: Span) -> Finding:
-    length = span_of(_attributes(facts, span).get("startToFireTimeout"))
+    length = span_of(attributes(facts, span).get("startToFireTimeout"))
     due = span.start + length
     what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
     return Finding(
@@ -143,7 +55,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
         what=what,
         since=span.start,
         until=due,
-        details=_called_at(facts, Waits.TIMER) or _not_known(facts),
+        details=called_at(facts, Waits.TIMER) or _not_known(facts),
         actions=advice.nothing(),
     )
 
@@ -163,7 +75,7 @@ def _child(facts: Facts, span: Span) -> Finding:
         what=f"waits for child workflow {span.name} ({span.child_id})"
         + ("" if begun else ", which has not been started yet"),
         since=span.start,
-        details=_called_at(facts, Waits.CHILD),
+        details=called_at(facts, Waits.CHILD),
         actions=advice.ask_child(span.child_id, facts.options) if begun else (),
         inner=inner,
     )
@@ -188,28 +100,13 @@ def _other(facts: Facts, span: Span) -> Finding:
 
 
 _STEPS: dict[Kind, Step] = {
-    Kind.ACTIVITY: _activity,
+    Kind.ACTIVITY: activity,
     Kind.TIMER: _timer,
     Kind.CHILD: _child,
     Kind.UPDATE: _update,
     Kind.NEXUS: _other,
     Kind.EXTERNAL: _other,
 }
-
-
-def _attributes(facts: Facts, span: Span) -> dict[str, object]:
-    found = next((each for each in facts.events if each.id == span.id), None)
-    return {} if found is None else dict(found.attributes)
-
-
-def _queue(facts: Facts, span: Span) -> str:
-    return text(_attributes(facts, span), "taskQueue", "name") or facts.story.task_queue
-
-
-def _called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
-    """Where the code waits, if that can only be one place."""
-    found = [each for each in facts.stands if each.waits in (kind, Waits.TASK)]
-    return (f"the code waits at {found[0].place}: {found[0].code}",) if len(found) == 1 else ()
 
 
 # --- where the code stands -------------------------------------------------------------------------------------------
@@ -272,5 +169,5 @@ def _limited(facts: Facts, found: list[Finding]) -> list[Finding]:
     limited = [each.place for each in facts.stands if each.limited]
     if len(timers) != 1 or len(limited) != 1:
         return found
-    due = timers[0].start + span_of(_attributes(facts, timers[0]).get("startToFireTimeout"))
+    due = timers[0].start + span_of(attributes(facts, timers[0]).get("startToFireTimeout"))
     return [replace(each, until=due) if each.place == limited[0] else each for each in found]

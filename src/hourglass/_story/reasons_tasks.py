@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from hourglass._story import advice
 from hourglass._story.diagnosis import Cause, Facts, Finding, QueueFacts
 from hourglass._story.durations import duration
-from hourglass._story.faults import place_of
-from hourglass._story.reading import Event, span_of, text
+from hourglass._story.faults import chain, place_of
+from hourglass._story.reading import Event, number, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Span
 
 _PATIENCE = 10_000_000_000
@@ -196,10 +196,29 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
     delay = span_of(_started(facts).get("firstWorkflowTaskBackoff"))
     due = facts.story.start + delay
     if due > facts.story.until:
-        yield Finding(cause=Cause.DELAYED, what="has not begun: its start is delayed", until=due)
+        yield _delayed(facts, due)
     yield from unserved(facts)
     if due <= facts.story.until:
         yield Finding(cause=Cause.WORKER_BUSY, what="has not begun yet", since=facts.story.start)
+
+
+def _delayed(facts: Facts, due: int) -> Finding:
+    """It begins later: as was asked, by its cron schedule, or because the attempt before failed."""
+    started = _started(facts)
+    attempt = number(started.get("attempt"))
+    faults = chain(started.get("continuedFailure"))
+    if attempt > 1:
+        return Finding(
+            cause=Cause.DELAYED,
+            what=f"failed and is tried again, as its retry policy says: attempt {attempt} has not begun",
+            until=due,
+            place=place_of(faults),
+            faults=faults,
+            actions=advice.see(facts),
+        )
+    cron = text(started, "cronSchedule")
+    why = f"by its cron schedule, {cron}" if cron else "its start is delayed"
+    return Finding(cause=Cause.DELAYED, what=f"has not begun: {why}", until=due, actions=advice.nothing())
 
 
 def _slow(facts: Facts, task: Event) -> Finding:

@@ -102,6 +102,7 @@ class Span:
     max_attempts: int = 0
     next_attempt: int | None = None
     faults: tuple[Fault, ...] = ()
+    paused: bool = False
     note: str = ""
     target: str = ""
     child_id: str = ""

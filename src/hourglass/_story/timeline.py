@@ -32,6 +32,7 @@ class Pending:
     last_started: int | None = None
     next_attempt: int | None = None
     running: bool = False
+    paused: bool = False
 
 
 def tell(
@@ -115,6 +116,7 @@ def _know(told: Told, pending: Pending) -> None:
             draft.max_attempts = pending.max_attempts or draft.max_attempts
             draft.faults = pending.faults or draft.faults
             draft.next_attempt = pending.next_attempt
+            draft.paused = pending.paused
             draft.begun = pending.last_started if pending.running else None
             if pending.faults or pending.attempt > 1:
                 draft.outcome = Outcome.RETRYING

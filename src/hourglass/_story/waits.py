@@ -57,7 +57,8 @@ def _what(event: Event, told: Told) -> str:
     for key in ("scheduledEventId", "initiatedEventId", "startedEventId"):
         draft = told.drafts.get(number(inner(event.attributes, key)))
         if draft is not None:
-            return named(draft.kind, draft.name)
+            said = named(draft.kind, draft.name)
+            return f"the start of {said}" if event.kind == "CHILD_WORKFLOW_EXECUTION_STARTED" else said
     draft = told.drafts.get(event.id)
     return event.kind.replace("_", " ").lower() if draft is None else named(draft.kind, draft.name)
 
@@ -89,6 +90,8 @@ def _step(draft: Draft, until: int) -> str:
         return f"{said}, {duration(left)} left" if left > 0 else f"{said}, due"
     if draft.attempts > 1:
         said += f", attempt {draft.attempts}" + (f" of {draft.max_attempts}" if draft.max_attempts else "")
+    if draft.paused:
+        return f"{said}, paused"
     if draft.next_attempt is not None and draft.begun is None:
         left = draft.next_attempt - until
         return f"{said}, again in {duration(left)}" if left > 0 else f"{said}, due for {duration(-left)}"

@@ -12,6 +12,7 @@ It knows nothing of workflows, engines or task queues. Everything runs on one ev
     node         what all processes of one tree share
     states       where a process is in its life, and what others see of it
     process      a task with an identity, a state, an exit, monitors and links
+    job          a process without a body, for work that is done by callbacks
     context      what a process's body is given
     child        a supervisor's book-keeping for one child
     supervisor   fixed children, in order: one_for_one, one_for_all, rest_for_one
@@ -40,6 +41,7 @@ from hourglass._supervision.failures import (
     StartFailed,
     SupervisionError,
 )
+from hourglass._supervision.job import Job
 from hourglass._supervision.process import Down, Monitor, Process
 from hourglass._supervision.registry import Registry
 from hourglass._supervision.reports import Report, Reports
@@ -62,6 +64,7 @@ __all__ = [
     "DynamicSupervisor",
     "Exit",
     "IntensityExceeded",
+    "Job",
     "LoopClock",
     "Monitor",
     "NoSuchChild",

@@ -61,12 +61,6 @@ class Context:
         child.run(body)
         return child
 
-    def spawn_job(self, id: str) -> Process:
-        """As `spawn_task`, for work that is no coroutine: the child lives until its `finish` is called."""
-        child = Process(self.node, id, self.process, quiet=True)
-        child.has_started(None)
-        return child
-
     def _alive(self) -> Process:
         if not self.process.alive:
             raise DeadProcess(

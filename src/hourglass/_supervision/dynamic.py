@@ -18,6 +18,7 @@ from hourglass._supervision.child import Child
 from hourglass._supervision.context import Context
 from hourglass._supervision.exits import Exit
 from hourglass._supervision.failures import NoSuchChild, NotRunning, SpecError, StartFailed
+from hourglass._supervision.job import Job, OnDeath
 from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
 from hourglass._supervision.process import Down, Process
 from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
@@ -197,12 +198,20 @@ class TaskSupervisor:
         """Run `function(*args)` as a task of its own. The process can be monitored, waited for, stopped and killed."""
         return _living(self._run, "spawn a task").spawn(function, args, name)
 
-    def spawn_job(self, name: str = "job") -> Process:
+    def spawn_job(self, name: str = "job", on_death: OnDeath | None = None) -> Job:
         """A task without a coroutine: work that is done by callbacks, and ends when `finish` is called on its process.
 
-        It costs a fraction of an asyncio task. Whoever does the work asks the process whether it is still alive.
+        It costs a fraction of an asyncio task. Whoever does the work asks the process whether it is still alive. `on_death` is
+        called with its exit.
         """
-        return _living(self._run, "spawn a job").spawn_job(name)
+        run = self._run
+        if run is None or run.process.state is not State.RUNNING:
+            run = _living(run, "spawn a job")
+        if name not in run.names:
+            check_id(name)
+            run.names.add(name)
+        run.count += 1
+        return Job(run.process, name, run.count, on_death)
 
     def children(self) -> tuple[ChildView, ...]:
         """The present tasks, oldest first; none when it is not running."""
@@ -217,8 +226,10 @@ class _TaskRun:
 
     def __init__(self, shutdown: Shutdown, context: Context) -> None:
         self.context = context
+        self.process = context.process
+        self.count = 0
+        self.names: set[str] = set()  # of jobs, checked once
         self._shutdown: Shutdown = shutdown
-        self._count = 0
 
     async def main(self) -> None:
         self.context.shows(self.views)
@@ -238,13 +249,8 @@ class _TaskRun:
         body = function(*args)
         if not isinstance(body, Coroutine):
             raise SpecError(f"a task's function must be a coroutine function, not {function!r}")
-        self._count += 1
-        return self.context.spawn_task(f"{name}-{self._count}", body)
-
-    def spawn_job(self, name: str) -> Process:
-        check_id(name)
-        self._count += 1
-        return self.context.spawn_job(f"{name}-{self._count}")
+        self.count += 1
+        return self.context.spawn_task(f"{name}-{self.count}", body)
 
 
 async def stop_all(children: Iterable[tuple[Process | None, Shutdown]]) -> None:

@@ -8,8 +8,7 @@ It knows nothing of strategies and restarts. Invariants:
 - An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit
   has passed. A kill runs neither.
 - Monitors are called at the instant of death, in the order in which they were set, once.
-- A process may have no body: the work is done elsewhere, by callbacks, and whoever does it says when it has ended. It is stopped
-  and killed as any other; what is done about its work is for its monitors.
+- A process may have no body (see `job`). It is stopped and killed as any other; what is done about its work is for its monitors.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from hourglass._supervision.clock import Timer
 from hourglass._supervision.driver import Driver
@@ -27,6 +26,8 @@ from hourglass._supervision.failures import DeadProcess, StartFailed
 from hourglass._supervision.node import Node, logger
 from hourglass._supervision.spec import Shutdown
 from hourglass._supervision.states import SEEN, ChildState, ChildView, State
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,7 @@ class Monitor:
         self._process._monitors.pop(self, None)
 
     def _fire(self, down: Down) -> None:
-        try:
-            self._callback(down)
-        except Exception:
-            logger.exception("a monitor of %s failed", down.process.path)
+        down.process.guarded(self._callback, down)
 
 
 class Process:
@@ -269,11 +267,22 @@ class Process:
             self.parent.links.pop(self, None)
         self._report_death(reason)
         self._enter(State.DEAD)
+        self._tell(reason)
+
+    def _tell(self, reason: Exit) -> None:
+        """Its monitors hear of its death."""
         if self._monitors:
             down = Down(self, reason)
             monitors, self._monitors = self._monitors, {}
             for monitor in monitors:
                 monitor._fire(down)
+
+    def guarded(self, callback: Callable[[T], object], news: T) -> None:
+        """Call somebody who wants to know of its death, and who must not be able to disturb it."""
+        try:
+            callback(news)
+        except Exception:
+            logger.exception("a monitor of %s failed", self.path)
 
     def _report_death(self, reason: Exit) -> None:
         failed_start = not self.was_started and reason.abnormal

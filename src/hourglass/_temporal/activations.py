@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
+from temporalio.api.enums.v1 import SuggestContinueAsNewReason
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
 
 from hourglass._engine import events as ev
 from hourglass._engine.events import Activation, AnyEvent
+from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import (
     nanos_from,
@@ -63,8 +66,36 @@ def activation_from_proto(data: bytes) -> Activation:
         history_length=message.history_length,
         history_size=message.history_size_bytes,
         continue_as_new_suggested=message.continue_as_new_suggested,
+        continue_as_new_reasons=_reasons(message.suggest_continue_as_new_reasons),
         flags=tuple(message.available_internal_flags),
+        deployment_version=_version(message),
+        target_version_changed=message.target_worker_deployment_version_changed,
     )
+
+
+def _version(message: Any) -> WorkerDeploymentVersion | None:
+    """The version of the worker whose task this is. One that only has a build id is no version."""
+    if not message.HasField("deployment_version_for_current_task"):
+        return None
+    found = message.deployment_version_for_current_task
+    return version_of(found.deployment_name, found.build_id) if found.deployment_name else None
+
+
+@lru_cache(maxsize=256)
+def version_of(deployment_name: str, build_id: str) -> WorkerDeploymentVersion:
+    """A version; one object for all activations that name it, which are kept as long as their runs are."""
+    return WorkerDeploymentVersion(deployment_name, build_id)
+
+
+def _reasons(numbers: Any) -> tuple[str, ...]:
+    """Why continuing as new is suggested, by Temporal's names without their common beginning."""
+    return tuple([_SUGGESTED.get(number, str(number)) for number in numbers]) if numbers else ()
+
+
+_SUGGESTED: dict[int, str] = {
+    number: name.removeprefix("SUGGEST_CONTINUE_AS_NEW_REASON_")
+    for name, number in SuggestContinueAsNewReason.items()
+}
 
 
 def _same(text: str, known: str) -> str:
@@ -95,6 +126,7 @@ def _started(job: Any) -> AnyEvent:
         cron_schedule=job.cron_schedule,
         continued_run_id=job.continued_from_execution_run_id,
         first_execution_run_id=first_run_id,
+        original_execution_run_id=_same(job.original_execution_run_id, first_run_id),
         last_completion_result=payloads_from(job.last_completion_result.payloads),
         last_failure=failure_from(job.continued_failure) if job.HasField("continued_failure") else None,
         memo=payload_map_from(job.memo.fields),

@@ -10,8 +10,10 @@ from temporalio.api.enums.v1 import PendingActivityState
 from hourglass._bridge import service as sv
 from hourglass._engine.commands import ParentClosePolicy
 from hourglass._temporal.calls import Call, Scope, put_execution
+from hourglass._temporal.calls_deployments import behavior_of, run_version
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import nanos_from, payload_from, payload_map_from
+from hourglass.converter import decode_search_attribute
 
 _STATES: dict[int, str] = {
     number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()
@@ -37,6 +39,8 @@ def _described(data: bytes) -> sv.Description:
         static_summary=payload_from(metadata.summary) if metadata.HasField("summary") else None,
         static_details=payload_from(metadata.details) if metadata.HasField("details") else None,
         pending_children=tuple(_child(child) for child in answer.pending_children),
+        versioning_behavior=behavior_of(info.versioning_info),
+        deployment_version=run_version(info.versioning_info),
     )
 
 
@@ -113,4 +117,11 @@ def count(request: sv.CountWorkflows, scope: Scope) -> Call:
 
 
 def _counted(data: bytes) -> sv.Count:
-    return sv.Count(ws.CountWorkflowExecutionsResponse.FromString(data).count)
+    answer = ws.CountWorkflowExecutionsResponse.FromString(data)
+    groups = tuple(
+        sv.CountGroup(
+            tuple(decode_search_attribute(payload_from(value)) for value in group.group_values), group.count
+        )
+        for group in answer.groups
+    )
+    return sv.Count(answer.count, groups)

@@ -7,6 +7,7 @@ import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._bridge import service_watch as sw
 from hourglass._temporal.calls import Call, Scope
+from hourglass._temporal.calls_deployments import poller_version, version_in
 
 
 def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
@@ -25,9 +26,11 @@ def pollers(request: sw.GetPollers, scope: Scope) -> Call:
 
     def read(data: bytes) -> sw.Pollers:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
-        return sw.Pollers(
-            tuple(sw.Poller(each.identity, each.last_access_time.ToNanoseconds()) for each in answer.pollers)
+        found = tuple(
+            sw.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
+            for each in answer.pollers
         )
+        return sw.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
 
     return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 

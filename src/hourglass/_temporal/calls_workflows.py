@@ -8,6 +8,7 @@ import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._bridge import service as sv
 from hourglass._temporal.calls import PATIENT, Call, Scope, put_execution
+from hourglass._temporal.calls_deployments import put_override
 from hourglass._temporal.payloads import (
     payloads_from,
     put_payload,
@@ -56,6 +57,8 @@ def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
         put_retry_rule(message.retry_policy, request.retry_policy)
     if request.priority_key:
         message.priority.priority_key = request.priority_key
+    if request.versioning_override is not None:
+        put_override(message.versioning_override, request.versioning_override)
     _put_extras(message, request)
 
 
@@ -109,12 +112,16 @@ def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
     put_payloads(message.query.query_args.payloads, request.arguments)
     if request.headers:
         put_payload_map(message.query.header.fields, request.headers)
+    message.query_reject_condition = int(request.reject_condition)
     return Call("query_workflow", message, _answered, PATIENT)
 
 
 def _answered(data: bytes) -> sv.QueryAnswer:
     answer = ws.QueryWorkflowResponse.FromString(data)
-    return sv.QueryAnswer(payloads_from(answer.query_result.payloads))
+    rejected = sv.WorkflowStatus.UNSPECIFIED
+    if answer.HasField("query_rejected"):
+        rejected = sv.WorkflowStatus(answer.query_rejected.status)
+    return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
 def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:

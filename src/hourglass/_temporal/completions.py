@@ -26,10 +26,11 @@ from hourglass._temporal.payloads import (
 
 
 class Own(msgspec.Struct, frozen=True):
-    """The handle's own task queue and namespace: what a command means that names none."""
+    """The handle's own task queue and namespace: what a command means that names none; and whether it has a version."""
 
     task_queue: str
     namespace: str
+    versioned: bool = False
 
 
 def completion_to_proto(completion: Completion, own: Own) -> bytes:
@@ -43,6 +44,8 @@ def completion_to_proto(completion: Completion, own: Own) -> bytes:
             _COMMANDS[type(command)](add(), command, own)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
+        if own.versioned:  # a server refuses, and refuses for ever, what a worker without a version says of versions
+            success.versioning_behavior = int(completion.versioning_behavior)
     else:
         put_failure(message.failed.failure, completion.failure)
         message.failed.force_cause = int(completion.cause)

@@ -31,13 +31,36 @@ class Settings:
         return f"Settings({', '.join(sorted(self.__dict__))})"
 
 
-def runtime_settings(log_filter: str | None) -> Settings:
-    """A runtime: logs only where asked (Core's logs can quote payloads), no metrics."""
+def runtime_settings(log_filter: str | None, metrics_address: str | None = None) -> Settings:
+    """A runtime: logs only where asked (Core's logs can quote payloads), and metrics only where asked for."""
     logging = None if not log_filter else Settings(filter=log_filter, forward_to=None, format=None)
     return Settings(
-        telemetry=Settings(logging=logging, metrics=None),
+        telemetry=Settings(logging=logging, metrics=_metrics(metrics_address)),
         worker_heartbeat_interval_millis=None,
         disable_environment_info=True,
+    )
+
+
+def _metrics(address: str | None) -> Settings | None:
+    """Core's own metrics, as Prometheus reads them, at an address; names and units as Temporal documents them."""
+    if not address:
+        return None
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise TargetError(f"HOURGLASS_CORE_METRICS is host:port, such as 127.0.0.1:9464, not {address!r}")
+    return Settings(
+        opentelemetry=None,
+        prometheus=Settings(
+            bind_address=address,
+            counters_total_suffix=False,
+            unit_suffix=False,
+            durations_as_seconds=True,
+            histogram_bucket_overrides=None,
+        ),
+        buffered_with_size=0,
+        attach_service_name=True,
+        global_tags=None,
+        metric_prefix=None,
     )
 
 
@@ -128,11 +151,23 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Sett
         max_activities_per_second=config.max_activities_per_second,
         max_eager_activity_reservations_per_workflow_task=3 if config.activities else 0,
         graceful_shutdown_period_millis=_millis(config.graceful_shutdown),
-        versioning_strategy=Settings(build_id_no_versioning=config.build_id),
+        versioning_strategy=_versioning(config),
         workflow_task_poller_behavior=_pollers(config.workflow_pollers),
         activity_task_poller_behavior=_pollers(config.activity_pollers),
         disable_payload_error_limit=False,
         **_UNUSED,
+    )
+
+
+def _versioning(config: HandleConfig) -> Settings:
+    """What the worker says of its build: a version that tasks are routed by, or a name for people to read."""
+    version = config.version
+    if version is None:
+        return Settings(build_id_no_versioning=config.build_id)
+    return Settings(
+        version=Settings(deployment_name=version.deployment_name, build_id=version.build_id),
+        use_worker_versioning=True,
+        default_versioning_behavior=int(config.default_behavior),
     )
 
 

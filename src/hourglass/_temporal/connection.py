@@ -30,7 +30,9 @@ DEADLINE = 10.0
 
 # A server that is starting accepts connections before it serves them.
 _STARTING = "not healthy yet"
-_SAID = re.compile(r'code: \d+, kind: \w+, message: "([^"]+)"')
+_SAID = re.compile(
+    r'(?:code: \d+, kind: \w+, message: "|error: "failed to lookup address information: )([^"]+)"'
+)
 _STATUS = re.compile(r"code: '?([A-Za-z ]+)")
 
 

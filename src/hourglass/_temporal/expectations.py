@@ -10,6 +10,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
 from hourglass._engine.events import Payloads
+from hourglass._temporal.dialect import Dialect, dialect_of
 from hourglass._temporal.payloads import payloads_from
 
 
@@ -35,6 +36,7 @@ class Facts(msgspec.Struct, frozen=True):
     expected: tuple[Expected, ...]
     is_settled: bool = False
     """Whether the run is open and its last workflow task was completed: then all that it asked for is on record."""
+    dialect: Dialect = Dialect.PYTHON
 
 
 def read_facts(history: bytes) -> Facts:
@@ -54,6 +56,7 @@ def read_facts(history: bytes) -> Facts:
         events=len(message.events),
         expected=tuple(expected),
         is_settled=_is_settled(message),
+        dialect=dialect_of(message.events),
     )
 
 

@@ -23,6 +23,7 @@ from hourglass._bridge.handle import (
     ActivityResult,
     HandleBroken,
     HandleConfig,
+    InProcess,
     Shutdown,
 )
 from hourglass._engine.commands import Completion, TaskFailed
@@ -79,10 +80,12 @@ class Poll:
 class CoreHandle:
     """A handle on one task queue. All methods but `heartbeat` belong to the loop that made it."""
 
+    in_process: InProcess | None = None
+
     def __init__(self, worker: core.Ref, config: HandleConfig, namespace: str) -> None:
         self.config = config
         self._worker = worker
-        self._own = Own(config.task_queue, namespace)
+        self._own = Own(config.task_queue, namespace, config.version is not None)
         self._activations = Poll(lambda: core.poll_activation(worker))
         self._activities = Poll(lambda: core.poll_activity(worker))
         self._stopping = asyncio.Event()

@@ -8,26 +8,28 @@ ours. What is read is checked: Core hangs on some histories that are malformed.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
+from hourglass._temporal.dialect import Dialect, dialect_of
+from hourglass._temporal import quick_json
 from hourglass._temporal.history_rules import check_rules
 from hourglass.errors import HistoryError
 
-_CAPITALS = re.compile("([A-Z]+)")
 _DEEPEST = 200  # levels of JSON; a chain of causes takes one each
 
 
 def history_from_json(text: str | bytes) -> bytes:
-    """A history in JSON (an object with `events`) as an encoded History message. Raises `HistoryError`."""
+    """A history in JSON (an object with `events`, or they alone) as an encoded History message. Raises `HistoryError`."""
     document = _load(text)
-    events = document.get("events") if isinstance(document, dict) else None
+    if isinstance(document, dict) and isinstance(document.get("history"), dict):
+        document = document["history"]  # the answer of Temporal's own API, with the history in it
+    events = document.get("events") if isinstance(document, dict) else document or None
     if not isinstance(events, list):
         raise HistoryError("a history in JSON is an object with a list of events")
     return _encode([_event(event, at) for at, event in enumerate(events, 1)])
@@ -46,6 +48,11 @@ def history_to_json(history: bytes) -> str:
 def event_to_json(event: HistoryEvent) -> bytes:
     """One event in JSON, in one line."""
     return json.dumps(json_format.MessageToDict(event), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def events_of(history: bytes) -> Sequence[Any]:
+    """The events of an encoded History message, as messages."""
+    return _parse(history).events
 
 
 def check_history(history: bytes) -> None:
@@ -82,6 +89,14 @@ def _encode(events: list[HistoryEvent]) -> bytes:
 def _event(event: Any, at: int) -> HistoryEvent:
     if not isinstance(event, dict):
         raise HistoryError(f"event {at} is no JSON object")
+    try:
+        return quick_json.build(HistoryEvent, event)
+    except (ValueError, TypeError, OverflowError):
+        return _event_in_full(event, at)
+
+
+def _event_in_full(event: dict[str, Any], at: int) -> HistoryEvent:
+    """The same for an event that is not plain, or cannot be read: it is said why."""
     message = HistoryEvent()
     try:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
@@ -107,7 +122,7 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
     if isinstance(value, list):
         return [_modern_field(item, field, depth) for item in value]
     if field.enum_type is not None and isinstance(value, str):
-        return _modern_name(value, field.enum_type)
+        return quick_json.modern_name(value, field.enum_type)
     kind = field.message_type
     if kind is None or not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
         return value
@@ -115,14 +130,6 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
         inner = kind.fields_by_name["value"]
         return {key: _modern_field(item, inner, depth) for key, item in value.items()}
     return _modernise(value, kind, depth)
-
-
-def _modern_name(name: str, enum: EnumDescriptor) -> str:
-    if name in enum.values_by_name:
-        return name
-    prefix = enum.values[0].name.removesuffix("_UNSPECIFIED")
-    modern = prefix + _CAPITALS.sub(r"_\1", name).upper()
-    return modern if modern in enum.values_by_name else name
 
 
 def _check(history: History) -> None:
@@ -133,16 +140,17 @@ def _check(history: History) -> None:
     for at, event in enumerate(events, 1):
         if event.event_id != at:
             raise HistoryError(f"event {at} of this history carries the number {event.event_id}")
-        if at > 1 and event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+        kind = event.event_type
+        if at > 1 and kind == _STARTED:
             raise HistoryError(f"event {at} starts the workflow a second time")
-        _check_attributes(event)
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED and at < len(events):
+        _check_attributes(event, kind)
+        if kind == _TASK_STARTED and at < len(events):
             _check_task_end(events[at])
-    check_rules(events)
+    check_rules(events, of_core=dialect_of(events) is not Dialect.OTHER)
 
 
 def _check_start(event: HistoryEvent) -> None:
-    if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+    if event.event_type != _STARTED:
         raise HistoryError("a history begins with the event that starts its workflow")
     started = event.workflow_execution_started_event_attributes
     for what, there in (
@@ -154,18 +162,19 @@ def _check_start(event: HistoryEvent) -> None:
             raise HistoryError(f"the first event of this history names no {what}")
 
 
-def _check_attributes(event: HistoryEvent) -> None:
-    if event.event_type == EventType.EVENT_TYPE_UNSPECIFIED:
+def _check_attributes(event: HistoryEvent, kind: int) -> None:
+    if not kind:
+        if event.worker_may_ignore:
+            return
         raise HistoryError(
             f"event {event.event_id} is of a kind that this version of Hourglass does not know"
         )
-    try:
-        name = EventType.Name(event.event_type)
-    except ValueError:
+    expected = _ATTRIBUTES.get(kind)
+    if expected is None:
         return  # `history_rules` refuses it by its number
     attributes = event.WhichOneof("attributes")
-    expected = name.removeprefix("EVENT_TYPE_").lower() + "_event_attributes"
     if attributes != expected:
+        name = EventType.Name(event.event_type)
         raise HistoryError(f"event {event.event_id} ({name}) carries {attributes or 'no attributes'}")
 
 
@@ -174,6 +183,14 @@ def _check_task_end(event: HistoryEvent) -> None:
     if event.event_type not in _TASK_ENDS:
         raise HistoryError(f"event {event.event_id} cannot follow the start of a workflow task")
 
+
+# Looked up once: of tens of thousands of events each is asked for its kind several times.
+_STARTED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
+_TASK_STARTED = EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED
+_ATTRIBUTES = {
+    number: name.removeprefix("EVENT_TYPE_").lower() + "_event_attributes"
+    for name, number in EventType.items()
+}
 
 _TASK_ENDS = (
     EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,

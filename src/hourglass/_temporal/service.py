@@ -7,11 +7,13 @@ from typing import Any
 
 from hourglass._bridge import service as sv
 from hourglass._bridge import service_changes as ch
+from hourglass._bridge import service_deployments as sd
 from hourglass._bridge import service_schedules as sc
 from hourglass._bridge import service_watch as sw
 from hourglass._temporal import (
     calls_activities,
     calls_changes,
+    calls_deployments,
     calls_histories,
     calls_schedules,
     calls_views,
@@ -46,6 +48,8 @@ PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
     sc.PatchSchedule: calls_schedules.patch,
     sc.DeleteSchedule: calls_schedules.delete,
     sc.ListSchedules: calls_schedules.listing,
+    sd.SetCurrentVersion: calls_deployments.set_current,
+    sd.DescribeDeployment: calls_deployments.describe,
 }
 
 

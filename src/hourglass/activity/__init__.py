@@ -26,11 +26,13 @@ from hourglass.activity._context import (
     in_activity,
     info,
     logger,
+    metric_meter,
     wait_cancelled,
 )
 from hourglass.activity._definition import Activity, ActivityDefinition, activity_definition, defn
 from hourglass.activity._options import ActivityOptions
 from hourglass.activity._plain import PlainCallWarning
+from hourglass.converter import RawPayload
 
 __all__ = [
     "Activity",
@@ -38,6 +40,7 @@ __all__ = [
     "ActivityOptions",
     "Info",
     "PlainCallWarning",
+    "RawPayload",
     "activity_definition",
     "cancelled",
     "client",
@@ -48,5 +51,6 @@ __all__ = [
     "in_activity",
     "info",
     "logger",
+    "metric_meter",
     "wait_cancelled",
 ]

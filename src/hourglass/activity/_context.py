@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,10 +23,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from hourglass._engine.events import Payloads
+from hourglass._engine.options import RetryPolicy
+from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.activity._limits import check_size
 from hourglass.activity._options import LIVENESS_TIMEOUT
-from hourglass.converter import Converter, default_converter
+from hourglass.converter import Converter, Payload, default_converter
 from hourglass.errors import Cancelled, UsageError
+from hourglass.metrics import MetricMeter, Registry, default_registry
 
 if TYPE_CHECKING:  # stands above us: a worker gives its own
     from hourglass.client import Client
@@ -54,7 +57,9 @@ class Info:
     schedule_to_close_timeout: timedelta | None = None
     start_to_close_timeout: timedelta | None = None
     heartbeat_timeout: timedelta | None = None
+    retry_policy: RetryPolicy | None = None
     priority_key: int = 0
+    headers: Mapping[str, Payload] = field(default_factory=dict, repr=False)
     encoded_heartbeat_details: Payloads = field(default=(), repr=False)
     converter: Converter = field(default=default_converter, repr=False, compare=False)
 
@@ -62,6 +67,16 @@ class Info:
     def heartbeat_details(self) -> Sequence[Any]:
         """The details of the last heartbeat of an earlier attempt, decoded without a type."""
         return tuple(self.converter.decode(each) for each in self.encoded_heartbeat_details)
+
+    @property
+    def workflow_namespace(self) -> str:
+        """The namespace of the workflow: the activity's own."""
+        return self.namespace
+
+    @property
+    def in_workflow(self) -> bool:
+        """Whether a workflow asked for it."""
+        return bool(self.workflow_id)
 
 
 _making = threading.Lock()
@@ -89,12 +104,16 @@ class ActivityContext:
         last_details: Payloads = (),
         client: Callable[[], Any] | None = None,
         payload_limit: int | None = None,
+        inbound: ActivityInboundInterceptor | None = None,
+        registry: Registry | None = default_registry,
     ) -> None:
         """`converter` and `last_details` are for an `info` that is made later: else they are what it says."""
         if isinstance(info, Info):
             converter, last_details = info.converter, info.encoded_heartbeat_details
         self.client = client
         self.payload_limit = payload_limit
+        self.inbound = inbound
+        self.registry = registry
         self.converter = converter
         self.last_details = last_details
         self._info = info
@@ -242,6 +261,28 @@ def complete_async() -> NoReturn:
     raise DeferredCompletion
 
 
+def metric_meter() -> MetricMeter:
+    """A meter for this attempt. What it records carries namespace, task queue and activity type.
+
+    A process activity has none: what happens in another process is not in this one's registry.
+    """
+    context = _require("metric_meter()")
+    if context.registry is None:
+        raise UsageError(
+            f"activity {context.info.activity_type} runs in a process of its own, which has no registry of metrics: return "
+            "what you want to count, or run it in a thread"
+        )
+    facts = context.info
+    return MetricMeter(
+        context.registry,
+        {
+            "namespace": facts.namespace,
+            "task_queue": facts.task_queue,
+            "activity_type": facts.activity_type,
+        },
+    )
+
+
 class _ActivityLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the attempt's ids to each record, as attributes and at the end of the message."""
 
@@ -257,7 +298,13 @@ class _ActivityLogger(logging.LoggerAdapter[logging.Logger]):
             "workflow_id": facts.workflow_id,
             "workflow_run_id": facts.workflow_run_id,
         }
-        kwargs["extra"] = {**ids, **(kwargs.get("extra") or {})}
+        more = {
+            **ids,
+            "namespace": facts.namespace,
+            "task_queue": facts.task_queue,
+            "workflow_type": facts.workflow_type,
+        }
+        kwargs["extra"] = {**ids, **(kwargs.get("extra") or {}), "hourglass_activity": more}
         place = f"{facts.activity_type} {facts.activity_id}, attempt {facts.attempt}, workflow {facts.workflow_id}"
         # The message may still be formatted with arguments, or not: a per cent sign would mean something in
         # one case only.

@@ -19,12 +19,13 @@ from hourglass._engine.definition import check_name
 from hourglass._engine.fibers import Task
 from hourglass._engine.operations import start_activity
 from hourglass._engine.options import ActivitySettings
+from hourglass._engine.outgoing import start_intercepted
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.activity._plain import check_plain_call
 from hourglass.activity._processes import Executor, check_executor, refuse_method
 from hourglass.activity._seen import called
-from hourglass.converter import Signature
+from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class ActivityDefinition:
     """What a worker needs to run an activity: its type name, the function to call, and how its arguments
-    travel.
+    travel. A dynamic one takes every type that no other does; its name is for reports alone.
     """
 
     name: str
@@ -47,6 +48,13 @@ class ActivityDefinition:
     settings: ActivitySettings
     needs_instance: bool = False
     executor: Executor = "thread"
+    dynamic: bool = False
+
+    def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
+        """Fresh arguments for the function; a dynamic activity gets them as one, not decoded."""
+        if self.dynamic:
+            return [raw_payloads(payloads, converter)]
+        return self.signature.decode(converter, payloads)
 
     @property
     def beats_by_itself(self) -> bool:
@@ -80,6 +88,7 @@ class Activity(Generic[P, R]):
         instance: object = None,
         signature: Signature | None = None,
         executor: Executor = "thread",
+        dynamic: bool = False,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.name = name
@@ -89,6 +98,7 @@ class Activity(Generic[P, R]):
         self._instance = instance
         self._signature = signature
         self._executor: Executor = executor
+        self._dynamic = dynamic
         if signature is None and not _stands_in_class(fn):
             self._signed()
 
@@ -111,6 +121,7 @@ class Activity(Generic[P, R]):
             settings=self._settings,
             needs_instance=self._is_method and self._instance is None,
             executor=self._executor,
+            dynamic=self._dynamic,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -162,13 +173,15 @@ class Activity(Generic[P, R]):
             instance=self._instance if instance is None else instance,
             signature=self._signed(),
             executor=self._executor,
+            dynamic=self._dynamic,
         )
 
     def _signed(self) -> Signature:
         if self._signature is None:
-            self._signature = Signature.of(
-                self._function, what=f"activity {self.name}", skip_first=self._is_method
-            )
+            what = f"activity {self.name}"
+            self._signature = Signature.of(self._function, what=what, skip_first=self._is_method)
+            if self._dynamic:
+                check_dynamic(self._signature, what)
         return self._signature
 
     def _run(self, method: str) -> Any:
@@ -181,8 +194,23 @@ class Activity(Generic[P, R]):
         return run
 
     def _start(self, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, local: bool) -> Task[R]:
+        if self._dynamic:
+            raise UsageError(
+                f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
+                "workflow.execute_activity(…)"
+            )
         called(self)
         signature = self._signed()
+        if run.outbound is not None:
+            return start_intercepted(
+                run.outbound,
+                self.name,
+                signature.bind(args, kwargs),
+                self._settings,
+                signature.return_type,
+                functools.partial(signature.encode, run.converter),
+                local=local,
+            )
         payloads = signature.encode(run.converter, args, kwargs)
         return start_activity(self.name, payloads, self._settings, signature.return_type, local=local)
 
@@ -216,13 +244,24 @@ def defn(fn: Callable[P, R], /) -> Activity[P, R]: ...
 def defn(
     *,
     name: str | None = None,
+    dynamic: bool = False,
     executor: Executor = "thread",
     **options: Unpack[ActivityOptions],
 ) -> _Decorator: ...
-def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread", **options: Any) -> Any:
+def defn(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    executor: str = "thread",
+    **options: Any,
+) -> Any:
     """Make a function or method an activity.
 
-    `name` is its type on the wire (default: the function's name). Options are defaults for every call; see
+    `name` is its type on the wire (default: the function's name). A `dynamic` activity takes every type that its
+    worker knows no other activity of: its one parameter is a `Sequence[RawPayload]` of all arguments, and
+    `activity.info().activity_type` says what was asked for. Options are defaults for every call; see
     `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes.
 
     `executor` says where a `def` activity runs; `async def` ones run on the worker's activity loop. A
@@ -233,17 +272,25 @@ def defn(fn: Any = None, /, *, name: str | None = None, executor: str = "thread"
     a static method.
     """
     if fn is None:
-        return functools.partial(_define, name=name, executor=executor, options=options)
-    return _define(fn, name=name, executor=executor, options=options)
+        return functools.partial(_define, name=name, dynamic=dynamic, executor=executor, options=options)
+    return _define(fn, name=name, dynamic=dynamic, executor=executor, options=options)
 
 
-def _define(fn: Any, /, *, name: str | None, executor: str, options: dict[str, Any]) -> Activity[..., Any]:
+def _define(
+    fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]
+) -> Activity[..., Any]:
     _check_function(fn)
     where = check_executor(fn, executor)
+    if dynamic and (name is not None or options):
+        raise DefinitionError(
+            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. Whoever asks for an "
+            "activity by name gives both"
+        )
     if name is None and fn.__name__ == "<lambda>":
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
     title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
-    return Activity(fn, title, settings_with(DEFAULTS, options, f"activity {title}"), executor=where)
+    settings = settings_with(DEFAULTS, options, f"activity {title}")
+    return Activity(fn, title, settings, executor=where, dynamic=dynamic)
 
 
 def _check_function(fn: Any) -> None:

@@ -1,17 +1,24 @@
 """Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
 The map: `_blocking…` and `_async…` are the two faces, with equal names; `_operations`, `_updates`, `_reset`,
-`_with_start`, `_schedules`, `_activities` and `_task_queues` hold every operation, once; `_session` runs them over a `_link`;
-`_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into data; `_waiting`
+`_with_start`, `_schedules`, `_activities`, `_task_queues` and `_deployments` hold every operation, once; `_session` runs
+them over a `_link`; `_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into data; `_waiting`
 waits for results; `_codec_edge` seals what leaves.
 """
 
 from __future__ import annotations
 
-from hourglass._bridge.service import IdConflictPolicy, WorkflowStatus
+from hourglass._bridge.service import IdConflictPolicy, QueryRejectCondition, WorkflowStatus
 from hourglass._bridge.service_changes import UpdateStage
 from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.versions import (
+    AutoUpgradeVersioningOverride,
+    PinnedVersioningOverride,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass.client._async import AsyncClient
 from hourglass.client._async_handles import AsyncActivityHandle, AsyncUpdateHandle, AsyncWorkflowHandle
 from hourglass.client._async_schedules import AsyncScheduleHandle
@@ -21,6 +28,7 @@ from hourglass.client._blocking_handles import ActivityHandle, UpdateHandle, Wor
 from hourglass.client._blocking_schedules import ScheduleHandle
 from hourglass.client._blocking_with_start import WithStart
 from hourglass.client._bulk import BulkResult
+from hourglass.client._deployments import DeploymentDescription, DeploymentVersionInfo
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
     Schedule,
@@ -46,6 +54,8 @@ from hourglass.client._values import (
     PendingChildInfo,
     WorkflowDescription,
     WorkflowExecution,
+    WorkflowExecutionCount,
+    WorkflowExecutionCountAggregationGroup,
 )
 
 __all__ = [
@@ -56,13 +66,18 @@ __all__ = [
     "AsyncUpdateHandle",
     "AsyncWithStart",
     "AsyncWorkflowHandle",
+    "AutoUpgradeVersioningOverride",
     "BulkResult",
     "Client",
+    "DeploymentDescription",
+    "DeploymentVersionInfo",
     "IdConflictPolicy",
     "IdReusePolicy",
     "PendingActivityInfo",
     "PendingChildInfo",
+    "PinnedVersioningOverride",
     "PollerInfo",
+    "QueryRejectCondition",
     "Schedule",
     "ScheduleActionExecutionStartWorkflow",
     "ScheduleActionResult",
@@ -86,9 +101,14 @@ __all__ = [
     "UpdateHandle",
     "UpdateOptions",
     "UpdateStage",
+    "VersioningBehavior",
+    "VersioningOverride",
     "WithStart",
+    "WorkerDeploymentVersion",
     "WorkflowDescription",
     "WorkflowExecution",
+    "WorkflowExecutionCount",
+    "WorkflowExecutionCountAggregationGroup",
     "WorkflowHandle",
     "WorkflowStatus",
 ]

@@ -7,24 +7,28 @@ The names, signatures and operations are those of the blocking face; a test comp
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.tls import TLSConfig
 from hourglass._engine.options import Duration, seconds
+from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _operations, _schedules, _task_queues
+from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules, _task_queues
 from hourglass.client._async_handles import AsyncActivityHandle, AsyncWorkflowHandle
 from hourglass.client._async_schedules import AsyncScheduleHandle
 from hourglass.client._async_with_start import AsyncWithStart
 from hourglass.client._bulk import BulkResult, Progress
+from hourglass.client._deployments import DeploymentDescription
 from hourglass.client._faces import ClientFacts
+from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import Session, open_link
 from hourglass.client._task_queues import TaskQueueDescription
-from hourglass.client._values import WorkflowExecution
+from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
 R = TypeVar("R")
@@ -48,18 +52,28 @@ class AsyncClient(ClientFacts):
         identity: str | None = None,
         converter: Converter = default_converter,
         codec: Codec | None = None,
+        interceptors: Sequence[Interceptor] = (),
         timeout: Duration = 10.0,
+        retention: Duration | None = None,
     ) -> AsyncClient:
         """Connect to `local:`, `host:port` or `profile:NAME`.
 
         Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
-        Each client of `local:` has an engine of its own, in memory, which ends with it.
+        Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
+        worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
         """
-        where = resolve(target, namespace=namespace, tls=tls, api_key=api_key, metadata=rpc_metadata)
-        limit = seconds(timeout, "timeout")
+        where = resolve(
+            target,
+            namespace=namespace,
+            tls=tls,
+            api_key=api_key,
+            metadata=rpc_metadata,
+            retention=None if retention is None else seconds(retention, "retention"),
+        )
+        limit, chain = seconds(timeout, "timeout"), checked(interceptors)
         portal = Portal.current()
         link = await portal.acall(open_link(portal, where, identity, limit))
-        return cls(Session(link, converter, codec))
+        return cls(Session(link, converter, codec, chain))
 
     async def close(self) -> None:
         """Close the connection. Workflows go on without it."""
@@ -90,7 +104,7 @@ class AsyncClient(ClientFacts):
         `result_type` is for workflows given by name. The options are those of `StartOptions`.
         """
         operation = _operations.start(self._session, workflow, args, options, result_type)
-        return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
+        return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
 
     @overload
     async def execute_workflow(
@@ -139,20 +153,25 @@ class AsyncClient(ClientFacts):
         return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
 
     async def list_workflows(
-        self, query: str = "", *, page_size: int = 100
+        self, query: str = "", *, page_size: int = 100, limit: int | None = None
     ) -> AsyncIterator[WorkflowExecution]:
-        """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for."""
+        """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for.
+
+        With a `limit` no more than so many.
+        """
         token = b""
-        while True:
+        left = limit
+        while left is None or left > 0:
             page = await self._session.arun(_operations.list_page(self._session, query, page_size, token))
-            for execution in page.items:
+            for execution in page.items[:left]:
                 yield execution
             token = page.next_page_token
             if not token:
                 return
+            left = None if left is None else left - len(page.items)
 
-    async def count_workflows(self, query: str = "") -> int:
-        """How many runs match a filter."""
+    async def count_workflows(self, query: str = "") -> WorkflowExecutionCount:
+        """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
         return await self._session.arun(_operations.count(query))
 
     async def describe_task_queue(
@@ -160,6 +179,35 @@ class AsyncClient(ClientFacts):
     ) -> TaskQueueDescription:
         """Who takes workflow tasks and activities from a task queue."""
         return await self._session.arun(_task_queues.describe_task_queue(name, rpc_timeout))
+
+    async def set_current_version(
+        self,
+        deployment: str,
+        build_id: str | None,
+        *,
+        wait: Duration = 10.0,
+        ignore_missing_task_queues: bool = False,
+    ) -> WorkerDeploymentVersion | None:
+        """Make a build of a deployment the current version, and get the one that was: new runs, and those that move on, go to
+        its workers; with None to workers without a version.
+
+        A version that no worker has been seen of yet is waited for, for so long. On a server, a version that lacks a
+        task queue of the one before is refused unless `ignore_missing_task_queues`.
+        """
+        operation = _deployments.set_current_version(
+            self._session,
+            deployment,
+            build_id,
+            wait=wait,
+            ignore_missing_task_queues=ignore_missing_task_queues,
+        )
+        return await self._session.arun(operation)
+
+    async def describe_deployment(
+        self, name: str, *, rpc_timeout: Duration | None = None
+    ) -> DeploymentDescription:
+        """The versions of a deployment, and which of them is current."""
+        return await self._session.arun(_deployments.describe_deployment(name, rpc_timeout))
 
     async def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None

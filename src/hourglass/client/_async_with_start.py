@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.service_changes import UpdateStage
@@ -27,8 +28,8 @@ class AsyncWithStart(_with_start.Planned, Generic[R]):
     async def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> AsyncWorkflowHandle[R]: ...
     async def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
         """Start it and send a signal in one step; one that runs already gets the signal alone."""
-        reference = await self._session.arun(_with_start.signal(self, signal, args))
-        return AsyncWorkflowHandle(self._session, reference)
+        operation = _with_start.signal(self, signal, args)
+        return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
 
     @overload
     async def execute_update(
@@ -41,8 +42,10 @@ class AsyncWithStart(_with_start.Planned, Generic[R]):
     async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start it, or use the one that runs, ask it for an update and wait for the update's result."""
         operation = _with_start.update(self, update, args, options, UpdateStage.COMPLETED)
-        _, reference = await self._session.arun(operation)
-        return await AsyncUpdateHandle[Any](self._session, reference).result()
+        handle = await self._session.arun(
+            operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
+        )
+        return await handle.result()
 
     @overload
     async def start_update(
@@ -68,8 +71,9 @@ class AsyncWithStart(_with_start.Planned, Generic[R]):
     ) -> Any:
         """Start it, or use the one that runs, and ask it for an update; waits until that is accepted."""
         operation = _with_start.update(self, update, args, options, wait_for_stage)
-        _, reference = await self._session.arun(operation)
-        return AsyncUpdateHandle[Any](self._session, reference)
+        return await self._session.arun(
+            operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
+        )
 
     @property
     def handle(self) -> AsyncWorkflowHandle[R]:

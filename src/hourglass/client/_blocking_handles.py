@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
+from hourglass._bridge.service import QueryRejectCondition
 from hourglass._bridge.service_changes import UpdateStage
 from hourglass._engine.options import Duration
 from hourglass.client import _activities, _operations, _reset, _updates
@@ -50,16 +52,40 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
 
     @overload
     def query(
-        self, query: str, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+        self,
+        query: str,
+        /,
+        *args: Any,
+        result_type: Any = None,
+        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        rpc_timeout: Duration | None = None,
     ) -> Any: ...
     @overload
-    def query(self, query: Callable[[*Ts], T], /, *args: *Ts, rpc_timeout: Duration | None = None) -> T: ...
+    def query(
+        self,
+        query: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        rpc_timeout: Duration | None = None,
+    ) -> T: ...
     def query(  # type: ignore[misc]
-        self, query: Any, /, *args: Any, result_type: Any = None, rpc_timeout: Duration | None = None
+        self,
+        query: Any,
+        /,
+        *args: Any,
+        result_type: Any = None,
+        reject_condition: QueryRejectCondition = QueryRejectCondition.NONE,
+        rpc_timeout: Duration | None = None,
     ) -> Any:
-        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`."""
+        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
+
+        With a `reject_condition` a run that has closed, or did not complete, is not asked: `QueryRejectedError`.
+        """
         return self._session.run(
-            _operations.query(self._session, self._reference, query, args, result_type, rpc_timeout)
+            _operations.query(
+                self._session, self._reference, query, args, result_type, reject_condition, rpc_timeout
+            )
         )
 
     @overload
@@ -75,10 +101,11 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
 
         Raises `UpdateFailedError` if it was refused or its handler failed.
         """
-        reference = self._session.run(
-            _updates.start(self._session, self._reference, update, args, options, UpdateStage.COMPLETED)
+        operation = _updates.start(
+            self._session, self._reference, update, args, options, UpdateStage.COMPLETED
         )
-        return UpdateHandle[Any](self._session, reference).result()
+        handle = self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
+        return handle.result()
 
     @overload
     def start_update(
@@ -106,10 +133,8 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
 
         One that is refused raises `UpdateFailedError` here, or from the handle's `result`.
         """
-        reference = self._session.run(
-            _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
-        )
-        return UpdateHandle[Any](self._session, reference)
+        operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
+        return self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
 
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.service_changes import UpdateStage
@@ -27,8 +28,8 @@ class WithStart(_with_start.Planned, Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> WorkflowHandle[R]: ...
     def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
         """Start it and send a signal in one step; one that runs already gets the signal alone."""
-        reference = self._session.run(_with_start.signal(self, signal, args))
-        return WorkflowHandle(self._session, reference)
+        operation = _with_start.signal(self, signal, args)
+        return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
     @overload
     def execute_update(
@@ -41,8 +42,8 @@ class WithStart(_with_start.Planned, Generic[R]):
     def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start it, or use the one that runs, ask it for an update and wait for the update's result."""
         operation = _with_start.update(self, update, args, options, UpdateStage.COMPLETED)
-        _, reference = self._session.run(operation)
-        return UpdateHandle[Any](self._session, reference).result()
+        handle = self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
+        return handle.result()
 
     @overload
     def start_update(
@@ -68,8 +69,7 @@ class WithStart(_with_start.Planned, Generic[R]):
     ) -> Any:
         """Start it, or use the one that runs, and ask it for an update; waits until that is accepted."""
         operation = _with_start.update(self, update, args, options, wait_for_stage)
-        _, reference = self._session.run(operation)
-        return UpdateHandle[Any](self._session, reference)
+        return self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
 
     @property
     def handle(self) -> WorkflowHandle[R]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import importlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from hourglass._bridge.service import (
     CancelWorkflow,
-    Count,
     CountWorkflows,
     DescribeWorkflow,
     Description,
@@ -23,6 +24,7 @@ from hourglass._bridge.service import (
     ListWorkflows,
     Page,
     QueryAnswer,
+    QueryRejectCondition,
     QueryWorkflow,
     RunCanceled,
     RunCompleted,
@@ -32,14 +34,26 @@ from hourglass._bridge.service import (
     RunTimedOut,
     SignalWorkflow,
     Started,
+    StartWorkflow,
     TerminateWorkflow,
+    WorkflowStatus,
 )
 from hourglass._engine.options import Duration, optional_seconds
+from hourglass.client._interception import (
+    CancelWorkflowInput,
+    DescribeWorkflowInput,
+    QueryWorkflowInput,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    TerminateWorkflowInput,
+)
 from hourglass.client._options import start_request
-from hourglass.client._session import Operation, Session, asking, nothing
+from hourglass.client._session import Operation, Session, asking, nothing, through
 from hourglass.client._values import (
     WorkflowDescription,
     WorkflowExecution,
+    WorkflowExecutionCount,
+    count_from,
     description_from,
     execution_from,
 )
@@ -48,14 +62,16 @@ from hourglass.converter import Converter, Payload
 from hourglass.errors import (
     CancelledError,
     InternalError,
+    QueryRejectedError,
     TerminatedError,
     TimedOutError,
     TimeoutType,
     UsageError,
     WorkflowContinuedAsNewError,
     WorkflowFailedError,
+    summary,
 )
-from hourglass.workflow._given import given_message, given_workflow
+from hourglass.workflow._given import Given, given_message, given_workflow
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,10 @@ class Reference:
     def addressed_run(self) -> str:
         """The run id to send along: empty means whichever run is the current one."""
         return self.run_id if self.pinned else ""
+
+    def addressed(self) -> dict[str, Any]:
+        """Whom a call means, as interceptors see it."""
+        return {"id": self.workflow_id, "run_id": self.addressed_run or None}
 
 
 @dataclass(frozen=True)
@@ -90,16 +110,39 @@ def start(
 ) -> Operation[Reference]:
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
-    request = start_request(given, arguments, options, session.converter, session.identity)
-    reference = Reference(
-        request.workflow_id, return_type=given.return_type if result_type is None else result_type
+    return_type = given.return_type if result_type is None else result_type
+
+    def build(call: StartWorkflowInput) -> Operation[Reference]:
+        request = requested(session, given, call)
+        reference = Reference(request.workflow_id, return_type=return_type)
+
+        def parse(answer: Started) -> Reference:
+            first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
+            return replace(reference, run_id=answer.run_id, first_execution_run_id=first)
+
+        return asking(request, parse)
+
+    return through(session, start_call(given, arguments, options, build))
+
+
+def start_call(
+    given: Given, arguments: Sequence[Any], options: Mapping[str, Any], build: Callable[[Any], Any]
+) -> StartWorkflowInput:
+    """A start as interceptors see it; the id of one that was given none is made here."""
+    rest = {name: value for name, value in options.items() if name != "id"}
+    workflow_id = options["id"] if "id" in options else str(uuid.uuid4())
+    return StartWorkflowInput(
+        workflow=given.name, id=workflow_id, args=list(arguments), options=rest, _proceed=build
     )
 
-    def parse(answer: Started) -> Reference:
-        first = answer.run_id if answer.started else ""  # an existing run need not be the first of its chain
-        return replace(reference, run_id=answer.run_id, first_execution_run_id=first)
 
-    return asking(request, parse)
+def requested(session: Session, given: Given, call: StartWorkflowInput) -> StartWorkflow:
+    """The request of a start, as the interceptors left it."""
+    named = given if call.workflow == given.name else replace(given, name=call.workflow)
+    request = start_request(
+        named, call.args, {**call.options, "id": call.id}, session.converter, session.identity
+    )
+    return msgspec.structs.replace(request, headers=call.headers) if call.headers else request
 
 
 def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: Any) -> Reference:
@@ -124,13 +167,9 @@ def list_page(session: Session, query: str, page_size: int, token: bytes) -> Ope
     return asking(ListWorkflows(query=query, page_size=page_size, next_page_token=token), parse)
 
 
-def count(query: str) -> Operation[int]:
+def count(query: str) -> Operation[WorkflowExecutionCount]:
     """How many runs match."""
-
-    def parse(answer: Count) -> int:
-        return answer.count
-
-    return asking(CountWorkflows(query=query), parse)
+    return asking(CountWorkflows(query=query), count_from)
 
 
 # --- one workflow -----------------------------------------------------------------------------------------
@@ -157,16 +196,24 @@ def signal(
 ) -> Operation[None]:
     """Send a signal."""
     given = given_message("signal", message)
-    request = SignalWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-        signal_name=given.name,
-        arguments=given.encode(session.converter, arguments),
-        request_id=str(uuid.uuid4()),
-        identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+
+    def build(call: SignalWorkflowInput) -> Operation[None]:
+        request = SignalWorkflow(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            signal_name=call.signal,
+            arguments=given.encode(session.converter, call.args),
+            headers=call.headers,
+            request_id=str(uuid.uuid4()),
+            identity=session.identity,
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, nothing)
+
+    return through(
+        session,
+        SignalWorkflowInput(**reference.addressed(), signal=given.name, args=list(arguments), _proceed=build),
     )
-    return asking(request, nothing)
 
 
 def query(
@@ -175,71 +222,98 @@ def query(
     message: object,
     arguments: Sequence[Any],
     result_type: Any,
+    reject_condition: QueryRejectCondition,
     rpc_timeout: Duration | None,
 ) -> Operation[Any]:
     """Ask a workflow a question."""
     given = given_message("query", message)
     return_type = given.return_type if result_type is None else result_type
-    request = QueryWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-        query_name=given.name,
-        arguments=given.encode(session.converter, arguments),
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
-    )
+
+    def build(call: QueryWorkflowInput) -> Operation[Any]:
+        request = QueryWorkflow(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            query_name=call.query,
+            arguments=given.encode(session.converter, call.args),
+            headers=call.headers,
+            reject_condition=QueryRejectCondition(reject_condition),
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, parse)
 
     def parse(answer: QueryAnswer) -> Any:
+        if answer.rejected != WorkflowStatus.UNSPECIFIED:
+            raise QueryRejectedError(
+                f"query {given.name!r} was not put to workflow {reference.workflow_id!r}: its status is "
+                f"{answer.rejected.name}",
+                status=answer.rejected,
+            )
         return _first(answer.result, return_type, session.converter)
 
-    return asking(request, parse)
+    return through(
+        session,
+        QueryWorkflowInput(**reference.addressed(), query=given.name, args=list(arguments), _proceed=build),
+    )
 
 
 def cancel(
     session: Session, reference: Reference, reason: str, rpc_timeout: Duration | None
 ) -> Operation[None]:
     """Ask a workflow to cancel."""
-    request = CancelWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-        first_execution_run_id=reference.first_execution_run_id,
-        reason=reason,
-        request_id=str(uuid.uuid4()),
-        identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
-    )
-    return asking(request, nothing)
+
+    def build(call: CancelWorkflowInput) -> Operation[None]:
+        request = CancelWorkflow(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            first_execution_run_id=reference.first_execution_run_id,
+            reason=call.reason,
+            request_id=str(uuid.uuid4()),
+            identity=session.identity,
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, nothing)
+
+    return through(session, CancelWorkflowInput(**reference.addressed(), reason=reason, _proceed=build))
 
 
 def terminate(
     session: Session, reference: Reference, reason: str, details: Sequence[Any], rpc_timeout: Duration | None
 ) -> Operation[None]:
     """End a workflow now."""
-    request = TerminateWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-        first_execution_run_id=reference.first_execution_run_id,
-        reason=reason,
-        details=tuple(session.converter.encode_all(details)),
-        identity=session.identity,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
-    )
-    return asking(request, nothing)
+
+    def build(call: TerminateWorkflowInput) -> Operation[None]:
+        request = TerminateWorkflow(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            first_execution_run_id=reference.first_execution_run_id,
+            reason=call.reason,
+            details=tuple(session.converter.encode_all(call.args)),
+            identity=session.identity,
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, nothing)
+
+    call = TerminateWorkflowInput(**reference.addressed(), reason=reason, args=list(details), _proceed=build)
+    return through(session, call)
 
 
 def describe(
     session: Session, reference: Reference, rpc_timeout: Duration | None
 ) -> Operation[WorkflowDescription]:
     """Look at a workflow."""
-    request = DescribeWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-        rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
-    )
+
+    def build(call: DescribeWorkflowInput) -> Operation[WorkflowDescription]:
+        request = DescribeWorkflow(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
+        )
+        return asking(request, parse)
 
     def parse(answer: Description) -> WorkflowDescription:
         return description_from(answer, session.converter)
 
-    return asking(request, parse)
+    return through(session, DescribeWorkflowInput(**reference.addressed(), _proceed=build))
 
 
 def fetch_history_events(reference: Reference) -> Operation[list[bytes]]:
@@ -285,7 +359,7 @@ def _result(reference: Reference, converter: Converter, closed: Closed) -> Any:
             return _first(payloads, reference.return_type, converter)
         case RunFailed(failure=failure):
             cause = converter.from_failure(failure)
-            raise WorkflowFailedError(f"{name} failed: {type(cause).__name__}: {cause}") from cause
+            raise WorkflowFailedError(f"{name} failed: {summary(cause)}") from cause
         case RunCanceled(details=details):
             cause = CancelledError("Workflow cancelled", *_all(details, converter))
             raise WorkflowFailedError(f"{name} was cancelled") from cause

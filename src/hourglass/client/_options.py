@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._given import Given, given_message
@@ -50,8 +51,12 @@ class StartOptions(TypedDict, total=False):
     """A signal that is sent with the start: a name, a channel or a method."""
     start_signal_args: Sequence[Any]
     """That signal's arguments."""
+    priority_key: int
+    """Its priority on the queue: lower is sooner, 0 is the default."""
     request_id: str
     """Starting twice with the same request id is one start; a fresh one by default."""
+    versioning_override: VersioningOverride | None
+    """Whatever its code says: stay with a version, or move to the current one."""
     rpc_timeout: Duration | None
     """How long to wait for the service's answer."""
 
@@ -92,8 +97,10 @@ def start_request(
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
         static_summary=_note(options.get("static_summary"), converter),
         static_details=_note(options.get("static_details"), converter),
+        priority_key=_priority(options.get("priority_key", 0)),
         signal_name=signal_name,
         signal_arguments=signal_arguments,
+        versioning_override=check_override(options.get("versioning_override")),
         **durations,
     )
 
@@ -111,6 +118,12 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
 
 def _note(text: str | None, converter: Converter) -> Payload | None:
     return None if text is None else converter.encode(text)
+
+
+def _priority(key: object) -> int:
+    if not isinstance(key, int) or isinstance(key, bool) or key < 0:
+        raise UsageError("priority_key must be a number from 0 on")
+    return key
 
 
 def _text(value: object, name: str) -> str:

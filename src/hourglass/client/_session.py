@@ -9,20 +9,31 @@ control loop. The two faces differ in how they wait: `run` blocks, `arun` is awa
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from hourglass._bridge.service import Connection, Request
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._codec_edge import sealed, unsealed
+from hourglass.client._interception import (
+    AsyncClientOutboundInterceptor,
+    ClientCall,
+    ClientOutboundInterceptor,
+    Interceptor,
+    async_client_chain,
+    client_chain,
+)
 from hourglass.client._link import Link, default_identity
 from hourglass.converter import Codec, Converter, default_converter
 
 A = TypeVar("A")
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -31,11 +42,27 @@ class Operation(Generic[T]):
 
     ask: Callable[[Session], Coroutine[Any, Any, Any]]
     parse: Callable[[Any], T]
+    call: ClientCall | None = None
+    """The call that this is, where interceptors are to see it first; it can be built again from that."""
+
+    def then(self, more: Callable[[T], U]) -> Operation[U]:
+        """The same, and something made of its answer."""
+        call, parse = self.call, self.parse
+        if call is not None:
+            proceed = call._proceed
+            call = replace(call, _proceed=lambda changed: proceed(changed).then(more))
+        return Operation(self.ask, lambda answer: more(parse(answer)), call)
 
 
 def asking(request: Request[A], parse: Callable[[A], T]) -> Operation[T]:
     """The operation of one request."""
     return Operation(lambda session: session.call(request), parse)
+
+
+def through(session: Session, call: ClientCall) -> Operation[Any]:
+    """The operation that a call is, to be seen by the session's interceptors if it has any."""
+    operation: Operation[Any] = call._proceed(call)
+    return replace(operation, call=call) if session.interceptors else operation
 
 
 def nothing(_answer: object) -> None:
@@ -49,6 +76,17 @@ class Session:
     link: Link
     converter: Converter = default_converter
     codec: Codec | None = None
+    interceptors: tuple[Interceptor, ...] = ()
+
+    @cached_property
+    def outbound(self) -> ClientOutboundInterceptor:
+        """The interceptors of a blocking client, in a row."""
+        return client_chain(self)
+
+    @cached_property
+    def async_outbound(self) -> AsyncClientOutboundInterceptor:
+        """The interceptors of an asynchronous client, in a row."""
+        return async_client_chain(self)
 
     @property
     def identity(self) -> str:
@@ -56,16 +94,34 @@ class Session:
         return self.link.identity
 
     def run(self, operation: Operation[T]) -> T:
-        """Run an operation and block this thread until it is done."""
-        return operation.parse(self.link.portal.call(operation.ask(self)))
+        """Run an operation and block this thread until it is done; interceptors see it first."""
+        if operation.call is None:
+            return self.perform(operation)
+        answer: T = getattr(self.outbound, operation.call._method)(operation.call)
+        return answer
 
     async def arun(self, operation: Operation[T]) -> T:
-        """Run an operation and await it, on any event loop."""
+        """Run an operation and await it, on any event loop; interceptors see it first."""
+        if operation.call is None:
+            return await self.aperform(operation)
+        answer: T = await getattr(self.async_outbound, operation.call._method)(operation.call)
+        return answer
+
+    def perform(self, operation: Operation[T]) -> T:
+        """Run an operation itself, and block."""
+        return operation.parse(self.link.portal.call(operation.ask(self)))
+
+    async def aperform(self, operation: Operation[T]) -> T:
+        """Run an operation itself, and await it."""
         return operation.parse(await self.link.portal.acall(operation.ask(self)))
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""
         return asyncio.timeout(seconds)
+
+    def now_ns(self) -> int:
+        """The time, in nanoseconds since the epoch, to be compared with times that the engine tells."""
+        return time.time_ns()
 
     def meet(self, workflow: object) -> None:
         """A workflow was named that others will start later; a session that runs workflows itself must know it."""

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from hourglass._bridge.service_watch import GetPollers, Poller, Pollers
 from hourglass._engine.options import Duration, optional_seconds
+from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.client._session import Operation, Session
 from hourglass.client._values import time_from
 
@@ -17,6 +18,8 @@ class PollerInfo:
 
     identity: str
     last_seen: datetime | None
+    deployment_version: WorkerDeploymentVersion | None = None
+    """The version of the worker; None where it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,8 @@ class TaskQueueDescription:
     workflow_pollers: tuple[PollerInfo, ...]
     activity_pollers: tuple[PollerInfo, ...]
     served: tuple[str, ...]
+    current_version: WorkerDeploymentVersion | None = None
+    """The version whose workers take what is not pinned; None: workers without a version do."""
 
 
 def describe_task_queue(name: str, rpc_timeout: Duration | None) -> Operation[TaskQueueDescription]:
@@ -47,10 +52,15 @@ def describe_task_queue(name: str, rpc_timeout: Duration | None) -> Operation[Ta
             workflow_pollers=tuple(_poller(each) for each in tasks.pollers),
             activity_pollers=tuple(_poller(each) for each in activities.pollers),
             served=tasks.served,
+            current_version=tasks.current,
         )
 
     return Operation(ask, parse)
 
 
 def _poller(poller: Poller) -> PollerInfo:
-    return PollerInfo(identity=poller.identity, last_seen=time_from(poller.last_seen_ns))
+    return PollerInfo(
+        identity=poller.identity,
+        last_seen=time_from(poller.last_seen_ns),
+        deployment_version=poller.version,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hourglass._bridge.service import StartWorkflow
@@ -17,8 +17,9 @@ from hourglass._bridge.service_changes import (
     UpdateWorkflow,
 )
 from hourglass._engine.options import Duration, optional_seconds
+from hourglass.client._interception import StartWorkflowUpdateInput
 from hourglass.client._operations import Reference
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import Operation, Session, through
 from hourglass.converter import Converter
 from hourglass.errors import UpdateFailedError, UsageError
 from hourglass.workflow._given import given_message
@@ -42,25 +43,36 @@ def build(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     stage: UpdateStage,
-) -> tuple[UpdateWorkflow, Any]:
-    """The request of an update, and the type of its result."""
+) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow], Any]:
+    """An update as interceptors see it, how its request is built from that, and the type of its result."""
     given = given_message("update", message)
     update_id = options.get("id") or str(uuid.uuid4())
     if not isinstance(update_id, str):
         raise UsageError("the id of an update is a text")
-    request = UpdateWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-        first_execution_run_id=reference.first_execution_run_id,
+
+    def build(call: StartWorkflowUpdateInput) -> UpdateWorkflow:
+        return UpdateWorkflow(
+            workflow_id=call.id,
+            run_id=call.run_id or "",
+            first_execution_run_id=reference.first_execution_run_id,
+            update_id=call.update_id,
+            update_name=call.update,
+            arguments=given.encode(session.converter, call.args),
+            headers=call.headers,
+            identity=session.identity,
+            wait_stage=stage,
+            rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+        )
+
+    call = StartWorkflowUpdateInput(
+        **reference.addressed(),
+        update=given.name,
         update_id=update_id,
-        update_name=given.name,
-        arguments=given.encode(session.converter, arguments),
-        identity=session.identity,
-        wait_stage=stage,
-        rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
+        args=list(arguments),
+        _proceed=build,
     )
     result_type = options.get("result_type")
-    return request, given.return_type if result_type is None else result_type
+    return call, build, given.return_type if result_type is None else result_type
 
 
 def start(
@@ -72,16 +84,21 @@ def start(
     stage: UpdateStage,
 ) -> Operation[UpdateReference]:
     """Ask for an update and wait until it has come to a stage; gives what its handle refers to."""
-    request, return_type = build(session, reference, message, arguments, options, stage)
+    update, requested, return_type = build(session, reference, message, arguments, options, stage)
 
-    async def ask(session: Session) -> UpdateState:
-        state = await session.call(request)
-        while state.stage < min(stage, UpdateStage.ACCEPTED):
-            # Nobody has promised anything yet, and an engine that was restarted knows nothing of it: say it again.
+    def asked(call: StartWorkflowUpdateInput) -> Operation[UpdateReference]:
+        request = requested(call)
+
+        async def ask(session: Session) -> UpdateState:
             state = await session.call(request)
-        return await _to_stage(session, state, stage)
+            while state.stage < min(stage, UpdateStage.ACCEPTED):
+                # Nobody has promised anything yet, and an engine that was restarted knows nothing of it: say it again.
+                state = await session.call(request)
+            return await _to_stage(session, state, stage)
 
-    return Operation(ask, lambda state: _referred(state, return_type))
+        return Operation(ask, lambda state: _referred(state, return_type))
+
+    return through(session, replace(update, _proceed=asked))
 
 
 def start_with_start(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hourglass._bridge.service import Description, PendingActivity, WorkflowStatus, WorkflowSummary
+from hourglass._bridge.service import Count, Description, PendingActivity, WorkflowStatus, WorkflowSummary
 from hourglass._engine.commands import ParentClosePolicy
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Converter, Payload, decode_search_attribute
 from hourglass.errors import PayloadError
 
@@ -37,6 +38,33 @@ class WorkflowExecution:
     root_run_id: str
     memo: Mapping[str, Any]
     search_attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class WorkflowExecutionCountAggregationGroup:
+    """How many of the runs that were counted have these values of what was grouped by."""
+
+    count: int
+    group_values: tuple[Any, ...]
+
+
+class WorkflowExecutionCount(int):
+    """How many runs match: a number, and `groups` where the filter ends with `GROUP BY ExecutionStatus`."""
+
+    groups: tuple[WorkflowExecutionCountAggregationGroup, ...]
+
+    def __new__(
+        cls, count: int, groups: Sequence[WorkflowExecutionCountAggregationGroup] = ()
+    ) -> WorkflowExecutionCount:
+        """A number with its groups."""
+        made = super().__new__(cls, count)
+        made.groups = tuple(groups)
+        return made
+
+    @property
+    def count(self) -> int:
+        """The number itself."""
+        return int(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +106,9 @@ class WorkflowDescription(WorkflowExecution):
     static_details: str | None
     pending_children: tuple[PendingChildInfo, ...] = ()
     next_task_time: datetime | None = None
+    versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    deployment_version: WorkerDeploymentVersion | None = None
+    """The version that it is pinned to, or whose worker handled its last workflow task."""
 
     @property
     def parked(self) -> bool:
@@ -109,7 +140,15 @@ def description_from(answer: Description, converter: Converter) -> WorkflowDescr
             for child in answer.pending_children
         ),
         next_task_time=time_from(answer.next_task_time_ns),
+        versioning_behavior=answer.versioning_behavior,
+        deployment_version=answer.deployment_version,
     )
+
+
+def count_from(answer: Count) -> WorkflowExecutionCount:
+    """A number of runs."""
+    groups = [WorkflowExecutionCountAggregationGroup(group.count, group.values) for group in answer.groups]
+    return WorkflowExecutionCount(answer.count, groups)
 
 
 def time_from(nanoseconds: int) -> datetime | None:

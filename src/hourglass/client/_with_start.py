@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,9 @@ import msgspec
 from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
 from hourglass._bridge.service_changes import UpdateStage, UpdateStarted
 from hourglass.client import _operations, _updates
+from hourglass.client._interception import StartUpdateWithStartInput, StartWorkflowInput
 from hourglass.client._operations import Reference
-from hourglass.client._options import start_request
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import Operation, Session, through
 from hourglass.errors import UsageError
 from hourglass.workflow._given import given_workflow
 
@@ -51,13 +52,13 @@ class Planned:
             )
         return self._reference
 
-    def request(self) -> tuple[StartWorkflow, Reference]:
-        """The start, and what its handle refers to but for the run."""
+    def call(self) -> tuple[StartWorkflowInput, Callable[[StartWorkflowInput], StartWorkflow], Reference]:
+        """The start as interceptors see it, how its request is built, and what its handle refers to but for the run."""
         given = given_workflow(self.workflow)
-        session = self._session
-        request = start_request(given, self.arguments, self.options, session.converter, session.identity)
+        build = functools.partial(_operations.requested, self._session, given)
+        call = _operations.start_call(given, self.arguments, self.options, build)
         return_type = given.return_type if self.result_type is None else self.result_type
-        return request, Reference(request.workflow_id, return_type=return_type)
+        return call, build, Reference(call.id, return_type=return_type)
 
     def began(self, reference: Reference) -> Reference:
         """Remember what was started or used."""
@@ -71,7 +72,7 @@ def signal(planned: Planned, message: object, arguments: Sequence[Any]) -> Opera
     operation = _operations.start(
         planned._session, planned.workflow, planned.arguments, options, planned.result_type
     )
-    return Operation(operation.ask, lambda answer: planned.began(operation.parse(answer)))
+    return operation.then(planned.began)
 
 
 def update(
@@ -82,18 +83,26 @@ def update(
     stage: UpdateStage,
 ) -> Operation[tuple[UpdateStarted, _updates.UpdateReference]]:
     """Start and update."""
-    start, reference = planned.request()
-    if start.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
-        start = replace_policy(start)
-    request, return_type = _updates.build(planned._session, reference, message, arguments, options, stage)
-    operation = _updates.start_with_start(planned._session, start, request, return_type, stage)
+    session = planned._session
+    start, build_start, reference = planned.call()
+    asked, build_update, return_type = _updates.build(session, reference, message, arguments, options, stage)
 
-    def parse(answer: UpdateStarted) -> tuple[UpdateStarted, _updates.UpdateReference]:
-        first = answer.start.run_id if answer.start.started else ""
-        planned.began(replace(reference, run_id=answer.start.run_id, first_execution_run_id=first))
-        return operation.parse(answer)
+    def build(call: StartUpdateWithStartInput) -> Operation[tuple[UpdateStarted, _updates.UpdateReference]]:
+        first = build_start(call.start)
+        if first.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
+            first = replace_policy(first)
+        return _updates.start_with_start(session, first, build_update(call.update), return_type, stage)
 
-    return Operation(operation.ask, parse)
+    def began(
+        answer: tuple[UpdateStarted, _updates.UpdateReference],
+    ) -> tuple[UpdateStarted, _updates.UpdateReference]:
+        started = answer[0].start
+        first = started.run_id if started.started else ""
+        planned.began(replace(reference, run_id=started.run_id, first_execution_run_id=first))
+        return answer
+
+    call = StartUpdateWithStartInput(id=start.id, start=start, update=asked, _proceed=build)
+    return through(session, call).then(began)
 
 
 def replace_policy(start: StartWorkflow) -> StartWorkflow:

@@ -22,6 +22,7 @@ from ._data import (
     TerminatedFailure,
     TimeoutFailure,
 )
+from ._raw import RawPayload, check_dynamic, raw_payloads
 from ._search_attributes import (
     SearchAttributeKey,
     SearchAttributes,
@@ -41,6 +42,7 @@ __all__ = [
     "Failure",
     "FailureInfo",
     "Payload",
+    "RawPayload",
     "ResetFailure",
     "SearchAttributeKey",
     "SearchAttributeUpdate",
@@ -49,6 +51,7 @@ __all__ = [
     "Signature",
     "TerminatedFailure",
     "TimeoutFailure",
+    "check_dynamic",
     "decode_failure",
     "decode_search_attribute",
     "default_converter",
@@ -56,6 +59,7 @@ __all__ = [
     "encode_search_attributes",
     "map_failures",
     "map_payloads",
+    "raw_payloads",
     "seal",
     "unseal",
 ]

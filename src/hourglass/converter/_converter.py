@@ -5,8 +5,8 @@ Reads and writes what Temporal's Python SDK does by default: `binary/null`, `bin
 `_json`'s affair.
 
 Invariants: every decoding gives fresh objects; every refusal is an `EncodeError` or a `DecodeError` that
-tells types, shapes and paths, never contents; a `Payload` given as a value travels as it is, and is what a
-hint of `Payload` gives.
+tells types, shapes and paths, never contents; a `Payload` given as a value travels as it is, raw or not, and is
+what a hint of `Payload` gives.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from ._foreign import (
 from ._hints import type_name
 from ._json import decode_json, encode_json
 from ._mismatch import Mismatch
+from ._raw import RawPayload
 from ._typed import convert
 
 _NULL = Payload(b"", "binary/null")
@@ -55,6 +56,8 @@ class Converter:
             return _NULL
         if cls is Payload:
             return value  # type: ignore[no-any-return]
+        if cls is RawPayload:
+            return value.payload  # type: ignore[no-any-return]
         if isinstance(value, (bytes, bytearray, memoryview)):
             return Payload(bytes(value), "binary/plain")
         if is_message(value):

@@ -71,6 +71,11 @@ class Signature:
         scope = scope_of(inner, sys._getframe(1))
         return cls(what, inner, signature, scope, skip_first=skip_first)
 
+    @property
+    def takes_exactly_one(self) -> bool:
+        """Whether it is called with one argument, neither none nor more."""
+        return self._most == 1 and len(self._positional) == 1
+
     def __repr__(self) -> str:
         rest = () if self._rest is None else (f"*{self._rest.name}",)
         return f"<Signature of {self.what}({', '.join((*self.parameters, *rest))})>"

@@ -118,8 +118,8 @@ def first_difference(
         now = produced[position] if position < len(produced) else None
         if was is not None and now is not None and _same(was, now):
             continue
-        return _report(was, now, now.site if now is not None else waiting_at, reason)
-    return _report(None, None, waiting_at, reason)
+        return differs(was, now, now.site if now is not None else waiting_at, reason)
+    return differs(None, None, waiting_at, reason)
 
 
 def asks_for_more(expected: tuple[Any, ...], commands: list[tuple[Command, Site]]) -> bool:
@@ -136,7 +136,8 @@ def _same(was: Any, now: Asked) -> bool:
     return (was.kind, was.key, was.name) == (now.kind, now.key, now.name)
 
 
-def _report(was: Any, now: Asked | None, site: Site, reason: str) -> NondeterminismError:
+def differs(was: Any, now: Asked | None, site: Site, reason: str) -> NondeterminismError:
+    """The report for code that went another way than its history: what was expected, what came, and where."""
     expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
     place = f"   at {site[0]}:{site[1]}" if site[0] else ""
     return NondeterminismError(
@@ -162,20 +163,27 @@ def changed_arguments(
         now = asked(command, site)
         if now is None or not recorded.get((now.kind, now.key)):
             continue
-        was = recorded[now.kind, now.key].pop(0)
-        what = _changed(was, now)
-        if what:
-            place = f"{site[0]}:{site[1]}" if site[0] else "an unknown place"
-            return NondeterminismError(
-                f"{what} of {describe(now)} changed since event {was.event_id} was recorded\n"
-                f"  asked for at {place}\n"
-                "  Temporal allows this; to allow it here too: Replayer(…, compare_arguments=False)",
-                expected=f"{describe(was)} (event {was.event_id}) with the recorded {what}",
-                produced=f"{describe(now)} with another {what}",
-                file=site[0],
-                line=site[1],
-            )
+        changed = compared(recorded[now.kind, now.key].pop(0), now)
+        if changed is not None:
+            return changed
     return None
+
+
+def compared(was: Any, now: Asked) -> NondeterminismError | None:
+    """What changed between a thing on record and the same thing as it is asked for now, if anything did."""
+    what = _changed(was, now)
+    if not what:
+        return None
+    place = f"{now.site[0]}:{now.site[1]}" if now.site[0] else "an unknown place"
+    return NondeterminismError(
+        f"{what} of {describe(now)} changed since event {was.event_id} was recorded\n"
+        f"  asked for at {place}\n"
+        "  Temporal allows this; to allow it here too: Replayer(…, compare_arguments=False)",
+        expected=f"{describe(was)} (event {was.event_id}) with the recorded {what}",
+        produced=f"{describe(now)} with another {what}",
+        file=now.site[0],
+        line=now.site[1],
+    )
 
 
 def _changed(was: Any, now: Asked) -> str:
@@ -201,9 +209,15 @@ def same_payloads(was: Payloads, now: Payloads) -> bool:
 def _same_payload(was: Payload, now: Payload) -> bool:
     if was.data == now.data and was.encoding == now.encoding:
         return True
+    if _is_null(was) and _is_null(now):
+        return True  # SDKs differ in how they say nothing
     if {was.encoding, now.encoding} <= {"json/plain", "json/protobuf"}:
         try:
             return bool(json.loads(was.data) == json.loads(now.data))
         except (ValueError, RecursionError):
             return False
     return False
+
+
+def _is_null(payload: Payload) -> bool:
+    return payload.encoding == "binary/null" or (payload.encoding == "json/plain" and payload.data == b"null")

@@ -86,6 +86,13 @@ class History:
         return self.encoded
 
     @cached_property
+    def _messages(self) -> Any:
+        """The events as Temporal's messages, checked."""
+        from hourglass._temporal.histories import events_of
+
+        return events_of(self.replayable)
+
+    @cached_property
     def _facts(self) -> Any:
         from hourglass._temporal.expectations import read_facts
 

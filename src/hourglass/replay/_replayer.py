@@ -12,14 +12,21 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.commands import Command
-from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, RunSettings, Site, is_library
 from hourglass._runtime.resolver import Resolver
+from hourglass._temporal.dialect import Dialect
+from hourglass.client._interception import Interceptor, checked, workflow_interceptors
 from hourglass.converter import Codec, Converter, default_converter, map_payloads
-from hourglass.errors import HourglassError, NondeterminismError, WorkflowParked
+from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
+from hourglass.metrics import Registry
 from hourglass.replay._comparison import asks_for_more, changed_arguments, first_difference
 from hourglass.replay._history import History
 from hourglass.replay._session import Execution, Session
 
+_ORDERS: tuple[tuple[int, ...], ...] = ((SINGLE_BATCH,), (), (SINGLE_BATCH, HOURGLASS), (HOURGLASS,))
+"""Whether all that happened before a task is told before any code runs, as in most SDKs, or signals and updates first; and
+whether updates wait for handlers that the body registers, as in Go."""
+_DIFFERENCES = (NondeterminismError, WorkflowParked)
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 
@@ -41,7 +48,8 @@ class Replayer:
     """Replays histories on the given workflows. Use it as a context manager when there are many, or call `close`.
 
     `compare_arguments` also compares the arguments, durations and results that the code produces with those on record;
-    Temporal itself allows them to change. `timeout` is how many seconds one history may take.
+    Temporal itself allows them to change. `interceptors` are those of the worker: they may change what a workflow asks for.
+    `timeout` is how many seconds one history may take.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class Replayer:
         codec: Codec | None = None,
         compare_arguments: bool = True,
         failure_exceptions: Sequence[type[BaseException]] = (),
+        interceptors: Sequence[Interceptor] = (),
         namespace: str = "default",
         timeout: float = 60.0,
     ) -> None:
@@ -62,6 +71,8 @@ class Replayer:
             converter=converter,
             failure_exceptions=tuple(failure_exceptions),
             trace=True,
+            interceptors=workflow_interceptors(checked(interceptors)),
+            metrics=Registry(),  # what is replayed was counted when it happened
         )
         self._codec = codec
         self._compare = compare_arguments
@@ -89,20 +100,65 @@ class Replayer:
             try:
                 facts = history._facts
                 settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
-                execution = self._execution(settings)
-                if self._session is None:
-                    self._session = Session()
-                waiting_at = self._session.execute(
-                    history.workflow_id, history.replayable, execution, self._timeout
-                )
-                error = self._judge(
-                    execution, self._recorded(facts.expected), waiting_at, is_settled=facts.is_settled
-                )
+                if facts.dialect is Dialect.OTHER:
+                    execution, error = self._walks(history, settings, None)
+                else:
+                    execution = self._execution(settings)
+                    error = self._core(history, execution)
+                if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
+                    # Its SDK may only have issued the same commands in another order, which Core does not take.
+                    execution, error = self._walks(history, settings, error)
             except (HourglassError, TimeoutError) as raised:
                 error = raised
             if error is not None:
                 self._leave_session()
             return ReplayResult(history, execution.activations if execution else 0, error)
+
+    def _core(self, history: History, execution: Execution) -> HourglassError | None:
+        """Replay a history through Core."""
+        facts = history._facts
+        waiting_at = self._open_session().execute(
+            history.workflow_id, history.replayable, execution, self._timeout
+        )
+        return self._judge(execution, self._recorded(facts.expected), waiting_at, is_settled=facts.is_settled)
+
+    def _walks(
+        self, history: History, settings: RunSettings, error: HourglassError | None
+    ) -> tuple[Execution, HourglassError | None]:
+        """Replay a history whose order is not ours, in each order that its SDK may have had. The first error counts."""
+        if error is not None:
+            self._leave_session()
+        execution = self._execution(settings)
+        for flags in _ORDERS:
+            execution = self._execution(settings)
+            found = self._walk(history, execution, flags)
+            if not isinstance(found, _DIFFERENCES):
+                return execution, found
+            error = error or found
+        return execution, error
+
+    def _walk(self, history: History, execution: Execution, flags: tuple[int, ...]) -> HourglassError | None:
+        """Replay a history without Core."""
+        from hourglass.replay._foreign_walk import Walk
+
+        facts = history._facts
+        recorded = {item.event_id: item for item in self._recorded(facts.expected)}
+        walk = Walk(facts.run_id, execution, recorded, compare=self._compare, flags=flags)
+        try:
+            self._open_session().walk(
+                history.workflow_id, lambda: walk.run(history._messages), execution, self._timeout
+            )
+        except (HistoryError, NondeterminismError) as error:
+            return error
+        raised = execution.error
+        if raised is None or isinstance(raised, NondeterminismError):
+            return raised
+        return raised if isinstance(raised, HourglassError) and execution.run is None else _parked(raised)
+
+    def _open_session(self) -> Session:
+        if self._session is None:
+            self._session = Session()
+        return self._session
 
     def _execution(self, settings: RunSettings) -> Execution:
         execution = Execution(self._resolver.workflow, settings)

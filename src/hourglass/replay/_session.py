@@ -12,7 +12,7 @@ import concurrent.futures
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
@@ -102,9 +102,10 @@ class Session:
 
     def execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
         """Replay one history and return where its body waits at the end; `execution` holds what happened."""
-        future = asyncio.run_coroutine_threadsafe(
-            self._execute(workflow_id, history, execution, limit), self._loop
-        )
+        return self._within(workflow_id, self._execute(workflow_id, history, execution, limit), limit)
+
+    def _within(self, workflow_id: str, work: Coroutine[Any, Any, Site], limit: float) -> Site:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(limit)
         except concurrent.futures.TimeoutError:
@@ -112,6 +113,19 @@ class Session:
             raise TimeoutError(
                 f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{self._stack()}"
             ) from None
+
+    def walk(self, workflow_id: str, step: Callable[[], None], execution: Execution, limit: float) -> Site:
+        """Run a replay that needs no Core, on the session's thread, and return where its body waits at the end."""
+
+        async def run() -> Site:
+            try:
+                step()
+                return execution.waiting_at()
+            finally:
+                if execution.run is not None:
+                    execution.run.drop()
+
+        return self._within(workflow_id, run(), limit)
 
     async def _execute(self, workflow_id: str, history: bytes, execution: Execution, limit: float) -> Site:
         from hourglass._temporal.activations import UnsupportedEvent

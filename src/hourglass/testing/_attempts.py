@@ -26,10 +26,12 @@ from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.attempts import info_of
 from hourglass.activity._context import ActivityContext
+from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError, WorkflowStuck
+from hourglass.metrics import Registry, default_registry
 from hourglass.testing._bench import activity_loop, activity_threads
 from hourglass.testing._calls import Call
 from hourglass.testing._choosing import Step, StepKind
@@ -75,11 +77,21 @@ class Attempt:
 class Attempts:
     """All attempts of an environment; implements `Performer`."""
 
-    def __init__(self, driver: Driver, converter: Converter, client: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        converter: Converter,
+        client: Callable[[], Any],
+        *,
+        inbound: ActivityInboundInterceptor | None = None,
+        registry: Registry = default_registry,
+    ) -> None:
         self.calls: dict[str, list[Call]] = {}
         self._driver = driver
         self._converter = converter
         self._client = client
+        self._inbound = inbound
+        self._registry = registry
         self._held: dict[bytes, Attempt] = {}
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
@@ -150,12 +162,14 @@ class Attempts:
             last_details=task.heartbeat_details,
             client=self._client,
             payload_limit=PAYLOAD_LIMIT,
+            inbound=self._inbound,
+            registry=self._registry,
         )
 
     def _record(self, attempt: Attempt) -> None:
         task, definition = attempt.task, attempt.fake.definition
         try:
-            arguments = definition.signature.decode(self._converter, task.arguments)
+            arguments = definition.arguments(self._converter, task.arguments)
         except HourglassError:
             return  # whoever calls it will say so
         called = Call(

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass._runtime.built_in import built_in
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import UnknownTypeError, UsageError
@@ -63,20 +64,25 @@ class Cast:
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """The workflow of this type."""
-        known = self._started.get(name)
+        known = self._started.get(name) or built_in(name)
         if known is not None:
             return known
+        fallback: WorkflowDefinition | None = None
         if self._resolver is not None:
             try:
-                return self._resolver.workflow(name)
+                fallback = self._resolver.workflow(name)
             except UnknownTypeError:
                 pass
+        if fallback is not None and not fallback.dynamic:
+            return fallback
         for definition in tuple(self._started.values()):
             for each in _in_sight(definition):
                 found = _definition_of(each)
                 if found is not None and found.name == name:
                     self._started[name] = found
                     return found
+        if fallback is not None:
+            return fallback
         raise UnknownTypeError(
             f"this environment knows no workflow type {name!r}: start it as the decorated object, or give it, "
             f"Environment(workflows=[…]) or Environment(modules=[…])"
@@ -122,13 +128,16 @@ class Cast:
         return Fake(definition, shown(definition), real=True)
 
     def _known(self, name: str) -> ActivityDefinition | None:
+        fallback: ActivityDefinition | None = None
         if self._resolver is not None:
             try:
-                return self._resolver.activity(name)
+                fallback = self._resolver.activity(name)
             except UnknownTypeError:
                 pass
         called = self._called.get(name)
-        return None if called is None else activity_definition(called)
+        if called is None or (fallback is not None and not fallback.dynamic):
+            return fallback
+        return activity_definition(called)
 
 
 def _definition_of(obj: object) -> WorkflowDefinition | None:

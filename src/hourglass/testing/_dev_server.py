@@ -213,17 +213,19 @@ def dev_server(
     db_filename: str | os.PathLike[str] | None = None,
     namespace: str = "default",
     ui: bool = False,
+    ui_port: int | None = None,
     log_level: str = "error",
     search_attributes: Mapping[str, str] | None = None,
     extra_args: Sequence[str] = (),
 ) -> Iterator[DevServer]:
     """Run a Temporal dev server inside the block, in memory or on a database file.
 
-    `search_attributes` maps names to Temporal's types (`Keyword`, `Int`, …); `log_level` is debug, info,
+    `ui=True` adds its web UI, on a free port or on `ui_port`. `search_attributes` maps names to Temporal's types (`Keyword`, `Int`, …); `log_level` is debug, info,
     warn, error or never, and shows in the error if the server dies; `extra_args` go to `temporal server
     start-dev` as they are.
     """
-    server = _server(port, db_filename, namespace, ui, log_level, search_attributes or {}, extra_args)
+    shown = (ui_port or free_port()) if ui or ui_port is not None else None
+    server = _server(port, db_filename, namespace, shown, log_level, search_attributes or {}, extra_args)
     atexit.register(server.kill)
     try:
         server.start()
@@ -237,13 +239,12 @@ def _server(
     port: int | None,
     db_filename: str | os.PathLike[str] | None,
     namespace: str,
-    ui: bool,
+    ui_port: int | None,
     log_level: str,
     search_attributes: Mapping[str, str],
     extra_args: Sequence[str],
 ) -> DevServer:
     chosen = free_port() if port is None else port
-    ui_port = free_port() if ui else None
     command = [
         find_cli(),
         "server",

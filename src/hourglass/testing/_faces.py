@@ -11,8 +11,10 @@ from hourglass._engine.options import Duration, optional_seconds
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.watcher import Action
 from hourglass.activity import Activity
+from hourglass.client._interception import Interceptor, checked
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
+from hourglass.metrics import Registry
 from hourglass.testing._calls import Call
 from hourglass.testing._choosing import Chooser, InOrder
 from hourglass.testing._explore.mishaps import Mishaps, checked_errors
@@ -41,6 +43,8 @@ class EnvironmentFacts:
         verify: Verify = "always",
         watch: Action | Literal["off"] | None = None,
         failure_exceptions: Sequence[type[BaseException]] = (),
+        interceptors: Sequence[Interceptor] = (),
+        metrics: Registry | None = None,
         converter: Converter = default_converter,
         start: datetime | None = None,
         horizon: Duration = HORIZON,
@@ -56,6 +60,8 @@ class EnvironmentFacts:
             verify=verify,
             watch=watch,
             failure_exceptions=failure_exceptions,
+            interceptors=checked(interceptors),
+            metrics=Registry() if metrics is None else metrics,
             start=start,
             horizon=horizon,
             chooser=chooser or InOrder(),

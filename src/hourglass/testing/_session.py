@@ -73,7 +73,7 @@ class EnvironmentSession(Session):
     driver: Driver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
-    def run(self, operation: Operation[T]) -> T:
+    def perform(self, operation: Operation[T]) -> T:
         """Run an operation to its end."""
         driver = self.driver
         if driver.at_home or not in_activity():
@@ -86,7 +86,7 @@ class EnvironmentSession(Session):
         except concurrent.futures.CancelledError:
             raise UsageError("the Environment was closed while an activity waited in it") from None
 
-    async def arun(self, operation: Operation[T]) -> T:
+    async def aperform(self, operation: Operation[T]) -> T:
         """Run an operation in the environment's thread, and await it."""
         return operation.parse(await self.in_thread(lambda: self.driver.run(operation.ask(self))))
 
@@ -102,6 +102,10 @@ class EnvironmentSession(Session):
         except asyncio.CancelledError:
             self.driver.interrupt()
             raise
+
+    def now_ns(self) -> int:
+        """The virtual time."""
+        return self.driver.clock.now_ns()
 
     def meet(self, workflow: object) -> None:
         """A workflow that a schedule will start."""

@@ -22,7 +22,9 @@ from hourglass._runtime.evaluation import Evaluations, Verify
 from hourglass._runtime.plan import checked_verify, checked_watch
 from hourglass._runtime.watcher import Action, Watcher
 from hourglass.client import Client
+from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
 from hourglass.converter import Converter
+from hourglass.metrics import Registry, default_registry
 from hourglass.testing._attempts import Attempts
 from hourglass.testing._bench import current_loop
 from hourglass.testing._cast import Cast
@@ -55,6 +57,8 @@ class Setting:
     chooser: Chooser
     deadlock_timeout: float
     verify_on_demand: bool = False
+    interceptors: tuple[Interceptor, ...] = ()
+    metrics: Registry = default_registry
 
     def cast(self) -> Cast:
         """Those who play; refuses what is no workflow and no activity."""
@@ -73,7 +77,12 @@ class Setting:
         return lambda queue, troubles: Evaluations(
             cast.workflow,
             RunSettings(
-                task_queue=queue, namespace=namespace, converter=self.converter, failure_exceptions=exceptions
+                task_queue=queue,
+                namespace=namespace,
+                converter=self.converter,
+                failure_exceptions=exceptions,
+                interceptors=workflow_interceptors(self.interceptors),
+                metrics=self.metrics,
             ),
             limits=_LIMITS,
             verify=verify,
@@ -108,9 +117,17 @@ class Stage:
             Guard(setting.deadlock_timeout),
         )
         link = EnvironmentLink(connection)
-        self.session = EnvironmentSession(link, setting.converter, driver=self.driver, runner=runner)
+        self.session = EnvironmentSession(
+            link, setting.converter, None, setting.interceptors, driver=self.driver, runner=runner
+        )
         self.client = Client(self.session)
-        self.attempts = Attempts(self.driver, setting.converter, lambda: self.client)
+        self.attempts = Attempts(
+            self.driver,
+            setting.converter,
+            lambda: self.client,
+            inbound=activity_chain(setting.interceptors),
+            registry=setting.metrics,
+        )
         self.driver.performer = self.attempts
 
     def close(self) -> None:

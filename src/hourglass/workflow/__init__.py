@@ -18,7 +18,8 @@ from __future__ import annotations
 from hourglass._engine.commands import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.definition import HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Task
-from hourglass._engine.messages import RawPayload
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass.converter import RawPayload
 from hourglass.errors import Cancelled
 from hourglass.workflow._activities import (
     execute_activity,
@@ -51,6 +52,8 @@ from hourglass.workflow._definitions import (
 from hourglass.workflow._external import ExternalWorkflowHandle, get_external_workflow_handle
 from hourglass.workflow._facts import (
     Info,
+    ParentInfo,
+    RootInfo,
     UpdateInfo,
     all_handlers_finished,
     current_update_info,
@@ -71,6 +74,7 @@ from hourglass.workflow._facts import (
     uuid4,
 )
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
+from hourglass.workflow._metrics import metric_meter
 from hourglass.workflow._notes import (
     get_current_details,
     memo,
@@ -95,9 +99,11 @@ __all__ = [
     "Info",
     "Lock",
     "ParentClosePolicy",
+    "ParentInfo",
     "Query",
     "Queue",
     "RawPayload",
+    "RootInfo",
     "RunMethod",
     "Scope",
     "Semaphore",
@@ -106,6 +112,8 @@ __all__ = [
     "Timeout",
     "Update",
     "UpdateInfo",
+    "VersioningBehavior",
+    "WorkerDeploymentVersion",
     "Workflow",
     "all_handlers_finished",
     "as_completed",
@@ -130,6 +138,7 @@ __all__ = [
     "map",
     "memo",
     "memo_value",
+    "metric_meter",
     "now",
     "patched",
     "query",

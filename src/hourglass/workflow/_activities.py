@@ -7,6 +7,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._engine.fibers import Task, require_fiber
 from hourglass._engine.operations import start_activity as _start
+from hourglass._engine.outgoing import start_intercepted
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.errors import UsageError
@@ -81,4 +82,9 @@ def _begin(activity: Any, args: tuple[Any, ...], options: dict[str, Any], *, loc
     fiber = require_fiber(f"activity {activity}")
     result_type = options.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
-    return _start(activity, fiber.run.converter.encode_all(args), settings, result_type, local=local)
+    run = fiber.run
+    if run.outbound is not None:
+        return start_intercepted(
+            run.outbound, activity, list(args), settings, result_type, run.converter.encode_all, local=local
+        )
+    return _start(activity, run.converter.encode_all(args), settings, result_type, local=local)

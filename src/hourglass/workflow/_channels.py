@@ -45,15 +45,14 @@ class Channel(Generic[T]):
             if found:
                 return message  # type: ignore[return-value]
             arrival = Future(fiber.scheduler)
-            receivers = live.handlers.receivers_of(self.name)
-            receivers.append(arrival)
+            live.handlers.receivers_of(self.name)[arrival] = None
             try:
                 if limit is None:
                     wait_for(arrival)
                 else:
                     wait_with_timeout(fiber, arrival, limit)
             except BaseException:
-                self._hand_on(live, receivers, arrival)
+                self._hand_on(live, arrival)
                 raise
 
     def receive_nowait(self) -> T:
@@ -77,7 +76,7 @@ class Channel(Generic[T]):
     def _take(self, live: LiveRun) -> tuple[bool, T | None]:
         waiting = live.state.signals.get(self.name)
         while waiting:
-            payloads = waiting.pop(0)
+            payloads = waiting.popleft().arguments
             if not waiting:
                 del live.state.signals[self.name]
             try:
@@ -88,13 +87,10 @@ class Channel(Generic[T]):
             return True, value
         return False, None
 
-    def _hand_on(self, live: LiveRun, receivers: list[Future], arrival: Future) -> None:
+    def _hand_on(self, live: LiveRun, arrival: Future) -> None:
         """Give up waiting; if a message woke this receiver in the meantime, wake the next one instead."""
+        receivers = live.handlers.receivers_of(self.name)
         if arrival in receivers:
-            receivers.remove(arrival)
+            del receivers[arrival]
         elif arrival.state != PENDING and live.state.signals.get(self.name) and not live.dead:
-            while receivers:
-                other = receivers.pop(0)
-                if other.state == PENDING:
-                    other.resolve()
-                    break
+            live.handlers.wake_receiver(self.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
@@ -15,8 +16,10 @@ from hourglass._engine.commands import (
 )
 from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import require_fiber
+from hourglass._engine.interception import SignalChildWorkflowInput, StartChildWorkflowInput
 from hourglass._engine.operations import ChildOperation, signal_external, start_child
 from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass._engine.outgoing import Encode
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._channels import Channel
@@ -84,16 +87,24 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send the child a signal and wait until it is delivered."""
-        given = given_message("signal", signal)
-        signal_external(
-            SignalExternalWorkflow(
-                seq=0,
-                workflow_id=self.id,
-                signal_name=given.name,
-                is_child=True,
-                arguments=given.encode(self.run.converter, args),
+        run, given = self.run, given_message("signal", signal)
+
+        def send(call: SignalChildWorkflowInput) -> None:
+            signal_external(
+                SignalExternalWorkflow(
+                    seq=0,
+                    workflow_id=call.child_workflow_id,
+                    signal_name=call.signal,
+                    is_child=True,
+                    arguments=given.encode(run.converter, call.args),
+                    headers=call.headers,
+                )
             )
+
+        call = SignalChildWorkflowInput(
+            signal=given.name, child_workflow_id=self.id, args=list(args), _proceed=send
         )
+        send(call) if run.outbound is None else run.outbound.signal_child_workflow(call)
 
     def __repr__(self) -> str:
         return f"<child workflow {self.command.workflow_type} {self.id}>"
@@ -112,15 +123,11 @@ def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, 
 
     Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
     """
-    fiber = require_fiber("starting a child workflow")
+    run = require_fiber("starting a child workflow").run
     given = given_workflow(workflow)
-    return _start(
-        fiber.run,
-        given.name,
-        given.encode(fiber.run.converter, args),
-        given.return_type if result_type is None else result_type,
-        options,
-    )
+    return_type = given.return_type if result_type is None else result_type
+    encode = functools.partial(given.encode, run.converter)
+    return _begin(run, given.name, list(args), encode, return_type, options)
 
 
 @overload
@@ -145,8 +152,8 @@ def start_defined(
     options: Mapping[str, Any],
 ) -> ChildWorkflowHandle[Any]:
     """Start a decorated workflow as a child, its arguments bound by its signature."""
-    payloads = tuple(signature.encode(run.converter, args, dict(kwargs)))
-    return _start(run, name, payloads, signature.return_type, options)
+    encode = functools.partial(signature.encode, run.converter)
+    return _begin(run, name, signature.bind(args, kwargs), encode, signature.return_type, options)
 
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
@@ -158,12 +165,32 @@ def check_options(options: Mapping[str, Any], where: str) -> None:
             raise UsageError(f"{where} as a child has no option {name!r}{hint}")
 
 
+def _begin(
+    run: LiveRun, name: str, args: list[Any], encode: Encode, return_type: Any, options: Mapping[str, Any]
+) -> ChildWorkflowHandle[Any]:
+    if run.outbound is None:
+        return _start(run, name, encode(args), return_type, options)
+    check_options(options, f"workflow {name}")
+    handle: ChildWorkflowHandle[Any] = run.outbound.start_child_workflow(
+        StartChildWorkflowInput(
+            workflow=name,
+            args=args,
+            options=dict(options),
+            _proceed=lambda call: _start(
+                run, call.workflow, encode(call.args), return_type, call.options, call.headers
+            ),
+        )
+    )
+    return handle
+
+
 def _start(
     run: LiveRun,
     workflow_type: str,
     arguments: tuple[Payload, ...],
     return_type: Any,
     options: Mapping[str, Any],
+    headers: dict[str, Payload] | None = None,
 ) -> ChildWorkflowHandle[Any]:
     check_options(options, f"workflow {workflow_type}")
     converter = run.converter
@@ -186,6 +213,7 @@ def _start(
         cancellation_type=ChildCancellationType(
             options.get("cancellation_type", ChildCancellationType.WAIT_CANCELLATION_COMPLETED)
         ),
+        headers=headers or {},
         memo={key: converter.encode(value) for key, value in options.get("memo", {}).items()},
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
         summary=_note(run, options.get("static_summary")),

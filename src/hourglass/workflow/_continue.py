@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.fibers import require_fiber
+from hourglass._engine.interception import ContinueAsNewInput
 from hourglass._engine.messages import ContinueAsNewRequest
 from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
-from hourglass.converter import SearchAttributes, encode_search_attributes
-from hourglass.workflow._given import given_workflow
+from hourglass.converter import Converter, SearchAttributes, encode_search_attributes
+from hourglass.errors import UsageError
+from hourglass.workflow._given import Given, given_workflow
 
 
 def continue_as_new(
@@ -28,23 +31,46 @@ def continue_as_new(
     It is of the same workflow unless another is given, as its decorated object or its name; the arguments are checked
     against its signature before this run ends. What is not given stays as it is.
     """
-    fiber = require_fiber("workflow.continue_as_new")
-    live = fiber.run
+    live = require_fiber("workflow.continue_as_new").run
     if workflow is None:
-        workflow_type = live.state.workflow_type
-        arguments = live.definition.signature.encode(live.converter, args, {})
+        signature = None if live.definition.dynamic else live.definition.signature
+        given = Given("the workflow", live.state.workflow_type, signature)
     else:
         given = given_workflow(workflow)
-        workflow_type, arguments = given.name, given.encode(live.converter, args)
+    call = ContinueAsNewInput(
+        workflow=given.name,
+        args=list(args),
+        options={
+            "task_queue": task_queue,
+            "run_timeout": run_timeout,
+            "task_timeout": task_timeout,
+            "retry_policy": retry_policy,
+            "memo": memo,
+            "search_attributes": search_attributes,
+        },
+        _proceed=functools.partial(_continue, live.converter, given),
+    )
+    if live.outbound is None:
+        _continue(live.converter, given, call)
+    live.outbound.continue_as_new(call)
+    raise UsageError(
+        "an interceptor of continue_as_new returned: it must call the next one, which ends the run"
+    )
+
+
+def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
+    options = call.options
+    policy: RetryPolicy | None = options["retry_policy"]
     raise ContinueAsNewRequest(
         ContinueAsNew(
-            workflow_type=workflow_type,
-            task_queue=task_queue,
-            arguments=arguments,
-            run_timeout=optional_seconds(run_timeout, "run_timeout"),
-            task_timeout=optional_seconds(task_timeout, "task_timeout"),
-            retry_policy=None if retry_policy is None else retry_policy.rule(),
-            memo={key: live.converter.encode(value) for key, value in (memo or {}).items()},
-            search_attributes=encode_search_attributes(search_attributes or {}),
+            workflow_type=call.workflow,
+            task_queue=options["task_queue"],
+            arguments=given.encode(converter, call.args),
+            run_timeout=optional_seconds(options["run_timeout"], "run_timeout"),
+            task_timeout=optional_seconds(options["task_timeout"], "task_timeout"),
+            retry_policy=None if policy is None else policy.rule(),
+            memo={key: converter.encode(value) for key, value in (options["memo"] or {}).items()},
+            search_attributes=encode_search_attributes(options["search_attributes"] or {}),
+            headers=call.headers,
         )
     )

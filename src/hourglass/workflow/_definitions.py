@@ -21,6 +21,7 @@ from hourglass._engine.definition import (
     define_function,
 )
 from hourglass._engine.fibers import current_fiber
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError, UsageError
 from hourglass.workflow._children import ChildOptions, ChildWorkflowHandle, check_options, start_defined
@@ -33,6 +34,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 _WARN = HandlerUnfinishedPolicy.WARN_AND_ABANDON
+_UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 
 
 class Workflow(Generic[P, R]):
@@ -84,6 +86,12 @@ def _start_child(
         raise UsageError("a @workflow.run method stands in no class that is decorated with @workflow.defn")
     live = current_run()
     name = definition.name
+    if definition.dynamic:
+        raise UsageError(
+            f"workflow {name} is dynamic: it has no type of its own. Give the type as a text, "
+            "workflow.execute_child_workflow(…) or client.start_workflow(…), or call the bare function as "
+            f"{name}.fn(…)"
+        )
     if live is None:
         raise UsageError(
             f"workflow {name} was called directly: start it with client.start_workflow({name}, …) or "
@@ -104,27 +112,40 @@ def defn(fn: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
 @overload
 def defn(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
-def defn(*, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()) -> _Decorate: ...
 def defn(
-    fn: Any = None, /, *, name: str | None = None, failure_exceptions: Sequence[type[BaseException]] = ()
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    failure_exceptions: Sequence[type[BaseException]] = (),
+    versioning_behavior: VersioningBehavior = _UNSPECIFIED,
+) -> _Decorate: ...
+def defn(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    dynamic: bool = False,
+    failure_exceptions: Sequence[type[BaseException]] = (),
+    versioning_behavior: VersioningBehavior = _UNSPECIFIED,
 ) -> Any:
     """Make a workflow of a plain function, or of a class with a `@workflow.run` method.
 
-    `name` is its type on the wire, by default the function's or class's name. Exceptions listed in
-    `failure_exceptions` fail the run when the workflow lets them out; any other exception that is no failure is a bug, and
-    parks the run until the code is mended.
+    `name` is its type on the wire, by default the function's or class's name. A `dynamic` workflow takes every type that
+    its worker knows no other workflow of: its one parameter is a `Sequence[RawPayload]` of all arguments, and
+    `workflow.info().workflow_type` says what was asked for. Exceptions listed in `failure_exceptions` fail the run when the
+    workflow lets them out; any other exception that is no failure is a bug, and parks the run until the code is mended.
+    `versioning_behavior` says whether a run stays with the version of the worker that it began on, or moves on.
     """
-    if fn is None:
-        return lambda fn: defn_of(fn, name, tuple(failure_exceptions))
-    return defn_of(fn, name, tuple(failure_exceptions))
 
+    def define(fn: Any) -> Any:
+        options: Any = {"dynamic": dynamic, "versioning_behavior": versioning_behavior}
+        if isinstance(fn, type):
+            defined = define_class(fn, name, tuple(failure_exceptions), **options)
+            fn.__hourglass_workflow__ = defined  # type: ignore[attr-defined]
+            return fn
+        return Workflow(define_function(fn, name, tuple(failure_exceptions), **options))
 
-def defn_of(fn: Any, name: str | None, failure_exceptions: tuple[type[BaseException], ...]) -> Any:
-    """What `defn` does to a function or class."""
-    if isinstance(fn, type):
-        fn.__hourglass_workflow__ = define_class(fn, name, failure_exceptions)  # type: ignore[attr-defined]
-        return fn
-    return Workflow(define_function(fn, name, failure_exceptions))
+    return define if fn is None else define(fn)
 
 
 class RunMethod(Generic[P, R]):

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 
 from hourglass._engine.commands import SignalExternalWorkflow
 from hourglass._engine.fibers import require_fiber
+from hourglass._engine.interception import SignalExternalWorkflowInput
 from hourglass._engine.operations import cancel_external, signal_external
 from hourglass.errors import UsageError
 from hourglass.workflow._channels import Channel
@@ -31,17 +32,29 @@ class ExternalWorkflowHandle:
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
-        fiber = require_fiber("signalling another workflow")
+        run = require_fiber("signalling another workflow").run
         given = given_message("signal", signal)
-        signal_external(
-            SignalExternalWorkflow(
-                seq=0,
-                workflow_id=self.id,
-                run_id=self.run_id or "",
-                signal_name=given.name,
-                arguments=given.encode(fiber.run.converter, args),
+
+        def send(call: SignalExternalWorkflowInput) -> None:
+            signal_external(
+                SignalExternalWorkflow(
+                    seq=0,
+                    workflow_id=call.workflow_id,
+                    run_id=call.workflow_run_id or "",
+                    signal_name=call.signal,
+                    arguments=given.encode(run.converter, call.args),
+                    headers=call.headers,
+                )
             )
+
+        call = SignalExternalWorkflowInput(
+            signal=given.name,
+            workflow_id=self.id,
+            workflow_run_id=self.run_id,
+            args=list(args),
+            _proceed=send,
         )
+        send(call) if run.outbound is None else run.outbound.signal_external_workflow(call)
 
     def cancel(self, reason: str = "") -> None:
         """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""

@@ -7,19 +7,22 @@ import random as _random
 import uuid as _uuid
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
 
 from hourglass._engine.commands import SetPatchMarker
 from hourglass._engine.context import LiveRun, current_run, require_run
-from hourglass._engine.events import RetryRule
+from hourglass._engine.events import Activation
 from hourglass._engine.fibers import current_fiber, require_fiber
-from hourglass._engine.options import RetryPolicy
-from hourglass.converter import Payload
+from hourglass._engine.options import RetryPolicy, policy_from
+from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass.converter import Payload, decode_search_attribute
 from hourglass.errors import ReadOnlyError
 
 T = TypeVar("T")
+
+_LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096  # where Temporal begins to suggest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,12 @@ class Info:
     task_queue: str
     attempt: int
     start_time: datetime
+    """When its first task began."""
+    workflow_start_time: datetime
+    """When it was started; its first task may have waited for a worker."""
     first_execution_run_id: str
+    original_execution_run_id: str
+    """The run id with which it began: a run that was reset has another since."""
     continued_run_id: str | None
     parent_namespace: str | None
     parent_workflow_id: str | None
@@ -48,10 +56,72 @@ class Info:
     history_length: int
     history_size: int
     is_continue_as_new_suggested: bool
+    continue_as_new_reasons: tuple[str, ...]
+    """Why, if it is suggested: `HISTORY_SIZE_TOO_LARGE`, `TOO_MANY_HISTORY_EVENTS`, `TOO_MANY_UPDATES`."""
     cancel_requested: bool
     cancel_reason: str | None
     priority_key: int
-    headers: Mapping[str, Payload]
+    headers: Mapping[str, Payload] = field(repr=False)
+    raw_memo: Mapping[str, Payload] = field(repr=False)
+    """The memo as it stands, not decoded; `workflow.memo()` decodes it."""
+    raw_search_attributes: Mapping[str, Payload] = field(repr=False)
+    current_deployment_version: WorkerDeploymentVersion | None = None
+    """The version of the worker that handles the current workflow task; None where it has none."""
+    is_target_worker_deployment_version_changed: bool = False
+    """Whether this run, which is pinned, would go to another version were it begun now: a good time to continue as new."""
+
+    @property
+    def parent(self) -> ParentInfo | None:
+        """The workflow that this one is a child of; None where it is no child."""
+        if self.parent_workflow_id is None:
+            return None
+        return ParentInfo(self.parent_namespace or "", self.parent_run_id or "", self.parent_workflow_id)
+
+    @property
+    def root(self) -> RootInfo | None:
+        """The workflow at the top of the family: for one that is no child, itself, or None where the server does not say."""
+        if self.root_workflow_id is None:
+            return None
+        return RootInfo(self.root_run_id or "", self.root_workflow_id)
+
+    @property
+    def search_attributes(self) -> dict[str, Any]:
+        """The search attributes as they stood when this was asked for, each of the type that it has on the server."""
+        return {name: decode_search_attribute(value) for name, value in self.raw_search_attributes.items()}
+
+    def get_current_history_length(self) -> int:
+        """The same as `history_length`, by the name that it has elsewhere."""
+        return self.history_length
+
+    def get_current_history_size(self) -> int:
+        """The same as `history_size`, by the name that it has elsewhere."""
+        return self.history_size
+
+    def get_current_deployment_version(self) -> WorkerDeploymentVersion | None:
+        """The same as `current_deployment_version`, by the name that it has elsewhere."""
+        return self.current_deployment_version
+
+    def get_current_build_id(self) -> str:
+        """The build id of the worker that handles the current workflow task; empty where it has none."""
+        version = self.current_deployment_version
+        return "" if version is None else version.build_id
+
+
+@dataclass(frozen=True)
+class ParentInfo:
+    """The workflow that started this one as a child."""
+
+    namespace: str
+    run_id: str
+    workflow_id: str
+
+
+@dataclass(frozen=True)
+class RootInfo:
+    """The workflow at the top of a family of workflows."""
+
+    run_id: str
+    workflow_id: str
 
 
 @dataclass(frozen=True)
@@ -75,7 +145,9 @@ def info() -> Info:
         namespace=live.settings.namespace,
         task_queue=live.settings.task_queue,
         attempt=started.attempt,
-        start_time=_moment(started.start_time_ns),
+        start_time=_moment(live.begun_ns),
+        workflow_start_time=_moment(started.start_time_ns),
+        original_execution_run_id=started.original_execution_run_id or live.state.run_id,
         first_execution_run_id=started.first_execution_run_id or live.state.run_id,
         continued_run_id=started.continued_run_id or None,
         parent_namespace=started.parent_namespace or None,
@@ -87,14 +159,19 @@ def info() -> Info:
         execution_timeout=_span(started.execution_timeout),
         run_timeout=_span(started.run_timeout),
         task_timeout=_span(started.task_timeout),
-        retry_policy=_policy(started.retry_policy),
+        retry_policy=policy_from(started.retry_policy),
         history_length=facts.history_length,
         history_size=facts.history_size,
         is_continue_as_new_suggested=facts.continue_as_new_suggested,
+        continue_as_new_reasons=_reasons(facts),
         cancel_requested=live.cancel_reason is not None,
         cancel_reason=live.cancel_reason,
         priority_key=started.priority_key,
         headers=dict(started.headers),
+        raw_memo=dict(live.notes.memo),
+        raw_search_attributes=dict(live.notes.search_attributes),
+        current_deployment_version=facts.deployment_version,
+        is_target_worker_deployment_version_changed=facts.target_version_changed,
     )
 
 
@@ -144,16 +221,13 @@ def _moment(nanoseconds: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)
 
 
-def _policy(rule: RetryRule | None) -> RetryPolicy | None:
-    if rule is None:
-        return None
-    return RetryPolicy(
-        initial_interval=rule.initial_interval or 1.0,
-        backoff_coefficient=rule.backoff_coefficient or 2.0,
-        maximum_interval=rule.maximum_interval or None,
-        maximum_attempts=rule.maximum_attempts,
-        non_retryable_error_types=rule.non_retryable_error_types,
-    )
+def _reasons(facts: Activation) -> tuple[str, ...]:
+    """Why continuing as new is suggested. An engine that does not say has Temporal's own limits."""
+    if facts.continue_as_new_reasons or not facts.continue_as_new_suggested:
+        return facts.continue_as_new_reasons
+    too_large = ("HISTORY_SIZE_TOO_LARGE",) if facts.history_size >= _LARGE_HISTORY else ()
+    too_many = ("TOO_MANY_HISTORY_EVENTS",) if facts.history_length >= _LONG_HISTORY else ()
+    return too_large + too_many
 
 
 def now() -> datetime:
@@ -254,16 +328,23 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
         return super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the workflow's ids to the record, under `hourglass_workflow`."""
+        """Add who speaks to the record, under `hourglass_workflow`, and to the end of the message."""
         live = current_run()
         if live is not None and live.started is not None:
-            ids: Mapping[str, str] = {
-                "workflow_id": live.started.workflow_id,
+            started = live.started
+            facts: Mapping[str, object] = {
+                "attempt": started.attempt,
+                "namespace": live.settings.namespace,
                 "run_id": live.state.run_id,
-                "workflow_type": live.started.workflow_type,
+                "task_queue": live.settings.task_queue,
+                "workflow_id": started.workflow_id,
+                "workflow_type": started.workflow_type,
             }
-            kwargs["extra"] = {**(kwargs.get("extra") or {}), "hourglass_workflow": ids}
-            msg = f"{msg} ({live.started.workflow_type} {live.started.workflow_id})"
+            kwargs["extra"] = {**(kwargs.get("extra") or {}), "hourglass_workflow": facts}
+            # The message may still be formatted with arguments, or not: a per cent sign would mean something in
+            # one case only.
+            place = f"{started.workflow_type} {started.workflow_id}".replace("%", "_")
+            msg = f"{msg} ({place})"
         return msg, kwargs
 
 

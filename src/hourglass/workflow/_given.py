@@ -52,6 +52,10 @@ def given_workflow(workflow: object) -> Given:
         raise UsageError(
             f"{_describe(workflow)} is no workflow: decorate it with @workflow.defn, or give a name"
         )
+    if definition.dynamic:
+        raise UsageError(
+            f"workflow {definition.name} is dynamic and takes any type: give the type's name as a text"
+        )
     signature = definition.signature
     return Given(f"workflow {definition.name}", definition.name, signature, signature.return_type)
 

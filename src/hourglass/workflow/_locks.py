@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from hourglass._engine.fibers import require_fiber, wait_for
 from hourglass._engine.scheduler import CANCELLED, PENDING, Future
@@ -12,18 +12,26 @@ from hourglass.errors import Cancelled, ChannelEmptyError, UsageError
 
 T = TypeVar("T")
 
+_Waiters: TypeAlias = OrderedDict[Future, None]
+"""Those who wait, in order. Thousands may: the first is found, and any given up, without a look at the others."""
 
-def _waiter(waiters: deque[Future], what: str) -> Future:
+
+def _waiter(waiters: _Waiters, what: str) -> Future:
     fiber = require_fiber(what)
     future = Future(fiber.scheduler)
-    waiters.append(future)
+    waiters[future] = None
     return future
 
 
-def _wake_one(waiters: deque[Future]) -> bool:
-    for waiter in waiters:
-        if waiter.state == PENDING:
-            waiter.resolve()
+def _wake_first(waiters: _Waiters) -> bool:
+    """Wake the one who has waited longest, and strike them off; False if nobody waits."""
+    while waiters:
+        waiter = next(iter(waiters))
+        pending = waiter.state == PENDING
+        if pending:
+            waiter.resolve()  # raises in a query, where nobody can be woken: then nobody is struck off
+        del waiters[waiter]
+        if pending:
             return True
     return False
 
@@ -33,7 +41,7 @@ class Lock:
 
     def __init__(self) -> None:
         self._locked = False
-        self._waiters: deque[Future] = deque()
+        self._waiters: _Waiters = OrderedDict()
 
     def locked(self) -> bool:
         """Whether somebody holds it."""
@@ -50,7 +58,7 @@ class Lock:
             try:
                 wait_for(waiter)
             finally:
-                self._waiters.remove(waiter)
+                del self._waiters[waiter]
         except Cancelled:
             if not self._locked:
                 self._wake_first()
@@ -65,8 +73,9 @@ class Lock:
         self._wake_first()
 
     def _wake_first(self) -> None:
-        if self._waiters and self._waiters[0].state == PENDING:
-            self._waiters[0].resolve()
+        first = next(iter(self._waiters), None)
+        if first is not None and first.state == PENDING:
+            first.resolve()
 
     def __enter__(self) -> None:
         self.acquire()
@@ -84,7 +93,8 @@ class Semaphore:
         if value < 0:
             raise UsageError(f"a semaphore cannot begin at {value}")
         self._value = value
-        self._waiters: deque[Future] = deque()
+        self._waiters: _Waiters = OrderedDict()
+        self._asleep: _Waiters = OrderedDict()  # those of them who have not been woken
 
     def locked(self) -> bool:
         """Whether one would have to wait."""
@@ -97,11 +107,13 @@ class Semaphore:
             self._value -= 1
             return
         waiter = _waiter(self._waiters, "waiting for a semaphore")
+        self._asleep[waiter] = None
         try:
             try:
                 wait_for(waiter)
             finally:
-                self._waiters.remove(waiter)
+                del self._waiters[waiter]
+                self._asleep.pop(waiter, None)
         except Cancelled:
             if waiter.state != CANCELLED:  # the place was ours already: hand it on
                 self._value += 1
@@ -116,7 +128,7 @@ class Semaphore:
         self._wake_next()
 
     def _wake_next(self) -> None:
-        if _wake_one(self._waiters):
+        if _wake_first(self._asleep):
             self._value -= 1
 
     def __enter__(self) -> None:
@@ -133,7 +145,7 @@ class Event:
 
     def __init__(self) -> None:
         self._set = False
-        self._waiters: deque[Future] = deque()
+        self._waiters: _Waiters = OrderedDict()
 
     def is_set(self) -> bool:
         """Whether the flag is up."""
@@ -158,7 +170,7 @@ class Event:
         try:
             wait_for(waiter)
         finally:
-            self._waiters.remove(waiter)
+            del self._waiters[waiter]
 
 
 class Queue(Generic[T]):
@@ -167,8 +179,8 @@ class Queue(Generic[T]):
     def __init__(self, maxsize: int = 0) -> None:
         self._maxsize = maxsize
         self._items: deque[T] = deque()
-        self._getters: deque[Future] = deque()
-        self._putters: deque[Future] = deque()
+        self._getters: _Waiters = OrderedDict()
+        self._putters: _Waiters = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -192,7 +204,7 @@ class Queue(Generic[T]):
         if self.full():
             raise UsageError("the queue is full")
         self._items.append(item)
-        self._wake(self._getters)
+        _wake_first(self._getters)
 
     def get(self) -> T:
         """Take the next item; wait while there is none."""
@@ -205,23 +217,16 @@ class Queue(Generic[T]):
         if not self._items:
             raise ChannelEmptyError("the queue is empty")
         item = self._items.popleft()
-        self._wake(self._putters)
+        _wake_first(self._putters)
         return item
 
-    def _wait(self, waiters: deque[Future], ready: Any) -> None:
+    def _wait(self, waiters: _Waiters, ready: Any) -> None:
         waiter = _waiter(waiters, "waiting for a queue")
         try:
             wait_for(waiter)
         except BaseException:
             if waiter in waiters:
-                waiters.remove(waiter)
+                del waiters[waiter]
             elif ready():  # we were woken and give up: wake the next one
-                self._wake(waiters)
+                _wake_first(waiters)
             raise
-
-    def _wake(self, waiters: deque[Future]) -> None:
-        while waiters:
-            waiter = waiters.popleft()
-            if waiter.state == PENDING:
-                waiter.resolve()
-                return

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
-from hourglass._engine.context import SINGLE_BATCH
+from hourglass._engine.context import SINGLE_BATCH, current_run
 from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._engine.outgoing import sleep_intercepted
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
 from hourglass.errors import Cancelled, UsageError
 
@@ -28,7 +29,12 @@ ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 
 def sleep(duration: Duration, /, *, summary: str = "") -> None:
     """Wait, for seconds or for months. `sleep(0)` only gives way to the other tasks of this workflow."""
-    operations.sleep(seconds(duration, "the duration of a sleep"), summary)
+    length = seconds(duration, "the duration of a sleep")
+    run = current_run()
+    if run is not None and run.outbound is not None:
+        sleep_intercepted(run.outbound, length, summary)
+    else:
+        operations.sleep(length, summary)
 
 
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:

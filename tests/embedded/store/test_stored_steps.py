@@ -11,7 +11,6 @@ import pytest
 from hourglass._embedded import schema, stored_steps
 
 STATE = ("run", "workflow", 1, 0, b"state")
-NONE = (None, None)
 
 
 @pytest.fixture

@@ -1,0 +1,52 @@
+"""What is stored, as bytes: MessagePack.
+
+Must not know: SQL, what is stored. An event is encoded once, by whoever writes it: how long it is counts against its
+run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also with
+half a character in a name; bytes of values that are put together by `array` are those of the values in a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+_encode = msgspec.msgpack.Encoder().encode
+_FEW = [bytes((0x90 | count,)) for count in range(16)]
+
+
+def encode(value: Any) -> bytes:
+    """A value as bytes."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        # A name with half a character in it must not stop the writing for everybody else.
+        return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+
+
+def array(parts: Sequence[bytes]) -> bytearray:
+    """Encoded values as an encoded list of them."""
+    count = len(parts)
+    if count < 16:
+        head = _FEW[count]
+    else:
+        head = b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
+    return bytearray().join((head, *parts))
+
+
+def plain(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates, which come from file names, are replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _mend(value: Any) -> Any:
+    match value:
+        case str():
+            return plain(value)
+        case dict():
+            return {_mend(key): _mend(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_mend(each) for each in value]
+        case _:
+            return value

@@ -1,0 +1,228 @@
+"""What may stand between a run and its code: interceptors of what comes in and of what goes out. Pure.
+
+A chain is made for each execution of a run, also when it is executed again, and its methods run as workflow code does: on
+the lane, inside the run's fibers, deterministic. Each call is an `…Input` that an interceptor may change, or replace by
+`dataclasses.replace`, before it hands it to `self.next`. Where no interceptor is given nothing of this is touched.
+
+The inputs show neither arguments nor headers in their `repr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+from hourglass._engine.options import ActivitySettings
+from hourglass.converter import Payload
+
+Headers: TypeAlias = dict[str, Payload]
+"""Payloads that travel beside the arguments, by name. Not encoded by a codec: tools must read them."""
+
+
+@dataclass(kw_only=True)
+class Call:
+    """A call on its way through a chain: its arguments, its headers, and how it goes on after the last interceptor."""
+
+    args: list[Any] = field(default_factory=list, repr=False)
+    headers: Headers = field(default_factory=dict, repr=False)
+    _proceed: Callable[[Any], Any] = field(repr=False, compare=False)
+
+
+@dataclass(kw_only=True)
+class ExecuteWorkflowInput(Call):
+    """The body of a workflow is to run. `type` is its type's name."""
+
+    type: str
+    run_fn: Callable[..., Any] = field(repr=False)
+
+
+@dataclass(kw_only=True)
+class HandleSignalInput(Call):
+    """A signal is to be handled. What is read from a channel has no handler, and is not seen here."""
+
+    signal: str
+
+
+@dataclass(kw_only=True)
+class HandleQueryInput(Call):
+    """A query is to be answered."""
+
+    id: str
+    query: str
+
+
+@dataclass(kw_only=True)
+class HandleUpdateInput(Call):
+    """An update is to be validated, or handled."""
+
+    id: str
+    update: str
+
+
+@dataclass(kw_only=True)
+class StartActivityInput(Call):
+    """An activity is to be scheduled. `settings` may be replaced by `msgspec.structs.replace`."""
+
+    activity: str
+    settings: ActivitySettings
+
+
+@dataclass(kw_only=True)
+class StartLocalActivityInput(Call):
+    """A local activity is to be scheduled."""
+
+    activity: str
+    settings: ActivitySettings
+
+
+@dataclass(kw_only=True)
+class StartChildWorkflowInput(Call):
+    """A child workflow is to be started. `options` are those of `workflow.ChildOptions`."""
+
+    workflow: str
+    options: dict[str, Any] = field(repr=False)
+
+
+@dataclass(kw_only=True)
+class SignalChildWorkflowInput(Call):
+    """A child is to be signalled."""
+
+    signal: str
+    child_workflow_id: str
+
+
+@dataclass(kw_only=True)
+class SignalExternalWorkflowInput(Call):
+    """Another workflow is to be signalled."""
+
+    signal: str
+    workflow_id: str
+    workflow_run_id: str | None = None
+
+
+@dataclass(kw_only=True)
+class ContinueAsNewInput(Call):
+    """The run is to end and begin anew. `options` are what `workflow.continue_as_new` was given by name."""
+
+    workflow: str
+    options: dict[str, Any] = field(repr=False)
+
+
+@dataclass(kw_only=True)
+class SleepInput(Call):
+    """The workflow is to wait, so many seconds."""
+
+    duration: float
+    summary: str = ""
+
+
+class WorkflowOutboundInterceptor:
+    """What a workflow asks for, on its way out. Override what you want to see; call `self.next` to go on."""
+
+    def __init__(self, next: WorkflowOutboundInterceptor) -> None:
+        self.next = next
+
+    def start_activity(self, input: StartActivityInput) -> Any:
+        """Schedule an activity; the task that stands for it."""
+        return self.next.start_activity(input)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> Any:
+        """Schedule a local activity; the task that stands for it."""
+        return self.next.start_local_activity(input)
+
+    def start_child_workflow(self, input: StartChildWorkflowInput) -> Any:
+        """Start a child and wait until it has started; its handle."""
+        return self.next.start_child_workflow(input)
+
+    def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
+        """Signal a child and wait until the signal is delivered."""
+        return self.next.signal_child_workflow(input)
+
+    def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:
+        """Signal another workflow and wait until the signal is delivered."""
+        return self.next.signal_external_workflow(input)
+
+    def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
+        """End this run and begin the next; never returns."""
+        self.next.continue_as_new(input)
+
+    def sleep(self, input: SleepInput) -> None:
+        """Wait."""
+        return self.next.sleep(input)
+
+
+class WorkflowInboundInterceptor:
+    """What comes to a workflow, on its way in. Override what you want to see; call `self.next` to go on."""
+
+    def __init__(self, next: WorkflowInboundInterceptor) -> None:
+        self.next = next
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        """The run begins. To see what goes out, hand on an interceptor of your own that has `outbound` as its next."""
+        self.next.init(outbound)
+
+    def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        """Run the body; what it returns is the workflow's result."""
+        return self.next.execute_workflow(input)
+
+    def handle_signal(self, input: HandleSignalInput) -> None:
+        """Run a signal's handler."""
+        return self.next.handle_signal(input)
+
+    def handle_query(self, input: HandleQueryInput) -> Any:
+        """Run a query's handler. It must only look, and so must whoever intercepts it."""
+        return self.next.handle_query(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        """Run an update's validator, where it has one. It must only look."""
+        return self.next.handle_update_validator(input)
+
+    def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        """Run an update's handler; what it returns is the update's result."""
+        return self.next.handle_update_handler(input)
+
+
+InterceptWorkflow: TypeAlias = Callable[[WorkflowInboundInterceptor], WorkflowInboundInterceptor]
+"""Puts an interceptor before the next one; called for each execution of a run."""
+
+
+class _LastOutbound(WorkflowOutboundInterceptor):
+    """The end of the chain: the call itself."""
+
+    def __init__(self) -> None:
+        pass
+
+    def _go_on(self, input: Call) -> Any:
+        return input._proceed(input)
+
+    start_activity = start_local_activity = start_child_workflow = _go_on
+    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = _go_on
+
+
+class _LastInbound(WorkflowInboundInterceptor):
+    """The end of the chain: the author's code."""
+
+    def __init__(self) -> None:
+        self.outbound: WorkflowOutboundInterceptor = _LastOutbound()
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        self.outbound = outbound
+
+    def _go_on(self, input: Call) -> Any:
+        return input._proceed(input)
+
+    execute_workflow = handle_signal = handle_query = _go_on
+    handle_update_validator = handle_update_handler = _go_on
+
+
+def chain(
+    interceptors: tuple[InterceptWorkflow, ...],
+) -> tuple[WorkflowInboundInterceptor, WorkflowOutboundInterceptor]:
+    """What stands between a run and its code; the first interceptor is the outermost, in both directions."""
+    last = _LastInbound()
+    inbound: WorkflowInboundInterceptor = last
+    for intercept in reversed(interceptors):
+        inbound = intercept(inbound)
+    inbound.init(_LastOutbound())
+    return inbound, last.outbound

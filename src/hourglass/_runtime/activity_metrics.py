@@ -1,0 +1,88 @@
+"""What a worker counts of its activities: how many, how they ended, how long they took and waited.
+
+Belongs to the control loop. One attempt costs two records; the series of a type are found by one look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from hourglass._bridge.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+)
+from hourglass.metrics import Registry
+from hourglass.metrics._samples import Labels, labels_of
+
+Ended = Callable[[ActivityResult], object]
+
+_OUTCOMES: dict[type[ActivityResult], str] = {
+    ActivityOk: "completed",
+    ActivityFailed: "failed",
+    ActivityCancelled: "cancelled",
+    ActivityDeferred: "deferred",
+}
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The keys of one activity type's series."""
+
+    plain: Labels
+    outcomes: dict[type[ActivityResult], Labels]
+
+
+class ActivityMetrics:
+    """Counts the attempts of one queue."""
+
+    def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
+        self._common = {"namespace": namespace, "task_queue": task_queue}
+        self._known: dict[str, _Series] = {}
+        self._executions = registry.metric(
+            "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
+        )
+        self._seconds = registry.metric(
+            "hourglass_activity_execution_seconds", "histogram", "How long attempts of activities took.", "s"
+        )
+        self._waits = registry.metric(
+            "hourglass_activity_schedule_to_start_seconds",
+            "histogram",
+            "How long attempts waited in their task queue.",
+            "s",
+        )
+
+    def counted(self, task: ActivityTask, ended: Ended) -> Ended:
+        """An attempt begins: what is to be called at its end, so that it is counted."""
+        self._begun(task)
+        return partial(self._ended, task, ended, time.monotonic())
+
+    def _begun(self, task: ActivityTask) -> None:
+        since = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns
+        if since and task.started_time_ns and not task.is_local:
+            waited = max(0, task.started_time_ns - since) / 1e9
+            self._waits.record(waited, self._series(task.activity_type).plain)
+
+    def _ended(self, task: ActivityTask, ended: Ended, since: float, result: ActivityResult) -> None:
+        series = self._series(task.activity_type)
+        self._executions.record(1, series.outcomes[type(result)])
+        self._seconds.record(time.monotonic() - since, series.plain)
+        ended(result)
+
+    def _series(self, activity_type: str) -> _Series:
+        found = self._known.get(activity_type)
+        if found is None:
+            plain = {**self._common, "activity_type": activity_type}
+            found = _Series(
+                labels_of(plain),
+                {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()},
+            )
+            if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
+                self._known[activity_type] = found
+        return found

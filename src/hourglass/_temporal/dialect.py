@@ -1,0 +1,93 @@
+"""Who wrote a history: an SDK that is built on Core, or one with state machines of its own. Pure.
+
+Must not know: what to do about it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as Hourglass is: their
+markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is Go underneath) are not. Histories name
+their SDK since 2023; before that their markers and ids tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any
+
+_IN_OUR_ORDER = frozenset({"temporal-python"})
+_ON_CORE = frozenset({"temporal-typescript", "temporal-dotnet", "temporal-ruby", "temporal-rust"})
+_MARKERS = frozenset({"Version", "SideEffect", "MutableSideEffect", "LocalActivity"})
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+class Dialect(Enum):
+    """How a history must be replayed."""
+
+    PYTHON = auto()  # Core, in the order of Python's SDK, which is ours
+    CORE = auto()  # Core; but its SDK schedules in an order of its own
+    OTHER = auto()  # not Core's make
+
+
+def dialect_of(events: Sequence[Any]) -> Dialect:
+    """Who wrote these events (Temporal's messages)."""
+    name = sdk_name(events)
+    if name in _IN_OUR_ORDER:
+        return Dialect.PYTHON
+    if name:
+        return Dialect.CORE if name in _ON_CORE else Dialect.OTHER
+    markers = {event.marker_recorded_event_attributes.marker_name for event in events if _is(event, "marker")}
+    if any(marker.startswith("core_") for marker in markers) or _used_core(events):
+        return Dialect.PYTHON
+    if markers & _MARKERS:
+        return Dialect.OTHER
+    return Dialect.OTHER if _are_not_cores(_activity_ids(events), _timer_ids(events)) else Dialect.PYTHON
+
+
+def sdk_name(events: Sequence[Any]) -> str:
+    """The SDK that the history names, "" if it names none."""
+    for event in events:
+        if _is(event, "workflow_task_completed"):
+            name = event.workflow_task_completed_event_attributes.sdk_metadata.sdk_name
+            if name:
+                return str(name)
+    return ""
+
+
+def _is(event: Any, kind: str) -> bool:
+    return (event.WhichOneof("attributes") or "").startswith(kind)
+
+
+def _used_core(events: Sequence[Any]) -> bool:
+    return any(
+        event.workflow_task_completed_event_attributes.sdk_metadata.core_used_flags
+        for event in events
+        if _is(event, "workflow_task_completed")
+    )
+
+
+def _activity_ids(events: Sequence[Any]) -> list[tuple[str, int]]:
+    return [
+        (event.activity_task_scheduled_event_attributes.activity_id, event.event_id)
+        for event in events
+        if _is(event, "activity_task_scheduled")
+    ]
+
+
+def _timer_ids(events: Sequence[Any]) -> list[tuple[str, int]]:
+    return [
+        (event.timer_started_event_attributes.timer_id, event.event_id)
+        for event in events
+        if _is(event, "timer_started")
+    ]
+
+
+def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, int]]) -> bool:
+    """Whether ids show that Core did not make them: it counts activities and timers each from 1."""
+    both = [*activities, *timers]
+    if not both:
+        return False
+    names = [name for name, _ in both]
+    if all(_UUID.fullmatch(name) for name in names):
+        return True  # Java
+    if all(name == str(event_id) for name, event_id in both) or "0" in names:
+        return True  # Go, today and in its first years
+    numbers = sorted(int(name) for name in names if name.isdigit())
+    return bool(activities and timers) and numbers == list(range(1, len(names) + 1))  # one count for both

@@ -1,0 +1,17 @@
+"""OpenTelemetry: traces that follow a request through clients, workflows and activities, and metrics. `pip install
+hourglass-temporal[opentelemetry]`.
+
+    client = Client.connect("local:", interceptors=[TracingInterceptor()])
+
+Span names, and the header that carries a trace, are those of Temporal's own SDKs: a trace goes on through workers of theirs.
+"""
+
+from __future__ import annotations
+
+from hourglass.contrib.opentelemetry._carrier import HEADER
+from hourglass.contrib.opentelemetry._ids import RunIdGenerator
+from hourglass.contrib.opentelemetry._metrics import export_metrics
+from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
+from hourglass.contrib.opentelemetry._workflows import completed_span
+
+__all__ = ["HEADER", "RunIdGenerator", "TracingInterceptor", "completed_span", "export_metrics"]

@@ -1,0 +1,182 @@
+"""`TracingInterceptor`: spans of client calls and activities, and the way into the spans of workflows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context, trace
+from opentelemetry.propagators.textmap import TextMapPropagator
+from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from hourglass import activity
+from hourglass.contrib.opentelemetry._carrier import Carrier
+from hourglass.contrib.opentelemetry._workflows import TracedWorkflow
+from hourglass.interceptors import (
+    ActivityInboundInterceptor,
+    AsyncClientOutboundInterceptor,
+    ClientOutboundInterceptor,
+    ExecuteActivityInput,
+    Headers,
+    Interceptor,
+    QueryWorkflowInput,
+    SignalWorkflowInput,
+    StartUpdateWithStartInput,
+    StartWorkflowInput,
+    StartWorkflowUpdateInput,
+    WorkflowInboundInterceptor,
+)
+
+
+class TracingInterceptor(Interceptor):
+    """Traces what a client calls, and what the workers of that client, or the worker that it is given to, do.
+
+    `tracer` is OpenTelemetry's of the process by default, `propagator` W3C's trace context and baggage.
+    """
+
+    def __init__(self, tracer: Tracer | None = None, *, propagator: TextMapPropagator | None = None) -> None:
+        self._tracer = trace.get_tracer("hourglass") if tracer is None else tracer
+        self._carrier = Carrier(propagator)
+
+    def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
+        """Trace a `Client`."""
+        return _TracedClient(next, _Calls(self._tracer, self._carrier))
+
+    def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
+        """Trace an `AsyncClient`."""
+        return _TracedAsyncClient(next, _Calls(self._tracer, self._carrier))
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Trace activities."""
+        return _TracedActivities(next, self._tracer, self._carrier)
+
+    def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
+        """Trace a run."""
+        return TracedWorkflow(next, self._tracer, self._carrier)
+
+
+class _Calls:
+    """Spans of client calls, the same for both faces."""
+
+    def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
+        self._tracer = tracer
+        self._carrier = carrier
+
+    @contextmanager
+    def span(self, name: str, workflow_id: str, *headers: Headers, **more: AttributeValue) -> Iterator[None]:
+        """A span around a call, which travels with its headers."""
+        attributes: dict[str, AttributeValue] = {"temporalWorkflowID": workflow_id, **more}
+        with self._tracer.start_as_current_span(name, attributes=attributes, kind=SpanKind.CLIENT):
+            for each in headers:
+                self._carrier.put(each, context.get_current())
+            yield
+
+    def start(self, input: StartWorkflowInput) -> Any:
+        prefix = "SignalWithStartWorkflow" if input.options.get("start_signal") else "StartWorkflow"
+        return self.span(f"{prefix}:{input.workflow}", input.id, input.headers)
+
+    def signal(self, input: SignalWorkflowInput) -> Any:
+        return self.span(f"SignalWorkflow:{input.signal}", input.id, input.headers)
+
+    def query(self, input: QueryWorkflowInput) -> Any:
+        return self.span(f"QueryWorkflow:{input.query}", input.id, input.headers)
+
+    def update(self, input: StartWorkflowUpdateInput) -> Any:
+        name = f"StartWorkflowUpdate:{input.update}"
+        return self.span(name, input.id, input.headers, temporalUpdateID=input.update_id)
+
+    def update_with_start(self, input: StartUpdateWithStartInput) -> Any:
+        name = f"StartUpdateWithStartWorkflow:{input.start.workflow}"
+        headers = input.start.headers, input.update.headers
+        return self.span(name, input.id, *headers, temporalUpdateID=input.update.update_id)
+
+
+class _TracedClient(ClientOutboundInterceptor):
+    def __init__(self, next: ClientOutboundInterceptor, calls: _Calls) -> None:
+        super().__init__(next)
+        self._calls = calls
+
+    def start_workflow(self, input: StartWorkflowInput) -> Any:
+        with self._calls.start(input):
+            return super().start_workflow(input)
+
+    def signal_workflow(self, input: SignalWorkflowInput) -> None:
+        with self._calls.signal(input):
+            return super().signal_workflow(input)
+
+    def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        with self._calls.query(input):
+            return super().query_workflow(input)
+
+    def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
+        with self._calls.update(input):
+            return super().start_workflow_update(input)
+
+    def start_update_with_start_workflow(self, input: StartUpdateWithStartInput) -> Any:
+        with self._calls.update_with_start(input):
+            return super().start_update_with_start_workflow(input)
+
+
+class _TracedAsyncClient(AsyncClientOutboundInterceptor):
+    def __init__(self, next: AsyncClientOutboundInterceptor, calls: _Calls) -> None:
+        super().__init__(next)
+        self._calls = calls
+
+    async def start_workflow(self, input: StartWorkflowInput) -> Any:
+        with self._calls.start(input):
+            return await super().start_workflow(input)
+
+    async def signal_workflow(self, input: SignalWorkflowInput) -> None:
+        with self._calls.signal(input):
+            return await super().signal_workflow(input)
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        with self._calls.query(input):
+            return await super().query_workflow(input)
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
+        with self._calls.update(input):
+            return await super().start_workflow_update(input)
+
+    async def start_update_with_start_workflow(self, input: StartUpdateWithStartInput) -> Any:
+        with self._calls.update_with_start(input):
+            return await super().start_update_with_start_workflow(input)
+
+
+class _TracedActivities(ActivityInboundInterceptor):
+    """A span for each attempt, current while it runs: what the activity calls is traced below it."""
+
+    def __init__(self, next: ActivityInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
+        super().__init__(next)
+        self._tracer = tracer
+        self._carrier = carrier
+
+    def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        with self._span(input):
+            return super().execute_activity(input)
+
+    async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
+        with self._span(input):
+            return await super().execute_async_activity(input)
+
+    @contextmanager
+    def _span(self, input: ExecuteActivityInput) -> Iterator[None]:
+        facts = activity.info()
+        attributes: dict[str, AttributeValue] = {
+            "temporalWorkflowID": facts.workflow_id,
+            "temporalRunID": facts.workflow_run_id,
+            "temporalActivityID": facts.activity_id,
+            "temporalActivityAttempt": facts.attempt,
+        }
+        parent = self._carrier.get(input.headers)
+        token = None if parent is None else context.attach(parent)  # baggage comes along
+        try:
+            with self._tracer.start_as_current_span(
+                f"RunActivity:{input.activity}", attributes=attributes, kind=SpanKind.SERVER
+            ):
+                yield
+        finally:
+            if token is not None:
+                context.detach(token)

@@ -1,0 +1,242 @@
+"""Spans of workflows. Runs inside workflow code: all of it is deterministic but for the spans, which change nothing there.
+
+A run has no span that is open while it waits, for it may wait for months and on another machine: it emits spans that are
+complete, at the time of its task, and none while it catches up with its history. Queries are no part of the history, and
+always have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+)
+from opentelemetry.util.types import AttributeValue
+
+from hourglass._engine.context import LiveRun, require_run
+from hourglass._engine.interception import (
+    ContinueAsNewInput,
+    ExecuteWorkflowInput,
+    HandleQueryInput,
+    HandleSignalInput,
+    HandleUpdateInput,
+    Headers,
+    SignalChildWorkflowInput,
+    SignalExternalWorkflowInput,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    StartLocalActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowOutboundInterceptor,
+)
+from hourglass._engine.messages import ContinueAsNewRequest
+from hourglass.contrib.opentelemetry._carrier import Carrier
+from hourglass.contrib.opentelemetry._ids import ids_of, is_stable, wanting
+from hourglass.errors import UsageError
+from hourglass.workflow import unsafe
+
+Attributes = Mapping[str, AttributeValue]
+
+
+class RunTrace:
+    """The trace of one execution of a run: where it stands, and how spans are added."""
+
+    def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
+        self.carrier = carrier
+        self.context = Context()
+        self._tracer = tracer
+        self._emitted = 0
+
+    def begin(self, headers: Headers) -> None:
+        """The run begins, in the trace of whoever started it."""
+        self.context = self.carrier.get(headers) or self.context
+
+    def add(
+        self,
+        name: str,
+        *,
+        key: str = "",
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes | None = None,
+        linked: Context | None = None,
+        error: BaseException | None = None,
+    ) -> Context:
+        """Emit a span, unless the run catches up, and return the context that goes on from it."""
+        live = require_run("tracing")
+        if not key:
+            self._emitted += 1
+            key = f"{name} {self._emitted}"
+        ids = ids_of(live.state.run_id, key)
+        if live.facts.is_replaying or live.quiet or live.dead:
+            return self._as_before(ids)
+        return self._emit(live, name, ids, kind, attributes, linked, error)
+
+    def answer(self, name: str, linked: Context | None) -> None:
+        """Emit the span of a query, which is in no history."""
+        self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
+
+    def _emit(
+        self,
+        live: LiveRun,
+        name: str,
+        ids: tuple[int, int] | None,
+        kind: SpanKind,
+        attributes: Attributes | None,
+        linked: Context | None,
+        error: BaseException | None,
+    ) -> Context:
+        now = live.facts.timestamp_ns
+        links = [Link(trace.get_current_span(linked).get_span_context())] if linked is not None else []
+        with unsafe(), wanting(ids):
+            span: Span = self._tracer.start_span(
+                name,
+                context=self.context,
+                kind=kind,
+                attributes={**_who(live), **(attributes or {})},
+                links=links,
+                start_time=now,
+            )
+            if error is not None:
+                span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            span.end(now)
+        return trace.set_span_in_context(span, self.context)
+
+    def _as_before(self, ids: tuple[int, int]) -> Context:
+        """The context of a span that was emitted when this happened for the first time, as far as it can be known."""
+        if not is_stable(self._tracer):
+            return self.context
+        parent = trace.get_current_span(self.context).get_span_context()
+        context = SpanContext(
+            trace_id=parent.trace_id if parent.is_valid else ids[0],
+            span_id=ids[1],
+            is_remote=True,
+            trace_flags=parent.trace_flags if parent.is_valid else TraceFlags(TraceFlags.SAMPLED),
+            trace_state=parent.trace_state,
+        )
+        return trace.set_span_in_context(NonRecordingSpan(context), self.context)
+
+
+class TracedWorkflow(WorkflowInboundInterceptor):
+    """What comes to a run, traced."""
+
+    def __init__(self, next: WorkflowInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
+        super().__init__(next)
+        self.trace = RunTrace(tracer, carrier)
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        """See what goes out, too. The trace begins here: a signal's handler may run before the body."""
+        started = require_run("tracing").started
+        assert started is not None
+        self.trace.begin(dict(started.headers))
+        super().init(_TracedCalls(outbound, self.trace))
+
+    def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        """A span for the beginning, one for the end."""
+        run = self.trace
+        run.context = run.add(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
+        error: BaseException | None = None
+        try:
+            return super().execute_workflow(input)
+        except BaseException as raised:
+            error = None if isinstance(raised, ContinueAsNewRequest) else raised
+            raise
+        finally:
+            if not require_run("tracing").dead:
+                run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
+
+    def handle_signal(self, input: HandleSignalInput) -> None:
+        """A span in the run's trace, linked to who sent the signal."""
+        sender = self.trace.carrier.get(input.headers)
+        self.trace.add(f"HandleSignal:{input.signal}", kind=SpanKind.SERVER, linked=sender)
+        super().handle_signal(input)
+
+    def handle_query(self, input: HandleQueryInput) -> Any:
+        """A span in the run's trace, linked to who asks."""
+        self.trace.answer(f"HandleQuery:{input.query}", self.trace.carrier.get(input.headers))
+        return super().handle_query(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:
+        """A span; by the update's id, for a validator does not run again."""
+        self._update("ValidateUpdate", input)
+        super().handle_update_validator(input)
+
+    def handle_update_handler(self, input: HandleUpdateInput) -> Any:
+        """A span, linked to who asked."""
+        self._update("HandleUpdate", input)
+        return super().handle_update_handler(input)
+
+    def _update(self, what: str, input: HandleUpdateInput) -> None:
+        self.trace.add(
+            f"{what}:{input.update}",
+            key=f"{what} {input.id}",
+            kind=SpanKind.SERVER,
+            attributes={"temporalUpdateID": input.id},
+            linked=self.trace.carrier.get(input.headers),
+        )
+
+
+class _TracedCalls(WorkflowOutboundInterceptor):
+    """What a run asks for, traced: each has a span, from which the other side goes on."""
+
+    def __init__(self, next: WorkflowOutboundInterceptor, run: RunTrace) -> None:
+        super().__init__(next)
+        self._trace = run
+
+    def start_activity(self, input: StartActivityInput) -> Any:
+        self._begin(f"StartActivity:{input.activity}", input.headers)
+        return super().start_activity(input)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> Any:
+        self._begin(f"StartActivity:{input.activity}", input.headers)
+        return super().start_local_activity(input)
+
+    def start_child_workflow(self, input: StartChildWorkflowInput) -> Any:
+        self._begin(f"StartChildWorkflow:{input.workflow}", input.headers)
+        return super().start_child_workflow(input)
+
+    def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
+        self._begin(f"SignalChildWorkflow:{input.signal}", input.headers)
+        super().signal_child_workflow(input)
+
+    def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:
+        self._begin(f"SignalExternalWorkflow:{input.signal}", input.headers)
+        super().signal_external_workflow(input)
+
+    def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
+        self._trace.carrier.put(input.headers, self._trace.context)
+        super().continue_as_new(input)
+
+    def _begin(self, name: str, headers: Headers) -> None:
+        self._trace.carrier.put(headers, self._trace.add(name, kind=SpanKind.CLIENT))
+
+
+def completed_span(
+    name: str, *, attributes: Attributes | None = None, error: BaseException | None = None
+) -> None:
+    """Add a span of your own to this run's trace: complete, at the time of the task, and not again when the run is replayed."""
+    live = require_run("completed_span")
+    if live.latched:
+        raise UsageError(f"completed_span is not allowed in {live.read_only or 'a run that is dropped'}")
+    inbound: Any = live.inbound
+    while inbound is not None and not isinstance(inbound, TracedWorkflow):
+        inbound = getattr(inbound, "next", None)
+    if inbound is None:
+        raise UsageError("completed_span needs a worker with a TracingInterceptor")
+    inbound.trace.add(name, attributes=attributes, error=error)
+
+
+def _who(live: LiveRun) -> dict[str, AttributeValue]:
+    assert live.started is not None
+    return {"temporalWorkflowID": live.started.workflow_id, "temporalRunID": live.state.run_id}

@@ -1,0 +1,30 @@
+"""Limits that hold for a whole target, not for one process: how many at a time, how often, how many calls are one run.
+
+In a workflow:
+
+    with limits.slot("customer-42", limit=2):                       # at most two at a time
+        charge(order)
+    limits.throttle("mail-api", 10, per=timedelta(seconds=1))       # at most ten a second
+
+From outside:
+
+    limits.debounce(client, reindex, page, key="page-7", wait=5)    # a burst of calls is one run, with the last arguments
+    limits.once(client, pay, invoice, key="invoice-7")              # the same key is the same run
+
+Nothing needs to be set up: a key comes into being when it is first used. Behind each there is a small workflow that every
+worker serves by itself. So the limits survive crashes and deploys as every workflow does, and hold for all that use the
+same target, in any process.
+
+The map: `_slot`, `_throttle`, `_debounce` and `_once` are what users call; `_slots`, `_throttles` and `_debouncer` are
+the workflows behind them, `_served` lists those; `_places` and `_turns` decide, purely; `_reaching` and `_desk` carry
+questions and answers between runs.
+"""
+
+from __future__ import annotations
+
+from hourglass.limits._debounce import AsyncDebounced, Debounced, DebounceOptions, debounce
+from hourglass.limits._once import once
+from hourglass.limits._slot import slot
+from hourglass.limits._throttle import throttle
+
+__all__ = ["AsyncDebounced", "DebounceOptions", "Debounced", "debounce", "once", "slot", "throttle"]

@@ -1,0 +1,139 @@
+"""`limits.once`: the same key is the same run. Used from outside of workflows.
+
+Temporal's id policies do the work. What they do not have is a window of time: after it, a run that has closed does not
+count any more. Two who find that out together start one run, because both starts name the run that they follow in
+their request id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+
+import msgspec
+
+from hourglass._bridge.service import DescribeWorkflow, IdConflictPolicy
+from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.options import Duration, optional_seconds
+from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, StartOptions, WorkflowHandle
+from hourglass.client._operations import Reference
+from hourglass.client._options import start_request
+from hourglass.client._session import Operation, Session
+from hourglass.errors import UsageError, WorkflowAlreadyStartedError
+from hourglass.workflow._given import given_workflow
+
+R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
+
+_OURS = ("id", "id_reuse_policy", "id_conflict_policy", "request_id")
+
+
+@overload
+def once(
+    client: Client,
+    workflow: Callable[[*Ts], R],
+    /,
+    *args: *Ts,
+    key: str,
+    window: Duration | None = None,
+    retry_failed: bool = False,
+    **options: Unpack[StartOptions],
+) -> WorkflowHandle[R]: ...
+@overload
+def once(
+    client: Client,
+    workflow: str,
+    /,
+    *args: Any,
+    key: str,
+    window: Duration | None = None,
+    retry_failed: bool = False,
+    **options: Unpack[StartOptions],
+) -> WorkflowHandle[Any]: ...
+@overload
+def once(
+    client: AsyncClient,
+    workflow: Callable[[*Ts], R],
+    /,
+    *args: *Ts,
+    key: str,
+    window: Duration | None = None,
+    retry_failed: bool = False,
+    **options: Unpack[StartOptions],
+) -> Coroutine[Any, Any, AsyncWorkflowHandle[R]]: ...
+@overload
+def once(
+    client: AsyncClient,
+    workflow: str,
+    /,
+    *args: Any,
+    key: str,
+    window: Duration | None = None,
+    retry_failed: bool = False,
+    **options: Unpack[StartOptions],
+) -> Coroutine[Any, Any, AsyncWorkflowHandle[Any]]: ...
+def once(  # type: ignore[misc]
+    client: Client | AsyncClient,
+    workflow: Any,
+    /,
+    *args: Any,
+    key: str,
+    window: Duration | None = None,
+    retry_failed: bool = False,
+    **options: Any,
+) -> Any:
+    """Start a workflow unless that was done before: `limits.once(client, pay, invoice, key="invoice-7").result()`.
+
+    The key is the workflow's id. While a run of that key is open, and after it has closed for as long as the engine keeps
+    it, everybody gets a handle to the same run, whatever the arguments. With `window` a run that has closed counts no
+    longer than this from its start. With `retry_failed` one that did not complete does not count. With an `AsyncClient`
+    it is awaited.
+    """
+    if not isinstance(client, (Client, AsyncClient)):
+        raise UsageError(f"once needs a Client or an AsyncClient, not {type(client).__name__}")
+    for name in _OURS:
+        if name in options:
+            raise UsageError(
+                f"once has no option {name!r}: the key is the id, and its policies are what once is for"
+            )
+    session = client._session
+    session.meet(workflow)
+    policy = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY if retry_failed else IdReusePolicy.REJECT_DUPLICATE
+    operation = _start(session, workflow, args, {**options, "id": key, "id_reuse_policy": policy}, window)
+    if isinstance(client, Client):
+        return WorkflowHandle[Any](session, session.run(operation))
+
+    async def start() -> AsyncWorkflowHandle[Any]:
+        return AsyncWorkflowHandle(session, await session.arun(operation))
+
+    return start()
+
+
+def _start(
+    session: Session,
+    workflow: Any,
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+    window: Duration | None,
+) -> Operation[Reference]:
+    given = given_workflow(workflow)
+    policies = {"id_conflict_policy": IdConflictPolicy.USE_EXISTING}
+    request = start_request(given, args, {**options, **policies}, session.converter, session.identity)
+    limit = optional_seconds(window, "window")
+
+    async def ask(session: Session) -> str:
+        try:
+            return (await session.call(request)).run_id
+        except WorkflowAlreadyStartedError as error:
+            known = DescribeWorkflow(workflow_id=request.workflow_id, run_id=error.run_id)
+        former = (await session.call(known)).summary
+        if limit is None or session.now_ns() < former.start_time_ns + round(limit * 1e9):
+            return former.run_id
+        again = msgspec.structs.replace(
+            request, id_reuse_policy=IdReusePolicy.ALLOW_DUPLICATE, request_id=f"after {former.run_id}"
+        )
+        return (await session.call(again)).run_id
+
+    return Operation(
+        ask, lambda run_id: Reference(request.workflow_id, run_id, return_type=given.return_type)
+    )

@@ -1,0 +1,109 @@
+"""Between a run and the workflow that keeps a limit: asking it, starting it where there is none, answering.
+
+Nothing but signals and a child that is left to itself: no activity and no client, so that a worker without activities
+serves limits too. Invariants: what was sent has arrived when these return, also where the one who asks is being
+cancelled; whoever keeps a limit outlives the run that happened to start it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hourglass import workflow
+from hourglass.errors import ApplicationError, FailureError, UsageError, WorkflowAlreadyStartedError
+from hourglass.limits._desk import ANSWER, Desk
+from hourglass.limits._places import Place
+from hourglass.workflow import ChildCancellationType, ParentClosePolicy
+
+_FIRST_REMINDER, _LAST_REMINDER = 60.0, 3600.0
+_LONGEST_PAUSE = 10.0
+_LONGEST_KEY = 200
+_MANY_MESSAGES = 500
+
+
+def keeper_id(kind: str, key: str) -> str:
+    """The id of the workflow that keeps this key: the same for everybody who uses the target."""
+    if not isinstance(key, str) or not key.strip():
+        raise UsageError("the key of a limit must be a text that is not empty")
+    if len(key) > _LONGEST_KEY:
+        raise UsageError(f"the key of a limit is at most {_LONGEST_KEY} characters long, not {len(key)}")
+    return f"hourglass.{kind}:{key}"
+
+
+def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
+    """Put a question to a keeper; where there is none, start one with `state`, which has the question in it."""
+    pause = 0.1
+    with workflow.shield():
+        while True:
+            try:
+                workflow.get_external_workflow_handle(keeper).signal(signal, question)
+                return
+            except FailureError:
+                if _started(keeper, kind, state, task_queue):
+                    return
+            workflow.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
+    try:
+        workflow.start_child_workflow(
+            kind,
+            state,
+            id=keeper,
+            task_queue=task_queue,
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            cancellation_type=ChildCancellationType.ABANDON,
+        )
+    except WorkflowAlreadyStartedError:
+        return False  # somebody else was quicker: it can be asked now
+    return True
+
+
+def tell(keeper: str, signal: Any, message: Any) -> None:
+    """Tell a keeper something that only matters if it is there."""
+    with workflow.shield():
+        try:
+            workflow.get_external_workflow_handle(keeper).signal(signal, message)
+        except FailureError:
+            pass
+
+
+def wait_for_answer(desk: Desk, ticket: str, deadline: float | None, remind: Any) -> bool:
+    """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
+    somebody terminated has forgotten.
+    """
+    pause = _FIRST_REMINDER
+    while True:
+        left = pause if deadline is None else min(pause, max(0.0, deadline - workflow.time()))
+        try:
+            workflow.wait_condition(lambda: ticket in desk.answers, timeout=left)
+            return True
+        except TimeoutError:
+            if deadline is not None and workflow.time() >= deadline:
+                return False
+        remind()
+        pause = min(2 * pause, _LAST_REMINDER)
+
+
+def unreachable(answers: Sequence[tuple[Place, int | None]]) -> list[Place]:
+    """Tell runs, all at once, what their tickets came to; gives those that are not there any more."""
+    with workflow.shield():
+        tasks = [workflow.spawn(_reaches, place, value) for place, value in answers]
+        reached = [task.result() for task in tasks]
+    return [place for (place, _), there in zip(answers, reached, strict=True) if not there]
+
+
+def _reaches(place: Place, value: int | None) -> bool:
+    try:
+        handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
+        handle.signal(ANSWER, place.ticket, value)
+    except ApplicationError as error:
+        return "SignalCountLimit" in (error.type or "")  # it is there, and cannot be told any more
+    return True
+
+
+def is_long(messages: int) -> bool:
+    """Whether a keeper's run has grown enough to continue as a new one."""
+    return messages >= _MANY_MESSAGES or workflow.info().is_continue_as_new_suggested

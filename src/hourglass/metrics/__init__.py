@@ -1,0 +1,32 @@
+"""Metrics: counters, gauges and histograms of your own, and those of the worker, in one registry.
+
+    def charge(order: str, cents: int) -> str:          # inside an activity or a workflow
+        activity.metric_meter().create_counter("charges").add(1, {"currency": "eur"})
+
+A worker with a status endpoint shows its registry on `/metrics`, in the text format that Prometheus reads;
+`hourglass.contrib.opentelemetry` hands it to OpenTelemetry. In workflows nothing is recorded while a run catches up with
+its history.
+"""
+
+from __future__ import annotations
+
+from hourglass.metrics._meter import MetricCounter, MetricGauge, MetricHistogram, MetricMeter
+from hourglass.metrics._registry import Registry, Sink, default_registry
+from hourglass.metrics._samples import Attributes, Buckets, Family, Kind, Sample
+from hourglass.metrics._text import prometheus_text
+
+__all__ = [
+    "Attributes",
+    "Buckets",
+    "Family",
+    "Kind",
+    "MetricCounter",
+    "MetricGauge",
+    "MetricHistogram",
+    "MetricMeter",
+    "Registry",
+    "Sample",
+    "Sink",
+    "default_registry",
+    "prometheus_text",
+]

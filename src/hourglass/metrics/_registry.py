@@ -1,0 +1,205 @@
+"""A registry: every metric of a process, or of one worker, and those who want to hear of each record.
+
+Must not know: workflows, workers, formats. Any thread may record and collect. Invariants:
+
+- A name is one metric: its kind does not change.
+- What is kept is bounded: a metric has at most so many series, the rest is dropped and said once.
+- A sink that raises is logged once and heard no more; whoever records never notices.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from hourglass.errors import UsageError
+from hourglass.metrics._samples import SECONDS, Buckets, Family, Kind, Labels, Sample, merged
+
+logger = logging.getLogger("hourglass.metrics")
+
+Source = Callable[[], Iterable[Family]]
+
+
+class Sink(Protocol):
+    """Somebody who hears of every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
+
+    def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
+        """A value was added to a counter, set on a gauge, or recorded in a histogram."""
+        ...
+
+
+class _Histogram:
+    """The counts of one series."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self, size: int) -> None:
+        self.counts = [0] * size
+        self.total = 0.0
+
+
+class Metric:
+    """One metric of a registry. Made by `Registry.metric`."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        name: str,
+        kind: Kind,
+        description: str,
+        unit: str,
+        bounds: tuple[float, ...],
+    ) -> None:
+        self.name = name
+        self.kind: Kind = kind
+        self.description = description
+        self.unit = unit
+        self.bounds = bounds
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._values: dict[Labels, float] = {}
+        self._histograms: dict[Labels, _Histogram] = {}
+        self._is_full = False
+
+    def record(self, value: float, labels: Labels = ()) -> None:
+        """Add to a counter, set a gauge, or count in a histogram."""
+        if self.kind == "counter" and value < 0:
+            raise UsageError(f"metric {self.name} is a counter, which only grows: {value} was to be added")
+        with self._lock:
+            if not self._has_room(labels):
+                return
+            if self.kind == "histogram":
+                self._count(value, labels)
+            elif self.kind == "counter":
+                self._values[labels] = self._values.get(labels, 0) + value
+            else:
+                self._values[labels] = value
+        if self._registry.sinks:
+            self._registry.tell(self, value, labels)
+
+    def collect(self) -> Family:
+        """Where it stands."""
+        with self._lock:
+            samples = [Sample(labels, value) for labels, value in self._values.items()]
+            samples += [
+                Sample(labels, Buckets(self.bounds, tuple(each.counts), each.total))
+                for labels, each in self._histograms.items()
+            ]
+        return Family(self.name, self.kind, self.description, self.unit, tuple(samples))
+
+    def _has_room(self, labels: Labels) -> bool:
+        series = self._histograms if self.kind == "histogram" else self._values
+        if labels in series or len(series) < self._registry.max_series:
+            return True
+        if not self._is_full:
+            self._is_full = True
+            logger.warning(
+                "metric %s has %d series, and gets no more: its attributes have too many values",
+                self.name,
+                len(series),
+            )
+        return False
+
+    def _count(self, value: float, labels: Labels) -> None:
+        found = self._histograms.get(labels)
+        if found is None:
+            found = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
+        found.counts[bisect_left(self.bounds, value)] += 1
+        found.total += value
+
+
+class Registry:
+    """Metrics by name. `sources` are asked when somebody collects: for what is known anyway and needs no recording."""
+
+    def __init__(self, *, max_series: int = 2000) -> None:
+        self.max_series = max_series
+        self.sinks: tuple[Sink, ...] = ()
+        self._sources: dict[object, Source] = {}
+        self._metrics: dict[str, Metric] = {}
+        self._lock = threading.Lock()
+
+    def metric(
+        self,
+        name: str,
+        kind: Kind,
+        description: str = "",
+        unit: str = "",
+        bounds: Sequence[float] | None = None,
+    ) -> Metric:
+        """The metric of a name, made when it is first asked for. Raises `UsageError` where it is of another kind."""
+        found = self._metrics.get(name)
+        if found is None:
+            made = Metric(self, _checked(name), kind, description, unit, _bounds(name, bounds))
+            with self._lock:
+                found = self._metrics.setdefault(name, made)
+        if found.kind != kind:
+            raise UsageError(f"metric {name} is a {found.kind}, and cannot be a {kind} too")
+        return found
+
+    def collect(self) -> list[Family]:
+        """Every metric as it stands, by name. A source that raises is left out, and logged."""
+        with self._lock:
+            metrics, sources = list(self._metrics.values()), list(self._sources.values())
+        families = [each.collect() for each in metrics]
+        for source in sources:
+            try:
+                families.extend(source())
+            except Exception:
+                logger.exception("a source of metrics could not be asked")
+        return merged(families)
+
+    def add_source(self, source: Source) -> Callable[[], None]:
+        """Ask this for metrics, too, whenever somebody collects. Returns what takes it back."""
+        key = object()
+        with self._lock:
+            self._sources[key] = source
+
+        def remove() -> None:
+            with self._lock:
+                self._sources.pop(key, None)
+
+        return remove
+
+    def add_sink(self, sink: Sink) -> Callable[[], None]:
+        """Tell this of every record from now on. Returns what takes it back."""
+        with self._lock:
+            self.sinks = (*self.sinks, sink)
+
+        def remove() -> None:
+            with self._lock:
+                self.sinks = tuple(each for each in self.sinks if each is not sink)
+
+        return remove
+
+    def tell(self, metric: Metric, value: float, labels: Labels) -> None:
+        """Tell the sinks of a record."""
+        for sink in self.sinks:
+            try:
+                sink.recorded(metric, value, labels)
+            except Exception:
+                logger.exception("a sink of metrics failed, and is told no more")
+                with self._lock:
+                    self.sinks = tuple(each for each in self.sinks if each is not sink)
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise UsageError(f"a metric's name is a text that is not empty, not {name!r}")
+    return name
+
+
+def _bounds(name: str, bounds: Sequence[float] | None) -> tuple[float, ...]:
+    if bounds is None:
+        return SECONDS
+    given = tuple(float(each) for each in bounds)
+    if not given or any(not math.isfinite(each) for each in given) or sorted(set(given)) != list(given):
+        raise UsageError(f"the buckets of metric {name} are finite numbers that grow, not {bounds!r}")
+    return given
+
+
+default_registry = Registry()
+"""The registry of this process: everybody's who was given no other."""

@@ -1,0 +1,28 @@
+"""Progress out of a run: the workflow publishes, whoever is interested follows.
+
+    status = Progress("status", str)
+
+    @workflow.defn
+    def import_all(files: list[str]) -> int:
+        for file in files:
+            status.publish(f"reading {file}")
+            read(file)
+        return len(files)
+
+    for line in status.follow(handle):
+        print(line)
+
+Publishing costs nothing: no event, no command, no workflow task. A follower waits for the run's history to grow, which
+the engine tells without being asked again and again, and then asks the workflow what is new, by a query. So readers
+leave no trace in the history either, however many there are.
+
+`_buffer` is the workflow's side, `_following` the client's, written once, `_streams` its two faces, `_token` what joins
+them.
+"""
+
+from __future__ import annotations
+
+from hourglass.progress._streams import AsyncProgressStream, ProgressStream
+from hourglass.progress._token import Progress
+
+__all__ = ["AsyncProgressStream", "Progress", "ProgressStream"]

@@ -1,0 +1,201 @@
+"""A follower: where it stands in what a workflow publishes, and how it hears what is new. Written once for both faces.
+
+It waits for the history to grow and then asks, in this order, so that nothing is published unseen in between. What a run
+publishes changes only when one of its workflow tasks completes: other events are not worth a question. Must not know:
+threads, loops other than the one it is asked on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hourglass._bridge.service import (
+    DescribeWorkflow,
+    GetHistory,
+    HistoryPage,
+    QueryAnswer,
+    QueryWorkflow,
+    Request,
+)
+from hourglass._engine.options import Duration, optional_seconds
+from hourglass.client._operations import Reference
+from hourglass.client._session import Operation, Session
+from hourglass.errors import QueryFailedError, ServiceError, UsageError
+from hourglass.progress._buffer import MOST_AT_ONCE, query_name
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+NEW_ONES = sys.maxsize
+"""The offset of one who only wants what is still to come."""
+
+_TASK_DONE = b"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
+_TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
+_LONGEST_OUTAGE = 60.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What came of one question; no answer where nothing was published yet, `ended` where nothing will come any more."""
+
+    answer: QueryAnswer | None
+    ended: bool
+
+
+class Follower(Generic[T]):
+    """One reader of one workflow's items."""
+
+    def __init__(
+        self, name: str, type: Any, reference: Reference, begin: str | int, limit: Duration | None
+    ) -> None:
+        self.missed = 0
+        self.pending: deque[T] = deque()
+        self.ended = False
+        self._name = name
+        self._batch = tuple[int, int, list[type]]
+        self._workflow_id = reference.workflow_id
+        self._limit = optional_seconds(limit, "timeout")
+        self._token = b""
+        self._closed = False
+        self._successor = ""
+        self._behind = False
+        self._last_answer: QueryAnswer | None = None
+        self._run_id = reference.run_id
+        self._offset = begin if isinstance(begin, int) else 0
+        if isinstance(begin, str):
+            self._run_id, self._offset = read_position(begin)
+
+    @property
+    def position(self) -> str:
+        """Where the next item will be looked for: after those that were taken."""
+        return f"{self._run_id}/{self._offset - len(self.pending)}"
+
+    def more(self) -> Operation[None]:
+        """Wait until the workflow has something to say. To be repeated until there is something `pending`, or it has
+        `ended`.
+        """
+        session_used: list[Session] = []
+
+        async def ask(session: Session) -> Heard:
+            session_used.append(session)
+            return await self._ask_in_time(session)
+
+        return Operation(ask, lambda heard: self._take(heard, session_used[0]))
+
+    # --- on the control loop: nothing is decoded here ---------------------------------------------------------
+
+    async def _ask_in_time(self, session: Session) -> Heard:
+        try:
+            async with session.within(self._limit):
+                return await self._ask(session)
+        except TimeoutError as error:
+            if isinstance(error, ServiceError) or self._limit is None:
+                raise
+            raise TimeoutError(
+                f"workflow {self._workflow_id!r} has published nothing more of {self._name!r} within {self._limit:g} s"
+            ) from None
+
+    async def _ask(self, session: Session) -> Heard:
+        """Ask until there is another answer than the last one: at once if that was not all there was, else whenever
+        something has happened.
+        """
+        if not self._run_id:
+            current = await session.call(DescribeWorkflow(workflow_id=self._workflow_id))
+            self._run_id = current.summary.run_id
+        while True:
+            if not self._behind:
+                await self._something_happens(session)
+            closed = self._closed
+            answer = await self._query(session)
+            if answer is None:
+                self._nothing_yet()
+            if closed or (answer is not None and answer != self._last_answer):
+                self._last_answer = answer
+                return Heard(answer, closed)
+
+    def _nothing_yet(self) -> None:
+        self._behind = False
+        if not 0 <= self._offset < NEW_ONES:
+            self._offset = 0  # the newest of none, and all that are still to come
+
+    async def _query(self, session: Session) -> QueryAnswer | None:
+        request = QueryWorkflow(
+            workflow_id=self._workflow_id,
+            run_id=self._run_id,
+            query_name=query_name(self._name),
+            arguments=tuple(session.converter.encode_all((self._offset, MOST_AT_ONCE))),
+        )
+        try:
+            return await _through_outages(session, request)
+        except QueryFailedError:
+            if self._closed and self._offset:
+                raise  # it has published before: its code cannot tell any more what came last
+            return None  # it has published nothing yet, or cannot answer now
+
+    async def _something_happens(self, session: Session) -> None:
+        while not self._closed:
+            request = GetHistory(
+                workflow_id=self._workflow_id, run_id=self._run_id, next_page_token=self._token, wait_new=True
+            )
+            page = await _through_outages(session, request)
+            self._token = page.next_page_token
+            if not page.next_page_token:
+                self._closed, self._successor = True, _successor(page)
+            if self._closed or any(_TASK_DONE in event for event in page.events):
+                return
+
+    # --- in the caller's thread -------------------------------------------------------------------------------
+
+    def _take(self, heard: Heard, session: Session) -> None:
+        if heard.answer is not None and heard.answer.result:
+            first, published, items = session.converter.decode(heard.answer.result[0], self._batch)
+            if 0 <= self._offset < NEW_ONES:
+                self.missed += max(0, first - self._offset)
+            self._offset = first + len(items)
+            self.pending.extend(items)
+            self._behind = self._offset < published
+        if heard.ended and not self._behind:
+            self._move_on()
+
+    def _move_on(self) -> None:
+        """This run is read to its end: the next of its chain, if there is one, begins to count anew."""
+        if not self._successor:
+            self.ended = True
+        elif not self.pending:  # else the position would name the wrong run
+            self._run_id, self._successor = self._successor, ""
+            self._offset, self._token, self._closed, self._last_answer = 0, b"", False, None
+
+
+def read_position(position: str) -> tuple[str, int]:
+    """The run and the offset that a position names."""
+    run_id, _, offset = position.rpartition("/")
+    if not run_id or not offset.isdecimal():
+        raise UsageError("after= takes the position of a stream, as its .position gave it")
+    return run_id, int(offset)
+
+
+def _successor(page: HistoryPage) -> str:
+    """The run that follows the one whose last events these are; empty if none does."""
+    last = json.loads(page.events[-1]) if page.events else {}
+    named = [value for key, value in last.items() if key.endswith("EventAttributes")]
+    return str(named[0].get("newExecutionRunId", "")) if named else ""
+
+
+async def _through_outages(session: Session, request: Request[A]) -> A:
+    """Ask, and while nobody can answer ask again, for as long as an outage may last: both requests change nothing."""
+    clock = asyncio.get_running_loop().time
+    began, pause = clock(), _FIRST_PAUSE
+    while True:
+        try:
+            return await session.call(request)
+        except ServiceError as error:
+            if error.status not in _TRANSIENT or clock() - began > _LONGEST_OUTAGE:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)

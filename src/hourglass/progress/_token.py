@@ -1,0 +1,128 @@
+"""`Progress`: a name and a type, made once at module level, that serve both sides: the workflow and its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar, overload
+
+from hourglass._engine.context import require_run
+from hourglass._engine.definition import check_name
+from hourglass._engine.options import Duration
+from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
+from hourglass.errors import QueryFailedError, UsageError
+from hourglass.progress._buffer import buffer_of_run, query_name
+from hourglass.progress._following import NEW_ONES, Follower
+from hourglass.progress._streams import AsyncProgressStream, ProgressStream
+
+T = TypeVar("T")
+
+_MOST_KEPT = 10_000
+
+
+class Progress(Generic[T]):
+    """A named stream of items out of a workflow. The workflow keeps the newest `keep` of them for those who come late."""
+
+    @overload
+    def __init__(self: Progress[Any], name: str, *, keep: int = 1000) -> None: ...
+    @overload
+    def __init__(self, name: str, type: type[T], *, keep: int = 1000) -> None: ...
+    @overload
+    def __init__(self, name: str, type: object, *, keep: int = 1000) -> None: ...
+    def __init__(self, name: str, type: object = Any, *, keep: int = 1000) -> None:
+        self.name = check_name(name, "a progress")
+        self.type: Any = type
+        if not isinstance(keep, int) or not 1 <= keep <= _MOST_KEPT:
+            raise UsageError(f"a progress keeps from 1 to {_MOST_KEPT} items, not {keep!r:.40}")
+        self.keep = keep
+
+    def __repr__(self) -> str:
+        return f"<progress {self.name}>"
+
+    # --- in a workflow ----------------------------------------------------------------------------------------
+
+    def publish(self, value: T, /) -> None:
+        """Say something to whoever follows. In workflows only; costs nothing but memory, and waits for nobody.
+
+        The item is taken as it is now: changing the object afterwards changes nothing.
+        """
+        converter = require_run("publishing progress").converter
+        buffer_of_run(self.name, self.keep).add(converter.decode(converter.encode(value), Any))
+
+    # --- outside ----------------------------------------------------------------------------------------------
+
+    @overload
+    def follow(
+        self,
+        handle: WorkflowHandle[Any],
+        *,
+        after: str | None = None,
+        last: int | None = None,
+        timeout: Duration | None = None,
+    ) -> ProgressStream[T]: ...
+    @overload
+    def follow(
+        self,
+        handle: AsyncWorkflowHandle[Any],
+        *,
+        after: str | None = None,
+        last: int | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncProgressStream[T]: ...
+    def follow(
+        self,
+        handle: WorkflowHandle[Any] | AsyncWorkflowHandle[Any],
+        *,
+        after: str | None = None,
+        last: int | None = None,
+        timeout: Duration | None = None,
+    ) -> ProgressStream[T] | AsyncProgressStream[T]:
+        """Everything that the workflow has published and will publish, until it closes: `for item in status.follow(handle)`.
+
+        It goes along with runs that continue as new. `after` is a stream's `position`, to go on where that stood;
+        `last` begins with the newest so many (0: only what is still to come). With `timeout` the wait for any one item
+        ends in `TimeoutError`; the stream can be asked again.
+        """
+        if after is not None and last is not None:
+            raise UsageError("give after or last, not both")
+        if last is not None and (not isinstance(last, int) or last < 0):
+            raise UsageError("last is how many of the newest items to begin with: 0 or more")
+        begin: str | int = after if after is not None else 0
+        if last is not None:
+            begin = -last if last else NEW_ONES
+        face = ProgressStream if isinstance(handle, WorkflowHandle) else AsyncProgressStream
+        return face(
+            _checked(handle)._session, Follower(self.name, self.type, handle._reference, begin, timeout)
+        )
+
+    @overload
+    def latest(self, handle: WorkflowHandle[Any]) -> T | None: ...
+    @overload
+    def latest(self, handle: AsyncWorkflowHandle[Any]) -> Coroutine[Any, Any, T | None]: ...
+    def latest(self, handle: WorkflowHandle[Any] | AsyncWorkflowHandle[Any]) -> Any:
+        """The newest item; None if there is none yet. Awaited with an asynchronous handle."""
+        _checked(handle)
+        if isinstance(handle, AsyncWorkflowHandle):
+            return self._alatest(handle)
+        try:
+            return self._newest(handle.query(query_name(self.name), -1, 1, result_type=self._batch))
+        except QueryFailedError:
+            return None
+
+    async def _alatest(self, handle: AsyncWorkflowHandle[Any]) -> T | None:
+        try:
+            return self._newest(await handle.query(query_name(self.name), -1, 1, result_type=self._batch))
+        except QueryFailedError:
+            return None
+
+    @property
+    def _batch(self) -> Any:
+        return tuple[int, int, list[self.type]]  # type: ignore[name-defined]
+
+    def _newest(self, batch: tuple[int, int, list[T]]) -> T | None:
+        return batch[2][-1] if batch[2] else None
+
+
+def _checked(handle: Any) -> Any:
+    if not isinstance(handle, (WorkflowHandle, AsyncWorkflowHandle)):
+        raise UsageError(f"progress is followed by a workflow's handle, not by {type(handle).__name__}")
+    return handle

@@ -1,0 +1,245 @@
+"""Replays a history of another SDK, task by task, without Core: events in, commands out, compared.
+
+Core cannot: it knows only its own markers and ids, and wants commands in the order in which its own languages issue them. The
+rules by which outcomes are told are the embedded engine's, which are Core's. Invariants: a task's commands are compared when
+the run has nothing more to be told in it; the first difference ends the replay; nothing is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hourglass._embedded.history import HistoryEvent, WorkflowExecutionStarted
+from hourglass._embedded.history_updates import (
+    UpdateRequest,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateAdmitted,
+)
+from hourglass._embedded.outcomes import BadCommand, Outcomes
+from hourglass._embedded.tellings import rank, run_started, told_of
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass._engine.context import Site
+from hourglass.errors import HistoryError, NondeterminismError
+from hourglass.replay._comparison import Asked, asked, compared, differs
+from hourglass.replay._foreign_locals import LocalActivities
+from hourglass.replay._foreign_markers import LocalMark, VersionMark
+from hourglass.replay._foreign_matching import pair_up
+from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
+from hourglass.replay._session import Execution
+
+_NOWHERE: Site = ("", 0)
+
+
+class Walk:
+    """One history of another SDK on its way through a workflow's code."""
+
+    def __init__(
+        self,
+        run_id: str,
+        execution: Execution,
+        recorded: Mapping[int, Any],
+        *,
+        compare: bool = True,
+        flags: tuple[int, ...] = (),
+    ) -> None:
+        self._run_id = run_id
+        self._execution = execution
+        self._recorded = recorded
+        self._compare = compare
+        self._flags = flags
+        self._outcomes = Outcomes(run_id)
+        self._locals = LocalActivities()
+        self._admitted: dict[str, UpdateRequest] = {}
+        self._names: dict[str, str] = {}
+        self._sites: dict[int, tuple[c.Command, Site]] = {}
+        self._task = WorkflowTask(told=())
+        self._time_ns = 0
+        self._timers: dict[int, int] = {}
+        self._taken_back: list[int] = []
+
+    def run(self, events: Sequence[Any]) -> None:
+        """Replay these events (Temporal's messages). Raises `NondeterminismError` or `HistoryError`."""
+        for task in tasks_of(events):
+            self._task = task
+            self._begin(task)
+            if self._execution.error is not None or not task.is_completed:
+                return
+            self._compare_task(task)
+        self._missing_marks(self._locals.begin_task(()))
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, task: WorkflowTask) -> None:
+        self._missing_marks(self._locals.begin_task(task.marks))
+        self._timers.clear()
+        self._taken_back.clear()
+        self._time_ns = max(self._time_ns, task.time_ns)
+        due: list[e.AnyEvent] = []
+        for mark in task.marks:
+            if isinstance(mark, VersionMark):
+                due += [e.PatchNoticed(patch) for patch in mark.patches]
+        for event in task.told:
+            due += self._told(event.attributes, event.id, event.time_ns)
+        for accepted in task.updates:
+            due.append(self._receive(accepted))
+        while due and self._execution.error is None:
+            due = self._activate(sorted(due, key=rank))
+            due = due or self._zero_timers()
+            if not due:
+                ended = self._locals.next_end()
+                due = [] if ended is None else [ended]
+
+    def _told(self, attributes: Any, event_id: int, time_ns: int) -> list[e.AnyEvent]:
+        if isinstance(attributes, WorkflowExecutionStarted):
+            return [run_started(attributes, time_ns)]
+        if isinstance(attributes, WorkflowExecutionUpdateAdmitted):
+            self._admitted[attributes.request.update_id] = attributes.request
+            return []
+        told = told_of(attributes)
+        return self._outcomes.resolve(attributes, event_id) if told is None else [told]
+
+    def _receive(self, accepted: WorkflowExecutionUpdateAccepted) -> e.AnyEvent:
+        request = accepted.request or self._admitted.get(accepted.update_id)
+        if request is None:
+            raise HistoryError(
+                f"the history says that update {accepted.update_id!r} was accepted, but not what it was"
+            )
+        return self._outcomes.updates.receive(request, 0, is_replaying=True)
+
+    def _activate(self, due: list[e.AnyEvent]) -> list[e.AnyEvent]:
+        """Tell the run; gives what it is to be told next because of what it asked for."""
+        self._time_ns = max(self._time_ns, self._locals.time_ns)
+        activation = e.Activation(
+            run_id=self._run_id,
+            events=tuple(due),
+            timestamp_ns=self._time_ns,
+            is_replaying=True,
+            history_length=self._task.history_length,
+            history_size=self._task.history_size,
+            continue_as_new_suggested=self._task.suggest_continue_as_new,
+            flags=self._flags,
+        )
+        before = len(self._execution.commands)
+        self._execution.activate(activation)
+        follows: list[e.AnyEvent] = []
+        for command, site in self._execution.commands[before:]:
+            self._sites[id(command)] = (command, site)
+            follows += self._issue(command)
+        return follows
+
+    def _issue(self, command: c.Command) -> list[e.AnyEvent]:
+        match command:
+            case c.ScheduleLocalActivity():
+                self._locals.schedule(command)
+                return []
+            case c.RequestCancelLocalActivity():
+                return self._locals.cancel(command.seq)
+            case c.StartTimer():
+                self._timers[command.seq] = command.duration_ns
+            case c.CancelTimer() if command.seq in self._timers:
+                self._taken_back.append(self._timers.pop(command.seq))
+            case c.SetPatchMarker():
+                return []  # the history's own markers have said what it is to take
+            case _:
+                pass
+        try:
+            return self._outcomes.issue(command, replaying=True)
+        except BadCommand as error:
+            raise NondeterminismError(str(error)) from None
+
+    def _zero_timers(self) -> list[e.AnyEvent]:
+        """Go and Java start no timer for no time at all: where the history has none, ours is over at once."""
+        if any(getattr(event.attributes, "duration_ns", None) == 0 for event in self._task.asked):
+            return []
+        issued = self._outcomes.issued
+        at_once = [each for each in issued if isinstance(each, c.StartTimer) and each.duration_ns <= 0]
+        for command in at_once:
+            self._outcomes.issue(c.CancelTimer(command.seq))
+        return [e.TimerFired(command.seq) for command in at_once]
+
+    # --- comparing --------------------------------------------------------------------------------------------------
+
+    def _compare_task(self, task: WorkflowTask) -> None:
+        issued = list(self._outcomes.issued)
+        terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
+        ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
+        pairing = pair_up(task.asked, ordinary + terminal[:1], self._outcomes, self._names)
+        missing = tuple(event for event in pairing.missing if not self._was_taken_back(event.attributes))
+        if missing or pairing.surplus:
+            self._refuse(missing, pairing.surplus)
+        for event, command in pairing.pairs:
+            if isinstance(command, c.StartChildWorkflow):
+                self._names[command.workflow_id] = getattr(event.attributes, "workflow_id", "")
+            if self._compare and not self._has_drawn():
+                self._compare_pair(event.id, command)
+            self._outcomes.bind(command, event.id)
+        self._outcomes.issued.clear()
+
+    def _was_taken_back(self, attributes: Any) -> bool:
+        """Whether this is a timer that our code asked for, too, and no longer wanted at the end of the task."""
+        duration = getattr(attributes, "duration_ns", None)
+        if duration not in self._taken_back:
+            return False
+        self._taken_back.remove(duration)
+        return True
+
+    def _has_drawn(self) -> bool:
+        """Whether the code has asked for randomness: from then on its values are others than those on record."""
+        run = self._execution.run
+        return run is not None and run.live is not None and run.live.has_drawn
+
+    def _compare_pair(self, event_id: int, command: c.Command) -> None:
+        was, now = self._recorded.get(event_id), self._asked(command)
+        if was is not None and now is not None:
+            changed = compared(was, now)
+            if changed is not None:
+                raise changed
+
+    def _refuse(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
+        was = [self._recorded.get(event.id) or _Unread(event.id, event.attributes) for event in missing]
+        now = [each for each in map(self._asked, surplus) if each is not None]
+        now += [_local(command, self._site(command)) for command in self._locals.waiting]
+        site = now[0].site if now else self._execution.waiting_at()
+        raise differs(was[0] if was else None, now[0] if now else None, site, self._where())
+
+    def _missing_marks(self, left: tuple[LocalMark, ...]) -> None:
+        if left:
+            expected = _Unread(left[0].event_id, None, f"local activity {left[0].activity_type}".rstrip())
+            waits = self._locals.waiting
+            now = _local(waits[0], self._site(waits[0])) if waits else None
+            site = now.site if now is not None else self._execution.waiting_at()
+            raise differs(expected, now, site, self._where())
+
+    def _where(self) -> str:
+        return f"in the workflow task that started with event {self._task.history_length}"
+
+    def _asked(self, command: c.Command) -> Asked | None:
+        site = self._site(command)
+        return asked(command, site) or Asked(type(command).__name__, "", "", (), None, site)
+
+    def _site(self, command: c.Command) -> Site:
+        found = self._sites.get(id(command))
+        if found is not None and found[0] is command:
+            return found[1]
+        # A child's command is kept with its namespace filled in: it is found by its number.
+        seq = getattr(command, "seq", None)
+        for known, site in self._sites.values():
+            if type(known) is type(command) and getattr(known, "seq", None) == seq:
+                return site
+        return _NOWHERE
+
+
+class _Unread:
+    """Something that a history says and that has no name among what is compared."""
+
+    def __init__(self, event_id: int, attributes: Any, kind: str = "") -> None:
+        self.event_id = event_id
+        self.kind = kind or type(attributes).__name__
+        self.key = self.name = ""
+        self.duration_ns: int | None = None
+
+
+def _local(command: c.ScheduleLocalActivity, site: Site) -> Asked:
+    return Asked("local activity", "", command.activity_type, command.arguments, None, site)

@@ -1,0 +1,246 @@
+"""The limits on each engine, in real time: in memory, in a file, on a Temporal server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client, Worker, activity, limits, workflow
+from hourglass.client import AsyncClient, IdReusePolicy, WorkflowHandle
+from hourglass.errors import WorkflowFailedError
+from hourglass.limits import _reaching
+from hourglass.limits._slots import SlotKeeper
+from hourglass.limits._throttles import TurnKeeper
+from hourglass.progress import Progress
+from hourglass.replay import Replayer
+from hourglass.testing import DevServer
+
+pytestmark = pytest.mark.server
+
+LIMIT = 60.0
+
+go = workflow.Channel("go", str)
+inside = Progress("inside", str)
+
+
+class Room:
+    """Counts who is in it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = self.most = 0
+
+    def visit(self) -> None:
+        """Be in it for a moment."""
+        with self.lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        time.sleep(0.02)
+        with self.lock:
+            self.inside -= 1
+
+
+room = Room()
+
+
+@activity.defn
+def count() -> int:
+    """How many were in the room at the same time, at most."""
+    room.visit()
+    return room.most
+
+
+@workflow.defn
+def counted(key: str) -> int:
+    """Count inside a slot."""
+    with limits.slot(key, 2):
+        return count()
+
+
+@workflow.defn
+def held(key: str) -> str:
+    """Hold a slot until told."""
+    with limits.slot(key, notice=0.5):
+        inside.publish("in")
+        return go.receive()
+
+
+@workflow.defn
+def turn(key: str) -> float:
+    """Two at a time in half a second."""
+    limits.throttle(key, 2, per=0.5)
+    return workflow.time()
+
+
+@workflow.defn
+def last(value: int) -> int:
+    """What it was called with."""
+    return value
+
+
+class World:
+    """A client, a queue and keys of a test's own."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.queue = f"limits-{uuid.uuid4().hex[:8]}"
+        self.key = f"key-{uuid.uuid4().hex[:8]}"
+
+    def start(self, kind: object) -> WorkflowHandle:  # type: ignore[type-arg]
+        """Start a workflow of this key."""
+        return self.client.start_workflow(kind, self.key, task_queue=self.queue)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture(params=["memory", "file", "server"])
+def target(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> str:
+    """Where to connect to."""
+    targets = {"memory": "local:", "file": f"local:{tmp_path / 'limits.db'}", "server": quick_server.target}
+    return targets[request.param]
+
+
+@pytest.fixture
+def world(target: str) -> Iterator[World]:
+    """A world on each engine, with a worker that was told of nothing but the author's own workflows."""
+    with Client.connect(target) as client:
+        world = World(client)
+        mine = [counted, held, turn, last]
+        with Worker(client, world.queue, workflows=mine, activities=[count], verify="always"):
+            yield world
+
+
+def replay(world: World, *ids: str) -> None:
+    """The histories of these workflows fit the code."""
+    with Replayer(modules=[sys.modules[__name__]]) as replayer:
+        for id in ids:
+            assert replayer.replay(world.client.get_workflow_handle(id).history()).ok
+
+
+def test_at_most_so_many_at_a_time(world: World) -> None:
+    """Of twenty runs no more than two are in the block at once, and all get there; the histories replay."""
+    room.most = 0
+    handles = [world.start(counted) for _ in range(20)]
+    assert all(handle.result(timeout=LIMIT) <= 2 for handle in handles)
+    replay(world, f"hourglass.slots:{world.key}", *(handle.id for handle in handles))
+
+
+def test_a_keeper_that_continues_as_new_under_load_forgets_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions that come while the keeper changes runs are answered by the next."""
+    monkeypatch.setattr(_reaching, "_MANY_MESSAGES", 5)
+    room.most = 0
+    handles = [world.start(counted) for _ in range(20)]
+    assert all(handle.result(timeout=LIMIT) <= 2 for handle in handles)
+    keeper = world.client.get_workflow_handle(f"hourglass.slots:{world.key}")
+    assert keeper.query(SlotKeeper.slots).is_idle
+    assert keeper.history().events[0]["workflowExecutionStartedEventAttributes"]["continuedExecutionRunId"]
+
+
+def test_a_holder_that_was_terminated_gives_way(world: World) -> None:
+    """The next in the queue enters although nobody gave the slot back."""
+    holder = world.start(held)
+    assert next(inside.follow(holder, timeout=LIMIT)) == "in"
+    waiting = world.start(held)
+    holder.terminate("gone")
+    assert next(inside.follow(waiting, timeout=LIMIT)) == "in"
+    waiting.signal(go, "done")
+    assert waiting.result(timeout=LIMIT) == "done"
+
+
+def test_cancelling_while_waiting_gives_the_place_back(world: World) -> None:
+    """One in the queue is cancelled; the one behind it enters when the holder leaves."""
+    holder = world.start(held)
+    next(inside.follow(holder, timeout=LIMIT))
+    cancelled, behind = world.start(held), world.start(held)
+    cancelled.cancel()
+    with pytest.raises(WorkflowFailedError):
+        cancelled.result(timeout=LIMIT)
+    holder.signal(go, "first")
+    behind.signal(go, "second")
+    assert (holder.result(timeout=LIMIT), behind.result(timeout=LIMIT)) == ("first", "second")
+
+
+def test_turns(world: World) -> None:
+    """Five are given turns, and nobody goes on before the last of them."""
+    handles = [world.start(turn) for _ in range(5)]
+    moments = [handle.result(timeout=LIMIT) for handle in handles]
+    keeper = world.client.get_workflow_handle(f"hourglass.throttle:{world.key}")
+    given = keeper.query(TurnKeeper.given).given
+    assert len(given) == 2
+    assert max(moments) >= given[-1].at / 1e6 - 1e-3
+    replay(world, keeper.id, *(handle.id for handle in handles))
+
+
+def test_a_burst_is_one_run(world: World) -> None:
+    """Ten calls in a row are one run, with the last arguments, on a worker that never heard of debouncing."""
+    options = {"key": world.key, "wait": 0.5, "task_queue": world.queue}
+    calls = [limits.debounce(world.client, last, number, **options) for number in range(10)]  # type: ignore[call-overload]
+    assert {call.result() for call in calls} == {9}
+    assert len({call.started().id for call in calls}) == 1
+
+
+def test_an_asynchronous_burst(target: str) -> None:
+    """With an asynchronous client the same is awaited."""
+
+    async def main() -> None:
+        queue = f"limits-{uuid.uuid4().hex[:8]}"
+        async with await AsyncClient.connect(target) as client, Worker(client, queue, workflows=[last]):
+            calls = [
+                await limits.debounce(client, last, number, key=queue, wait=0.3, task_queue=queue)
+                for number in range(3)
+            ]
+            assert [await call.result() for call in calls] == [2, 2, 2]
+            first = await limits.once(client, last, 7, key=f"once-{queue}", task_queue=queue)
+            again = await limits.once(client, last, 8, key=f"once-{queue}", task_queue=queue)
+            assert (await first.result(), await again.result()) == (7, 7)
+
+    asyncio.run(main())
+
+
+def test_the_same_key_is_the_same_run(world: World) -> None:
+    """While it runs and after it has closed, a key means one run; after the window it is started once more, and once only."""
+
+    def ask(value: int, window: float | None = None) -> WorkflowHandle[int]:
+        return limits.once(world.client, last, value, key=world.key, window=window, task_queue=world.queue)
+
+    first = ask(1)
+    assert first.result(timeout=LIMIT) == 1
+    assert ask(2).run_id == first.run_id
+    assert ask(2, window=3600).result(timeout=LIMIT) == 1
+    second = ask(3, window=0)
+    assert second.run_id != first.run_id
+    assert second.result(timeout=LIMIT) == 3
+
+
+def test_two_who_find_the_window_over_start_one_run(world: World) -> None:
+    """Both name the run that they follow: the second start is a repetition of the first, though that has closed."""
+    first = limits.once(world.client, last, 1, key=world.key, task_queue=world.queue)
+    first.result(timeout=LIMIT)
+    starts = [
+        world.client.start_workflow(
+            last,
+            number,
+            id=world.key,
+            task_queue=world.queue,
+            id_reuse_policy=IdReusePolicy.ALLOW_DUPLICATE,
+            request_id=f"after {first.run_id}",
+        )
+        for number in (2, 3)
+    ]
+    assert starts[0].result(timeout=LIMIT) == 2
+    late = world.client.start_workflow(
+        last,
+        4,
+        id=world.key,
+        task_queue=world.queue,
+        id_reuse_policy=IdReusePolicy.ALLOW_DUPLICATE,
+        request_id=f"after {first.run_id}",
+    )
+    assert {each.run_id for each in (*starts, late)} == {starts[0].run_id}

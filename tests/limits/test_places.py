@@ -1,0 +1,70 @@
+"""The decisions about slots: pure, so tried with whatever order of events can come."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourglass.limits._places import Place, Places, asked, given_back, granted
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.integers(0, 12), st.integers(1, 4)),
+        st.tuples(st.just("give back"), st.integers(0, 12), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def place(number: int) -> Place:
+    """The place of somebody."""
+    return Place(f"ticket-{number}", f"workflow-{number}", "run")
+
+
+@given(OPERATIONS, st.integers(1, 4))
+def test_never_more_than_the_limit_hold_a_slot(operations: list[tuple[str, int, int]], limit: int) -> None:
+    """Whatever is asked for and given back, twice or out of turn, no more than the limit hold a slot, and none is idle."""
+    places = Places(limit)
+    for kind, number, _ in operations:
+        if kind == "ask":
+            places = asked(places, place(number), limit)
+        else:
+            places = given_back(places, {f"ticket-{number}"})
+        places, _ = granted(places)
+        assert len(places.held) <= limit
+        assert not (places.waiting and len(places.held) < limit)
+        tickets = [each.ticket for each in (*places.held, *places.waiting)]
+        assert len(tickets) == len(set(tickets))
+
+
+@given(OPERATIONS)
+def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_out(
+    operations: list[tuple[str, int, int]],
+) -> None:
+    """With limits that change, a slot is only given where the limit of the moment allows one more."""
+    places = Places()
+    for kind, number, limit in operations:
+        if kind == "ask":
+            places = asked(places, place(number), limit)
+        else:
+            places = given_back(places, {f"ticket-{number}"})
+        before = len(places.held)
+        places, lucky = granted(places)
+        assert len(lucky) <= max(0, places.limit - before)
+
+
+@given(st.lists(st.integers(0, 30), unique=True, max_size=20), st.integers(1, 5))
+def test_first_come_first_served(numbers: list[int], limit: int) -> None:
+    """Slots go out in the order of asking."""
+    places = Places(limit)
+    for number in numbers:
+        places = asked(places, place(number), limit)
+    order: list[Place] = []
+    while True:
+        places, lucky = granted(places)
+        if not lucky:
+            break
+        order += lucky
+        places = given_back(places, {each.ticket for each in lucky})
+    assert order == [place(number) for number in numbers]
+    assert places.is_idle

@@ -1,0 +1,376 @@
+"""`limits.slot` on virtual time: who enters when, who gives up, who is gone, and what the keeper costs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hourglass import workflow
+from hourglass.client import WorkflowHandle, WorkflowStatus
+from hourglass.errors import CancelledError, UsageError, WorkflowFailedError, WorkflowParked
+from hourglass.limits import _reaching, slot
+from hourglass.limits._slots import SlotKeeper
+from hourglass.progress import Progress
+from hourglass.testing import Environment
+
+Span = tuple[float, float]
+
+inside = Progress("inside", float)
+
+
+@workflow.defn
+def hold(key: str, limit: int, seconds: float) -> Span:
+    """Hold a slot for a while; when it was entered and left."""
+    with slot(key, limit):
+        entered = workflow.time()
+        inside.publish(entered)
+        workflow.sleep(seconds)
+        return entered, workflow.time()
+
+
+@workflow.defn
+def hurry(key: str, seconds: float) -> str:
+    """Wait for a slot for a limited time only."""
+    try:
+        with slot(key, timeout=seconds):
+            return "entered"
+    except TimeoutError:
+        return "gave up"
+
+
+@workflow.defn
+def scoped(key: str) -> str:
+    """Start a keeper in a scope, and cancel the scope."""
+
+    def later() -> None:
+        workflow.sleep(5)
+        scope.cancel()
+
+    workflow.spawn(later)
+    with workflow.scope() as scope, slot(key, 2):
+        workflow.sleep(1000)
+    return "left"
+
+
+@workflow.defn
+def timed(key: str) -> str:
+    """Limit waiting and holding together."""
+    try:
+        with workflow.timeout(5), slot(key, 2):
+            workflow.sleep(1000)
+    except TimeoutError:
+        return "too long"
+    return "in time"
+
+
+@workflow.defn
+def many(key: str, limit: int, count: int) -> list[Span]:
+    """Several tasks of one run that want slots of one key."""
+
+    def one(_: int) -> Span:
+        with slot(key, limit):
+            entered = workflow.time()
+            workflow.sleep(10)
+            return entered, workflow.time()
+
+    return workflow.map(one, range(count))
+
+
+@workflow.defn
+def nested(key: str) -> None:
+    """Ask for a slot while holding one."""
+    with slot(key, 2), slot(key, 2):
+        pass
+
+
+@workflow.defn
+def two_keys() -> str:
+    """Hold slots of two keys at once."""
+    with slot("one"), slot("other"):
+        return "both"
+
+
+@workflow.defn
+def chain(left: int) -> int:
+    """Continue as new out of the block."""
+    with slot("chain"):
+        if left:
+            workflow.continue_as_new(left - 1)
+    return left
+
+
+@workflow.defn
+def again_and_again(key: str, times: int) -> int:
+    """Enter and leave many times in one run."""
+    for _ in range(times):
+        with slot(key):
+            workflow.sleep(1)
+    return times
+
+
+@workflow.defn
+class Dynamic:
+    """A workflow that takes every signal there is."""
+
+    @workflow.init
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @workflow.signal(dynamic=True)
+    def anything(self, name: str, arguments: list[workflow.RawPayload]) -> None:
+        """Take it."""
+        self.seen.append(name)
+
+    @workflow.run
+    def run(self) -> list[str]:
+        """Hold a slot meanwhile."""
+        with slot("dynamic"):
+            return self.seen
+
+
+def most_at_once(spans: list[Span]) -> int:
+    """How many spans there were at the same time."""
+    return max(sum(entered <= moment < left for entered, left in spans) for moment, _ in spans)
+
+
+def keeper(env: Environment, key: str) -> WorkflowHandle[None]:
+    """The workflow that keeps a key."""
+    return env.client.get_workflow_handle(f"hourglass.slots:{key}", workflow=SlotKeeper.run)
+
+
+def test_at_most_so_many_enter_at_a_time_in_the_order_of_asking() -> None:
+    """Five runs that take ten seconds each, two at a time, are entered in pairs, first come first served."""
+    with Environment() as env:
+        handles = [env.start_workflow(hold, "c", 2, 10.0) for _ in range(5)]
+        spans = [handle.result() for handle in handles]
+        begin = spans[0][0]
+        assert [entered - begin for entered, _ in spans] == [0, 0, 10, 10, 20]
+        assert most_at_once(spans) == 2
+
+
+def test_keys_do_not_wait_for_each_other() -> None:
+    """Another key is another limit, and a run may hold slots of several."""
+    with Environment() as env:
+        handles = [env.start_workflow(hold, key, 1, 10.0) for key in "abc"]
+        assert most_at_once([handle.result() for handle in handles]) == 3
+        assert env.execute_workflow(two_keys) == "both"
+
+
+def test_tasks_of_one_run_count_one_by_one() -> None:
+    """Tasks that run side by side in one workflow share the limit as runs do."""
+    with Environment() as env:
+        assert most_at_once(env.execute_workflow(many, "m", 3, 10)) == 3
+
+
+def test_whoever_waits_too_long_gives_its_place_back() -> None:
+    """After the time limit there is a TimeoutError, and the next in the queue is not held up by it."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "t", 1, 30.0)
+        hasty = env.start_workflow(hurry, "t", 10.0)
+        patient = env.start_workflow(hold, "t", 1, 5.0)
+        assert hasty.result() == "gave up"
+        assert len(keeper(env, "t").query(SlotKeeper.slots).waiting) == 1
+        assert patient.result()[0] == holder.result()[1]
+
+
+def test_cancelling_who_waits_gives_its_place_back() -> None:
+    """A run that is cancelled in the queue ends at once, and those behind it move up."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "x", 1, 30.0)
+        waiting = env.start_workflow(hold, "x", 1, 30.0)
+        behind = env.start_workflow(hold, "x", 1, 5.0)
+        waiting.cancel()
+        with pytest.raises(WorkflowFailedError) as caught:
+            waiting.result()
+        assert isinstance(caught.value.cause, CancelledError)
+        assert behind.result()[0] == holder.result()[1]
+
+
+def test_cancelling_who_holds_gives_the_slot_back() -> None:
+    """A run that is cancelled inside the block leaves it, and the next enters at that moment."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "h", 1, 1000.0)
+        behind = env.start_workflow(hold, "h", 1, 5.0)
+        before = env.now().timestamp()
+        env.after(seconds=3).cancel(holder)
+        assert behind.result()[0] - before == 3
+
+
+def test_blocks_that_cancel_leave_the_slot_and_the_keeper_alone() -> None:
+    """A timeout or a scope that is cancelled ends the block, gives the slot back, and does not touch who keeps the key."""
+    with Environment() as env:
+        assert env.execute_workflow(scoped, "b") == "left"
+        assert env.execute_workflow(timed, "b") == "too long"
+        assert keeper(env, "b").query(SlotKeeper.slots).is_idle
+        assert keeper(env, "b").describe().status is WorkflowStatus.RUNNING
+        env.start_workflow(hold, "b", 2, 100.0)
+        env.start_workflow(hold, "b", 2, 100.0)
+        env.skip(1)
+        assert env.execute_workflow(timed, "b") == "too long"
+        assert len(keeper(env, "b").query(SlotKeeper.slots).held) == 2
+
+
+@pytest.mark.parametrize("waited", [0.0, 3600.0])
+def test_a_terminated_holder_loses_its_slot(waited: float) -> None:
+    """Nobody hears from a run that was terminated: the slot is free within `notice`, at once where nobody had looked for long."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "dead", 1, 1e6)
+        env.skip(waited)
+        holder.terminate("out of patience")
+        before = env.now().timestamp()
+        entered, _ = env.execute_workflow(hold, "dead", 1, 1.0)
+        assert entered - before <= (0.0 if waited else 10.0)
+
+
+def test_a_terminated_holder_is_noticed_however_busy_the_key_is() -> None:
+    """Those who keep asking do not put off the look at the holders."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "busy", 1, 1e6)
+        holder.terminate()
+        before = env.now().timestamp()
+        handles = []
+        for _ in range(20):
+            handles.append(env.start_workflow(hold, "busy", 1, 0.5))
+            env.skip(1)
+        assert handles[0].result()[0] - before <= 10
+
+
+def test_a_holder_that_lives_is_never_robbed() -> None:
+    """However often it is looked after, a holder keeps its slot until it leaves, and is bothered ever more seldom."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "alive", 1, 7200.0)
+        behind = env.start_workflow(hold, "alive", 1, 1.0)
+        assert behind.result()[0] == holder.result()[1]
+        signals = [
+            event for event in holder.history().events if event["eventType"].endswith("EXECUTION_SIGNALED")
+        ]
+        assert 60 < len(signals) < 70
+
+
+def test_a_terminated_waiter_is_passed_over() -> None:
+    """A run that was terminated in the queue does not hold up those behind it."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "q", 1, 10.0)
+        waiting = env.start_workflow(hold, "q", 1, 10.0)
+        behind = env.start_workflow(hold, "q", 1, 1.0)
+        waiting.terminate()
+        assert behind.result()[0] == holder.result()[1]
+
+
+def test_a_slot_inside_a_slot_of_the_same_key_is_a_mistake() -> None:
+    """A block that would wait for itself says so instead."""
+    with Environment() as env:
+        with pytest.raises(WorkflowParked) as caught:
+            env.execute_workflow(nested, "n")
+        assert isinstance(caught.value.__cause__, UsageError)
+        assert "inside a block that holds one" in str(caught.value.__cause__)
+
+
+def test_continue_as_new_leaves_the_block() -> None:
+    """A run that continues as new out of the block has given its slot back, and its successor gets one."""
+    with Environment() as env:
+        assert env.execute_workflow(chain, 3) == 0
+
+
+def test_a_worker_that_crashes_changes_nothing() -> None:
+    """Holders, waiters and the keeper are rebuilt from their histories."""
+    with Environment() as env:
+        handles = [env.start_workflow(hold, "crash", 2, 10.0) for _ in range(6)]
+        for _ in range(5):
+            env.skip(4)
+            env.crash()
+        assert most_at_once([handle.result() for handle in handles]) == 2
+
+
+def test_the_keeper_continues_as_new_and_ends_when_it_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its history stays short however often the key is used, and it goes when nobody has used it for a while."""
+    monkeypatch.setattr(_reaching, "_MANY_MESSAGES", 10)
+    with Environment() as env:
+        handles = [env.start_workflow(again_and_again, "long", 10) for _ in range(3)]
+        assert [handle.result() for handle in handles] == [10, 10, 10]
+        last = keeper(env, "long")
+        assert last.describe().status is WorkflowStatus.RUNNING
+        assert len(last.history().events) < 200
+        runs = [each for each in env.client.list_workflows() if each.id == "hourglass.slots:long"]
+        assert len(runs) >= 5
+        env.skip(timedelta(minutes=2))
+        assert last.describe().status is WorkflowStatus.COMPLETED
+        assert env.execute_workflow(hold, "long", 1, 1.0)
+
+
+def test_a_keeper_does_not_cancel() -> None:
+    """Cancelling the keeper does not strand those who wait for it."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "k", 1, 10.0)
+        behind = env.start_workflow(hold, "k", 1, 1.0)
+        keeper(env, "k").cancel()
+        assert behind.result()[0] == holder.result()[1]
+
+
+def test_a_terminated_keeper_is_replaced() -> None:
+    """Those who wait ask again after a while, and a new keeper serves them."""
+    with Environment() as env:
+        env.start_workflow(hold, "gone", 1, 5.0)
+        waiting = env.start_workflow(hold, "gone", 1, 1.0)
+        before = env.now().timestamp()
+        keeper(env, "gone").terminate()
+        assert waiting.result()[0] - before == 60
+
+
+def test_a_dynamic_signal_handler_is_not_bothered() -> None:
+    """What a keeper says does not reach the handlers of the author's."""
+    with Environment() as env:
+        assert env.execute_workflow(Dynamic.run) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "words"),
+    [("", 1, "a text that is not empty"), ("k" * 201, 1, "at most 200"), ("k", 0, "at least 1")],
+)
+def test_nonsense_is_refused(key: str, limit: int, words: str) -> None:
+    """A key or limit that makes no sense is told in the workflow that gives it."""
+    with Environment() as env:
+        with pytest.raises(WorkflowParked) as caught:
+            env.execute_workflow(hold, key, limit, 1.0)
+        assert words in str(caught.value.__cause__)
+
+
+Life = tuple[float, float, str]
+LIVES = st.lists(
+    st.tuples(
+        st.floats(0, 20),
+        st.floats(0.1, 15),
+        st.sampled_from(["stay", "stay", "stay", "cancel", "terminate", "crash"]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(LIVES, st.integers(1, 3))
+def test_never_more_than_the_limit_whatever_happens(lives: list[Life], limit: int) -> None:
+    """With runs that come, are cancelled or terminated and workers that crash, no more than the limit hold slots, and all who
+    stay get one.
+    """
+    with Environment() as env:
+        handles: list[WorkflowHandle[Span]] = []
+        ended: dict[int, float] = {}
+        for number, (gap, seconds, fate) in enumerate(lives):
+            handles.append(env.start_workflow(hold, "p", limit, seconds))
+            env.skip(gap)
+            if fate == "crash":
+                env.crash()
+            elif fate != "stay" and handles[number].describe().status is WorkflowStatus.RUNNING:
+                getattr(handles[number], fate)()
+                ended[number] = env.now().timestamp()
+        spans = [handle.result() for number, handle in enumerate(handles) if number not in ended]
+        for number, end in ended.items():
+            begin = inside.latest(handles[number])
+            spans += [] if begin is None else [(begin, end)]
+        assert not spans or most_at_once(spans) <= limit
+        env.skip(timedelta(days=2))
+        assert keeper(env, "p").describe().status is WorkflowStatus.COMPLETED

@@ -1,0 +1,73 @@
+"""The decisions about turns: pure, so tried with whatever comes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hourglass.limits._turns import Rate, Turns, is_forgettable, next_turn
+
+GAPS = st.lists(st.integers(0, 300), min_size=1, max_size=60)
+
+
+def take(gaps: list[int], rate: Rate) -> list[tuple[int, int]]:
+    """Ask after each gap; when each asked, and when its turn is."""
+    turns, now, found = Turns(), 1_000, []
+    for number, gap in enumerate(gaps):
+        now += gap
+        turns, at = next_turn(turns, f"ticket-{number}", rate, now, None)
+        assert at is not None
+        found.append((now, at))
+    return found
+
+
+@given(GAPS, st.integers(1, 6), st.integers(1, 500), st.booleans())
+def test_no_span_holds_more_than_the_limit(gaps: list[int], limit: int, period: int, smooth: bool) -> None:
+    """Of any `limit` + 1 turns in a row the last is a whole period after the first; and nobody goes before it asked."""
+    found = take(gaps, Rate(limit, period, smooth))
+    at = [turn for _, turn in found]
+    assert all(turn >= asked for asked, turn in found)
+    assert at == sorted(at)
+    assert all(later - sooner >= period for sooner, later in zip(at, at[limit:], strict=False))
+
+
+@given(GAPS, st.integers(1, 6), st.integers(1, 500))
+def test_nobody_waits_without_need(gaps: list[int], limit: int, period: int) -> None:
+    """A turn is put off only as far as the order or the limit demands."""
+    found = take(gaps, Rate(limit, period))
+    at = [turn for _, turn in found]
+    for number, (asked, turn) in enumerate(found):
+        needed = [asked, *at[max(0, number - 1) : number]]
+        if number >= limit:
+            needed.append(at[number - limit] + period)
+        assert turn == max(needed)
+
+
+def test_smooth_turns_are_spread_evenly() -> None:
+    """Ten a second are a tenth of a second apart, and a period that does not divide is rounded up, never down."""
+    assert [at for _, at in take([0] * 4, Rate(10, 1000, smooth=True))] == [1000, 1100, 1200, 1300]
+    assert [at for _, at in take([0] * 4, Rate(3, 100, smooth=True))] == [1000, 1034, 1068, 1102]
+
+
+def test_who_asks_again_has_its_turn_already() -> None:
+    """A question that is repeated gets the same answer, and uses up nothing."""
+    turns, first = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
+    same, again = next_turn(turns, "a", Rate(1, 100), 1050, None)
+    assert (first, again, same) == (1000, 1000, turns)
+
+
+def test_a_turn_that_comes_too_late_is_not_given() -> None:
+    """Whoever does not want to wait so long gets nothing, and the turn is still there for others."""
+    turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
+    same, none = next_turn(turns, "b", Rate(1, 100), 1000, 1099)
+    assert none is None
+    assert same == turns
+    assert next_turn(turns, "c", Rate(1, 100), 1000, 1100)[1] == 1100
+
+
+def test_turns_are_forgotten_only_when_they_are_long_past() -> None:
+    """Before the last turn is a period old it still counts."""
+    turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
+    assert is_forgettable(Turns(), 100, 0)
+    assert not is_forgettable(turns, 100, 1099)
+    assert is_forgettable(turns, 100, 1100)

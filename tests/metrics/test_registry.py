@@ -1,0 +1,193 @@
+"""Registries, meters and the text that Prometheus reads."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from hourglass.errors import UsageError
+from hourglass.metrics import Buckets, Family, MetricMeter, Registry, Sample, prometheus_text
+
+
+def value_of(registry: Registry, name: str, **labels: str) -> float | Buckets:
+    """Where a series stands."""
+    families = {each.name: each for each in registry.collect()}
+    found = {sample.labels: sample.value for sample in families[name].samples}
+    return found[tuple(sorted(labels.items()))]
+
+
+def test_a_counter_counts_each_combination_of_attributes() -> None:
+    """Attributes of the meter, of the counter and of the call make one series together; the innermost wins."""
+    registry = Registry()
+    meter = MetricMeter(registry, {"queue": "q", "kind": "outer"})
+    counter = meter.create_counter("orders", "Orders.", "1").with_additional_attributes({"kind": "inner"})
+    counter.add(2)
+    counter.add(3, {"paid": True})
+    counter.add(1)
+    assert value_of(registry, "orders", kind="inner", queue="q") == 3
+    assert value_of(registry, "orders", kind="inner", queue="q", paid="true") == 3
+    assert (counter.name, counter.description, counter.unit) == ("orders", "Orders.", "1")
+
+
+def test_a_gauge_stands_where_it_was_set_last() -> None:
+    """What was set before is forgotten."""
+    registry = Registry()
+    gauge = MetricMeter(registry).create_gauge("depth")
+    for depth in (3, 7.5, -1):
+        gauge.set(depth)
+    assert value_of(registry, "depth") == -1
+
+
+def test_a_histogram_counts_by_size() -> None:
+    """A value belongs to the first bucket whose bound it does not exceed; a timedelta counts in seconds."""
+    registry = Registry()
+    sizes = MetricMeter(registry).create_histogram("sizes", buckets=[1, 10])
+    for size in (0.5, 1, 2, 10, 11):
+        sizes.record(size)
+    sizes.record(timedelta(minutes=1))
+    assert value_of(registry, "sizes") == Buckets((1.0, 10.0), (2, 2, 2), 84.5)
+    found = value_of(registry, "sizes")
+    assert isinstance(found, Buckets)
+    assert found.count == 6
+
+
+def test_a_name_is_one_metric() -> None:
+    """The same name gives the same metric; of another kind it is refused."""
+    meter = MetricMeter(Registry())
+    meter.create_counter("a").add(1)
+    meter.create_counter("a").add(1)
+    with pytest.raises(UsageError, match="metric a is a counter, and cannot be a gauge too"):
+        meter.create_gauge("a")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), True, "1", None])
+def test_only_finite_numbers_are_recorded(value: Any) -> None:
+    """Anything else would spoil the series for good."""
+    gauge = MetricMeter(Registry()).create_gauge("g")
+    with pytest.raises(UsageError, match="finite number"):
+        gauge.set(value)
+
+
+def test_a_counter_never_gets_less() -> None:
+    """A negative amount is a mistake."""
+    with pytest.raises(UsageError, match="only grows"):
+        MetricMeter(Registry()).create_counter("c").add(-1)
+
+
+@pytest.mark.parametrize("buckets", [[], [2, 1], [1, 1], [1, float("inf")]])
+def test_buckets_are_checked(buckets: list[float]) -> None:
+    """They are finite and grow."""
+    with pytest.raises(UsageError, match="buckets"):
+        MetricMeter(Registry()).create_histogram("h", buckets=buckets)
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_metric_has_a_name(name: str) -> None:
+    """An empty one is refused."""
+    with pytest.raises(UsageError, match="name"):
+        MetricMeter(Registry()).create_counter(name)
+
+
+def test_the_number_of_series_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """An attribute with endless values fills the memory of nobody: what is new is dropped, what is known goes on."""
+    registry = Registry(max_series=2)
+    counter = MetricMeter(registry).create_counter("c")
+    for number in range(5):
+        counter.add(1, {"id": number})
+    counter.add(1, {"id": 0})
+    assert value_of(registry, "c", id="0") == 2
+    assert len(registry.collect()[0].samples) == 2
+    assert [each.getMessage() for each in caplog.records] == [
+        "metric c has 2 series, and gets no more: its attributes have too many values"
+    ]
+
+
+def test_threads_lose_nothing() -> None:
+    """Many threads record at once, and every record counts."""
+    registry = Registry()
+    counter = MetricMeter(registry).create_counter("c")
+
+    def count() -> None:
+        for _ in range(1000):
+            counter.add(1)
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert value_of(registry, "c") == 8000
+
+
+def test_a_meter_can_be_silent() -> None:
+    """What is asked before each record decides whether it counts."""
+    registry, quiet = Registry(), [True, False]
+    counter = MetricMeter(registry, silent=lambda: quiet.pop(0)).create_counter("c")
+    counter.add(1)
+    counter.add(1)
+    assert value_of(registry, "c") == 1
+
+
+def test_sources_are_asked_when_somebody_collects() -> None:
+    """They add families, of two samples of one series the later counts, and can be taken back; one that raises spoils nothing."""
+    registry = Registry()
+    registry.metric("m", "gauge").record(1)
+    remove = registry.add_source(lambda: [Family("m", "gauge", samples=(Sample((), 5),))])
+    assert value_of(registry, "m") == 5
+    remove()
+    assert value_of(registry, "m") == 1
+
+
+def test_a_source_that_raises_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """The others are still told, and the log says what happened."""
+    registry = Registry()
+    registry.metric("m", "gauge").record(1)
+    registry.add_source(lambda: [][1])
+    assert value_of(registry, "m") == 1
+    assert "could not be asked" in caplog.text
+
+
+class Broken:
+    """A sink that fails."""
+
+    calls = 0
+
+    def recorded(self, *_: Any) -> None:
+        self.calls += 1
+        raise RuntimeError("no network")
+
+
+def test_a_sink_that_fails_is_told_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever records never notices."""
+    registry, sink = Registry(), Broken()
+    registry.add_sink(sink)
+    counter = MetricMeter(registry).create_counter("c")
+    counter.add(1)
+    counter.add(1)
+    assert (sink.calls, value_of(registry, "c")) == (1, 2)
+    assert "told no more" in caplog.text
+
+
+def test_the_text_is_prometheus_own() -> None:
+    """Names are made fit, counters end in _total, buckets are cumulative, texts are escaped."""
+    registry = Registry()
+    meter = MetricMeter(registry)
+    meter.create_counter("shop.orders", 'Orders\nof "all"').add(2, {"a-b": 'x"\\\n', "0": 1})
+    meter.create_gauge("0depth").set(0.25)
+    meter.create_histogram("sizes", buckets=[1, 2.5]).record(2, {"k": "v"})
+    assert prometheus_text(registry.collect()).splitlines() == [
+        "# TYPE _0depth gauge",
+        "_0depth 0.25",
+        '# HELP shop_orders_total Orders\\nof "all"',
+        "# TYPE shop_orders_total counter",
+        'shop_orders_total{_0="1",a_b="x\\"\\\\\\n"} 2',
+        "# TYPE sizes histogram",
+        'sizes_bucket{k="v",le="1"} 0',
+        'sizes_bucket{k="v",le="2.5"} 1',
+        'sizes_bucket{k="v",le="+Inf"} 1',
+        'sizes_sum{k="v"} 2',
+        'sizes_count{k="v"} 1',
+    ]

@@ -1,0 +1,121 @@
+"""Progress on each engine, in real time: in memory, in a file, on a Temporal server."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client, Worker, activity, workflow
+from hourglass.progress import Progress
+from hourglass.testing import DevServer
+
+pytestmark = pytest.mark.server
+
+numbers = Progress("numbers", int)
+go = workflow.Channel("go", int)
+
+
+@activity.defn
+def double(number: int) -> int:
+    """Twice as much."""
+    return 2 * number
+
+
+@workflow.defn
+def count(to: int) -> int:
+    """Publish between activities."""
+    for number in range(to):
+        numbers.publish(number)
+        double(number)
+    numbers.publish(to)
+    return to
+
+
+@workflow.defn
+def echo(rounds: int) -> str:
+    """Publish what it is told, and continue as new now and then."""
+    for _ in range(2):
+        numbers.publish(go.receive())
+    if rounds > 1:
+        workflow.continue_as_new(rounds - 1)
+    return "end"
+
+
+@pytest.fixture(params=["memory", "file", "server"])
+def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[Client]:
+    """A client of each engine."""
+    targets = {"memory": "local:", "file": f"local:{tmp_path / 'p.db'}", "server": quick_server.target}
+    with Client.connect(targets[request.param]) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client: Client) -> Iterator[str]:
+    """A queue with a worker."""
+    name = f"progress-{uuid.uuid4().hex[:8]}"
+    with Worker(client, name, workflows=[count, echo], activities=[double], verify="always"):
+        yield name
+
+
+def test_several_follow_a_run_while_it_works(client: Client, queue: str) -> None:
+    """Three readers in threads of their own get every item, in order, once."""
+    handle = client.start_workflow(count, 20, task_queue=queue)
+    found: list[list[int]] = [[], [], []]
+
+    def follow(into: list[int]) -> None:
+        into.extend(numbers.follow(handle, timeout=60))
+
+    readers = [threading.Thread(target=follow, args=(each,)) for each in found]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(60)
+    assert found == [list(range(21))] * 3
+    assert numbers.latest(handle) == 20
+
+
+def test_an_item_arrives_before_the_run_goes_on(client: Client, queue: str) -> None:
+    """What is published is seen while the run waits, through runs that continue as new, and from a kept position."""
+    handle = client.start_workflow(echo, 2, task_queue=queue)
+    stream = numbers.follow(handle, timeout=60)
+    for number in range(3):
+        handle.signal(go, number)
+        assert next(stream) == number
+    position = stream.position
+    handle.signal(go, 3)
+    assert list(stream) == [3]
+    assert list(numbers.follow(client.get_workflow_handle(handle.id), after=position, timeout=60)) == [3]
+
+
+def test_following_leaves_no_event(client: Client, queue: str) -> None:
+    """The history of a run that was followed has nothing in it but what the run itself did."""
+    handle = client.start_workflow(count, 3, task_queue=queue)
+    assert list(numbers.follow(handle, timeout=60)) == [0, 1, 2, 3]
+    kinds = {event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events}
+    assert kinds == {
+        "WORKFLOW_EXECUTION_STARTED",
+        "WORKFLOW_TASK_SCHEDULED",
+        "WORKFLOW_TASK_STARTED",
+        "WORKFLOW_TASK_COMPLETED",
+        "ACTIVITY_TASK_SCHEDULED",
+        "ACTIVITY_TASK_STARTED",
+        "ACTIVITY_TASK_COMPLETED",
+        "WORKFLOW_EXECUTION_COMPLETED",
+    }
+
+
+def test_a_worker_that_was_replaced_answers_for_the_run(client: Client) -> None:
+    """A reader that waits while no worker is there goes on when one is back."""
+    queue = f"progress-{uuid.uuid4().hex[:8]}"
+    with Worker(client, queue, workflows=[echo]):
+        handle = client.start_workflow(echo, 1, task_queue=queue)
+        stream = numbers.follow(handle, timeout=60)
+        handle.signal(go, 1)
+        assert next(stream) == 1
+    handle.signal(go, 2)
+    with Worker(client, queue, workflows=[echo]):
+        assert list(stream) == [2]
