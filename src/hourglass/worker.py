@@ -161,6 +161,7 @@ class Worker:
             else StatusServer(status_address, self._report, self._plan.metrics)
         )
         self._forget_metrics: Callable[[], None] | None = None
+        self._key = (self._link, versioning.version)  # of its Application
         self._application: Application | None = None
         self._services: dict[str, QueueServices] = {}
         self._forget_exit: Callable[[], None] | None = None
@@ -306,10 +307,6 @@ class Worker:
         config = msgspec.structs.replace(self._plan.config, task_queue=task_queue)
         check_config(config, self._plan.lanes)
         return replace(self._plan, config=config)
-
-    @property
-    def _key(self) -> tuple[Any, WorkerDeploymentVersion | None]:
-        return self._link, self._plan.config.version
 
     @property
     def _portal(self) -> Portal:

@@ -16,8 +16,8 @@ RANKS: tuple[frozenset[str], ...] = (
     frozenset({"_temporal", "_embedded"}),
     frozenset({"_runtime"}),
     frozenset({"client"}),
-    frozenset({"worker", "replay", "interceptors"}),
-    frozenset({"testing", "contrib"}),
+    frozenset({"worker", "replay", "progress", "interceptors"}),
+    frozenset({"testing", "limits", "contrib"}),
     frozenset({"_story"}),
     frozenset({"_cli"}),
     frozenset({"__main__"}),
@@ -26,6 +26,10 @@ RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
 # Importer and imported module, and why the import may go up or sideways.
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    (
+        "hourglass._runtime.built_in",
+        "hourglass.limits._served",
+    ): "the workflows behind the limits, loaded when a run of one is served",
     (
         "hourglass.client._operations",
         "hourglass.replay",

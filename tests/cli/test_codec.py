@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hourglass import Client, Worker, activity, workflow
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._cli import main
 from hourglass._cli.codecs import codec_named
+from hourglass.errors import WorkflowFailedError
 
 SECRETS = """
 import base64
@@ -38,6 +39,16 @@ nothing = 3
 @activity.defn
 def whispers(name: str) -> str:
     return f"psst, {name}"
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def spills() -> None:
+    raise ValueError("the safe is behind the clock")
+
+
+@workflow.defn
+def tells() -> None:
+    spills()
 
 
 @workflow.defn
@@ -77,6 +88,26 @@ def test_values_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[
         assert "psst, Ann" in capsys.readouterr().out
         assert main(["show", "s-1", "--payloads", "--target", target]) == 0
         assert "psst, Ann" not in capsys.readouterr().out
+
+
+def test_messages_of_failures_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What failed is told in clear with the codec, and without it that it is encoded."""
+    target, codec = "local:shop.db", codec_named(f"{folder}:codec")
+    with (
+        Client.connect(target, codec=codec) as client,
+        Worker(client, workflows=[tells], activities=[spills]),
+    ):
+        with pytest.raises(WorkflowFailedError, match="behind the clock"):
+            client.execute_workflow(tells, id="t-1")
+        for command in ("why", "show"):
+            assert main([command, "t-1", "--target", target, "--codec", f"{folder}:codec"]) == 0
+            assert "ValueError: the safe is behind the clock" in capsys.readouterr().out
+            assert main([command, "t-1", "--target", target]) == 0
+            out = capsys.readouterr().out
+            assert ("behind the clock" in out, "encoded" in out) == (False, True)
+        Path("t-1.json").write_text(client.get_workflow_handle("t-1").history().to_json())
+    assert main(["show", "t-1.json", "--codec", f"{folder}:codec"]) == 0
+    assert "the safe is behind the clock" in capsys.readouterr().out
 
 
 def test_the_environment_may_name_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,22 +273,26 @@ def a_query_that_nobody_answers_in_time(world: World) -> None:
 @workflow.defn
 def registers_on_demand() -> list[str]:
     """Handlers that a signal asks for."""
-    orders = workflow.Channel("order", str)
     log: list[str] = []
+    orders: list[str] = []
 
-    while (name := orders.receive()) != "end":
-        if name == "query":
+    @workflow.signal
+    def order(name: str) -> None:
+        orders.append(name)
 
-            @workflow.query(dynamic=True)
-            def any_question(name: str, arguments: list[workflow.RawPayload]) -> str:
-                return f"{name}:{arguments[0].decode(str)}"
+    workflow.wait_condition(lambda: "signal" in orders)
 
-        else:
+    @workflow.signal(dynamic=True)
+    def any_signal(name: str, arguments: list[workflow.RawPayload]) -> None:
+        log.append(f"{name}:{arguments[0].decode(str)}")
 
-            @workflow.signal(dynamic=True)
-            def any_signal(name: str, arguments: list[workflow.RawPayload]) -> None:
-                log.append(f"{name}:{arguments[0].decode(str)}")
+    workflow.wait_condition(lambda: "query" in orders)
 
+    @workflow.query(dynamic=True)
+    def any_question(name: str, arguments: list[workflow.RawPayload]) -> str:
+        return f"{name}:{arguments[0].decode(str)}"
+
+    workflow.wait_condition(lambda: "end" in orders)
     return log
 
 

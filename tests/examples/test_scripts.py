@@ -36,6 +36,13 @@ SAYS = {
         "left in month 1: too expensive",
     ],
     "fanout.py": ["1000 of 1000", "1000 thumbnails"],
+    "limits.py": [
+        "page 1 of 4",
+        "page 4 of 4",
+        "first: 1000 rows",
+        "second: 300 rows",
+        "five calls, one import: 1500 rows",
+    ],
     "polling.py": ["GET /jobs/1", "GET /jobs/1", "GET /jobs/1", "GET /jobs/1", "done: hello"],
     "resume.py": [
         "attempt 1 begins after 0 rows",
@@ -91,7 +98,7 @@ def test_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("name", ["agent.py", "children.py", "entity.py", "report.py", "saga.py"])
+@pytest.mark.parametrize("name", ["agent.py", "children.py", "entity.py", "limits.py", "report.py", "saga.py"])
 def test_on_a_server(name: str, program: Program, quick_server: DevServer, tmp_path: Path) -> None:
     """The same command with `HOURGLASS_TARGET` does the same on a Temporal server, and leaves no file."""
     says(program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), SAYS[name])

@@ -12,6 +12,7 @@ from temporalio.client import WorkflowHistory
 from hourglass._bridge import service as sv
 from hourglass._bridge import service_changes as ch
 from hourglass._bridge.handle import ActivityFailed
+from hourglass._bridge.service_deployments import DEPLOYMENT_REQUESTS
 from hourglass._bridge.service_schedules import SCHEDULE_REQUESTS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
@@ -67,7 +68,7 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
 
 def test_every_request_has_a_plan() -> None:
     """No request of the contract is without an RPC."""
-    assert set(PLANS) == {*sv.REQUESTS, *ch.CHANGES, *SCHEDULE_REQUESTS}
+    assert set(PLANS) == {*sv.REQUESTS, *ch.CHANGES, *SCHEDULE_REQUESTS, *DEPLOYMENT_REQUESTS}
 
 
 def test_start_with_everything_and_describe(server: DevServer) -> None:

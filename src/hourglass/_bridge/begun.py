@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from types import coroutine
 from typing import Any, TypeVar, cast
 
@@ -51,6 +52,14 @@ def _go_on(call: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]
     except StopIteration as end:
         value: T = end.value
         return value
+
+
+_NO_LIMIT: AbstractAsyncContextManager[object] = nullcontext()
+
+
+def within(seconds: float | None) -> AbstractAsyncContextManager[object]:
+    """`asyncio.timeout`, which costs as much as a small call does, for those that have a limit."""
+    return _NO_LIMIT if seconds is None else asyncio.timeout(seconds)
 
 
 class Patience:

@@ -44,3 +44,6 @@ class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
     """Look at a deployment."""
 
     deployment_name: str
+
+
+DEPLOYMENT_REQUESTS = (SetCurrentVersion, DescribeDeployment)

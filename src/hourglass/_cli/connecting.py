@@ -107,9 +107,10 @@ class _Remarks(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Say it. That no worker is there is said in words of the command line."""
-        if hasattr(record, "unserved_file"):
+        path = getattr(record, "unserved_file", None)
+        if path is not None:
             console.note(
-                f"no worker is running on {record.unserved_file}: waiting for one"
+                f"no worker is running on {path}: waiting for one"
                 f"\n  start it in another terminal: hourglass worker FILE{self._option}"
             )
         else:

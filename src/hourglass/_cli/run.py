@@ -113,14 +113,14 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)
     rest = threading.Event()
-    parked = False
+    story, parked = None, False
     with picture.redrawn(None, quiet=quiet) as redraw:
         for story in watched.stories(lambda: rest.wait(_PAUSE)):
             redraw(picture.Picture(story, width=None, limit=None))
             parked = bool(story.end is None and handle.describe().parked)
             if parked:
                 break
-    if not quiet and picture.is_seen():
+    if story is not None and not quiet and picture.is_seen():
         picture.show(picture.Picture(story))
         console.show("")
     if parked:

@@ -70,13 +70,16 @@ def show(
       hourglass show history.json --html order-1.html
     """
     from hourglass._cli import telling
+    from hourglass._cli.codecs import codec_named
+    from hourglass._cli.unsealing import decoder
     from hourglass._story.values import hidden, peek
 
-    look = peek() if payloads else hidden
+    chosen = codec_named(codec)
+    look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
     if telling.is_file(what) and target is None and run_id is None:
         if follow or children:
             raise UsageError("a file is told as it is: --follow and --children need a run and its target")
-        story = telling.story_of_file(what, look)
+        story = telling.story_of_file(what, look, chosen)
     else:
         with connecting.connected(target, namespace, codec, about=what) as client:
             watched = telling.Watched(client, what, run_id, look, children)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hourglass._cli.unsealing import decoder, unsealed
 from hourglass._story.reading import Event, events_from, events_from_text
 from hourglass._story.spans import Fault, Kind, Story
 from hourglass._story.stacks import authors_place
@@ -20,6 +21,7 @@ from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError
 if TYPE_CHECKING:
     from hourglass.client import Client
     from hourglass.client._values import PendingActivityInfo, WorkflowDescription
+    from hourglass.converter import Codec
 
 MOST_CHILDREN = 50
 
@@ -29,14 +31,15 @@ def is_file(named: str) -> bool:
     return named == "-" or named.endswith((".json", ".jsonl")) or Path(named).is_file()
 
 
-def story_of_file(named: str, peek: Peek = hidden) -> Story:
+def story_of_file(named: str, peek: Peek = hidden, codec: Codec | None = None) -> Story:
     """The story of a history in a file, or on stdin for `-`."""
     try:
         text = sys.stdin.buffer.read() if named == "-" else Path(named).read_bytes()
     except OSError as error:
         raise UsageError(f"the history {named} cannot be read: {error.strerror}") from error
     try:
-        return tell(events_from_text(text), peek=peek)
+        events = events_from_text(text)
+        return tell(events if codec is None else unsealed(events, decoder(codec)), peek=peek)
     except HistoryError as error:
         raise HistoryError(f"{named}: {error}") from None
 
@@ -76,7 +79,9 @@ class Watched:
         if known is not None and known[0] == description.history_length:
             return description, known[1]
         one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
-        return description, events_from(one.history().events)
+        events = events_from(one.history().events)
+        codec = self.client.codec
+        return description, events if codec is None else unsealed(events, decoder(codec))
 
     def tell(self, description: WorkflowDescription, events: tuple[Event, ...]) -> Story:
         """Its story, from what a look has shown."""

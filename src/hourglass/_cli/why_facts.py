@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hourglass._cli.telling import Watched, nanoseconds
 from hourglass._engine.messages import WAITED_FOR
+from hourglass._engine.versions import VersioningBehavior
 from hourglass._story.diagnosis import Diagnosis, Facts, PollerFacts, QueueFacts
 from hourglass._story.reading import inner, text
 from hourglass._story.reasons import diagnose
@@ -51,6 +52,9 @@ class Asked:
             events=events,
             next_task=nanoseconds(description.next_task_time),
             options=self.options,
+            pinned=str(description.deployment_version or "")
+            if description.versioning_behavior is VersioningBehavior.PINNED
+            else "",
         )
         if story.end is None:
             facts = self._asked(facts, children)
@@ -93,6 +97,7 @@ class Asked:
                     workflow_pollers=tuple(_alive(described.workflow_pollers)),
                     activity_pollers=tuple(_alive(described.activity_pollers)),
                     served=served,
+                    current=str(described.current_version or ""),
                 ),
             )
 
@@ -118,7 +123,7 @@ def _alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
     for each in pollers:
         seen = nanoseconds(each.last_seen) or 0
         if now - seen < _FORGOTTEN:
-            yield PollerFacts(each.identity, seen)
+            yield PollerFacts(each.identity, seen, str(each.deployment_version or ""))
 
 
 # --- the run itself --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def plan(
         schedule_to_start_timeout=min(wait, whole) if whole else wait,
         start_to_close_timeout=attempt,
         heartbeat_timeout=min(beat, attempt) if attempt else beat,
-        retry_policy=complete_retry(command.retry_policy or RetryRule()),
+        retry_policy=_USUAL_RETRY if command.retry_policy is None else complete_retry(command.retry_policy),
         summary=command.summary,
         priority_key=command.priority_key,
     )
@@ -60,9 +60,12 @@ def plan(
 
 def complete_retry(rule: RetryRule) -> RetryRule:
     """A retry policy with its longest interval, which is a hundred times the first where it is not given."""
-    return msgspec.structs.replace(
-        rule, maximum_interval=rule.maximum_interval or rule.initial_interval * 100
-    )
+    if rule.maximum_interval:
+        return rule
+    return msgspec.structs.replace(rule, maximum_interval=rule.initial_interval * 100)
+
+
+_USUAL_RETRY = complete_retry(RetryRule())
 
 
 def backoff(rule: RetryRule, attempt: int) -> float:

@@ -61,7 +61,28 @@ async def wait(
     engine: Engine, record: Record, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
     """Wait until it is done, or until patience ends. An engine that has failed is said by whoever answers."""
-    with contextlib.suppress(TimeoutError), holding(engine, record):
-        async with asyncio.timeout(LONG_POLL if limit is None else min(limit, LONG_POLL)):
-            while not done() and not engine.is_over:
+    if done() or engine.is_over:
+        return
+    loop, patience = asyncio.get_running_loop(), _Patience(bell)
+    timer = loop.call_later(LONG_POLL if limit is None else min(limit, LONG_POLL), patience.end)
+    try:
+        with holding(engine, record):
+            while not done() and not engine.is_over and not patience.is_over:
                 await bell.wait()
+    finally:
+        timer.cancel()
+
+
+class _Patience:
+    """Ends by a ring of the bell that is waited for, which costs less than a time limit around the wait: others who wait
+    for the bell look, and wait on.
+    """
+
+    def __init__(self, bell: Bell) -> None:
+        self.is_over = False
+        self._bell = bell
+
+    def end(self) -> None:
+        """Wait no more."""
+        self.is_over = True
+        self._bell.ring()

@@ -171,10 +171,6 @@ class Cache:
         """A run has closed; if it was from outside, the worker must hear of it to forget it."""
         self._want_eviction(run_id, RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed"))
 
-    def moved(self, run_id: str) -> None:
-        """A run has gone to a worker of another version."""
-        self._want_eviction(run_id, RunEvicted("UNSPECIFIED", "the run has moved to another version"))
-
     def let_go(self) -> None:
         """Let other handles have the runs that we know."""
         self._letting_go = True

@@ -6,9 +6,9 @@ closed state are kept here. Invariant: an answer is given only when all that it 
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, TypeVar, cast
 
+from hourglass._bridge.begun import within
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.service import Request
 from hourglass._embedded.clock import Clock
@@ -68,8 +68,10 @@ class EngineConnection:
         """Ask, and wait for the answer."""
         self._check_open()
         limit = None if isinstance(request, PATIENT) else request.rpc_timeout
+        if limit is None:
+            return cast(A, await self._answer(request))
         try:
-            async with asyncio.timeout(limit):
+            async with within(limit):
                 return cast(A, await self._answer(request))
         except TimeoutError as error:
             if isinstance(error, ServiceError):

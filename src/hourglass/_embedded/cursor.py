@@ -124,7 +124,7 @@ class Cursor:
         if not jobs:
             return None
         self._jobs = []
-        self._local.give_activation()
+        self._local.activation += 1
         if len(jobs) > 1:
             jobs.sort(key=rank)
         return self._make(tuple(jobs), is_replaying=self._replaying)
@@ -238,7 +238,7 @@ class Cursor:
         last = end == self._stop and self._ends_live
         self._replaying = not last
         stretch = self._history[self._position : end]
-        self._local.begin_task()
+        self._local.activation = 0
         matcher = self._matcher
         for event in stretch:
             attributes = event.attributes
@@ -255,7 +255,8 @@ class Cursor:
         if last:
             self._in_task = True
             self._version = self._own_version
-            self._local.go_live()
+            if self._local.known:
+                self._local.go_live()
         if end < self._stop:
             self._look_ahead()
         if self._local.markers:

@@ -7,8 +7,8 @@ it has not seen.
 
 Invariants: what is pending changes only by `put_*` and `drop_*`, which note what they touch; the run that a draft
 began with, and its tables, are never changed: a draft writes on a copy of its own, which it gives away when it is
-done, or gives back the run that it began with if nothing has changed. (A frozen run is written to only here, before anybody has seen it: a step takes a dozen changes, and a new
-object for each was a tenth of the engine's time.)
+done; where nothing has changed it gives back the run that it began with. (A frozen run is written to only here, before
+anybody has seen it: a step takes a dozen changes, and a new object for each was a tenth of the engine's time.)
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Draft:
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def write(self, attributes: h.Attributes, *, time_ns: int = 0) -> int:
+    def write(self, attributes: h.Attributes, time_ns: int = 0) -> int:
         """Write an event; returns its id."""
         run = self.run
         number = run.length + 1

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from hourglass._bridge import service as s
+from hourglass._bridge.begun import within
 from hourglass._bridge.handle import HandleConfig
 from hourglass._embedded.file_handle import FileHandle
 from hourglass._embedded.host import Host
@@ -92,7 +93,7 @@ class FileConnection:
         if limit is not None and isinstance(request, PATIENT):
             limit += _MARGIN  # the engine ends such a wait itself, with an answer
         try:
-            async with asyncio.timeout(limit):
+            async with within(limit):
                 return await self._calls.run(lambda: self._host.call(request))
         except TimeoutError as error:
             if isinstance(error, ServiceTimeoutError):

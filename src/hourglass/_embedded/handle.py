@@ -121,8 +121,7 @@ class EngineHandle:
 
     def moved(self, run_id: str) -> None:
         """A run has gone to a worker of another version: forget it."""
-        self._cache.moved(run_id)
-        self._task_bell.ring()
+        self.request_eviction(run_id)
 
     def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
         """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
@@ -272,7 +271,12 @@ class EngineHandle:
         """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it, and
         no task waited before.
         """
-        if not self._task_polls or self._tasks_offered or record.sticky is not self or not self.takes_workflows:
+        if (
+            not self._task_polls
+            or self._tasks_offered
+            or record.sticky is not self
+            or not self.takes_workflows
+        ):
             return None
         if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
             return None

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from hourglass._bridge.service import Request
+from hourglass._embedded.encoding import encode
 from hourglass._embedded.run import Run
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError
@@ -20,6 +21,8 @@ TOO_LARGE_HISTORY = "Workflow history size exceeds limit."
 TOO_LARGE_BLOB = "Blob data size exceeds limit."
 
 MEGABYTE = 1024 * 1024
+
+_SMALL = frozenset({str, int, float, bool})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +53,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large."""
         for name in request.__struct_fields__:
-            size = blob_size(getattr(request, name))
+            value = getattr(request, name)
+            if not value or type(value) in _SMALL:  # most fields, of every request
+                continue
+            size = blob_size(value)
             if size > self.blob_bytes:
                 raise ServiceError(
                     f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
@@ -60,8 +66,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def blob_size(value: object) -> int:
     """How many bytes of encoded values a field of a request holds."""
-    if value is None or isinstance(value, (str, int, float)):
-        return 0  # most fields: it is asked of every field of every request
     match value:
         case Payload():
             return len(value.data)
@@ -77,10 +81,4 @@ def blob_size(value: object) -> int:
 
 def encoded_size(value: object) -> int:
     """How many bytes something takes when it is stored."""
-    try:
-        return len(_encoder.encode(value))
-    except UnicodeEncodeError:  # half a character in a name: it is stored with a question mark
-        return len(str(value))
-
-
-_encoder = msgspec.msgpack.Encoder()
+    return len(encode(value))

@@ -106,31 +106,33 @@ class LocalActivities:
     def __init__(self, issued: deque[c.Command]) -> None:
         self.time_ns = 0
         self._issued = issued
-        self._known: dict[int, _Local] = {}
+        self.known: dict[int, _Local] = {}
+        """Those that were asked for, by number, until they are recorded."""
         self._wanted: dict[int, RunLocal] = {}
         self._cancels: list[CancelLocal] = []
         self._executing: set[int] = set()
         self.markers: list[MarkerRecorded] = []
         """The markers ahead, while replaying."""
-        self._index = 0
+        self.activation = 0
+        """How many activations, not of queries alone, the worker was given in the task that is walked over."""
 
     # --- commands -------------------------------------------------------------------------------------------
 
     def is_taken(self, seq: int) -> bool:
         """Whether a number is in use."""
-        return seq in self._known
+        return seq in self.known
 
     def schedule(self, command: c.ScheduleLocalActivity, *, replaying: bool, now_ns: int) -> None:
         """The worker asks for a local activity."""
         original = command.original_schedule_time_ns or now_ns
         known = _Local(command, _State.FORETOLD, self.time_ns, original)
-        self._known[command.seq] = known
+        self.known[command.seq] = known
         if not replaying:
             self._ask(known)
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
         """The worker asks to cancel one; gives what it may be told at once."""
-        known = self._known.get(seq)
+        known = self.known.get(seq)
         if known is None or known.state is _State.MARKED:
             return []
         if known.state is not _State.ASKED:
@@ -163,19 +165,11 @@ class LocalActivities:
 
     # --- tasks and activations ------------------------------------------------------------------------------
 
-    def begin_task(self) -> None:
-        """The events of another task are walked over."""
-        self._index = 0
-
     def go_live(self) -> None:
         """The replay is over: what has no marker is to be executed."""
-        for known in self._known.values() if self._known else ():
+        for known in self.known.values():
             if known.state is _State.FORETOLD:
                 self._ask(known)
-
-    def give_activation(self) -> None:
-        """An activation, not of queries alone, goes to the worker."""
-        self._index += 1
 
     @property
     def outstanding(self) -> int:
@@ -195,7 +189,7 @@ class LocalActivities:
     def resolve(self, result: LocalResult) -> list[e.AnyEvent]:
         """An execution ended; gives what the worker is told, if that is still of interest."""
         self._executing.discard(result.seq)
-        known = self._known.get(result.seq)
+        known = self.known.get(result.seq)
         if known is None or known.state is not _State.ASKED:
             return []
         return self._tell(known, result, known.time_ns + result.runtime_ns)
@@ -204,7 +198,7 @@ class LocalActivities:
 
     def foresee(self, marker: MarkerRecorded) -> None:
         """A replay sees a marker ahead."""
-        known = self._known.get(marker.seq)
+        known = self.known.get(marker.seq)
         if known is None or known.state is _State.FORETOLD:
             self.markers.append(marker)
 
@@ -213,7 +207,7 @@ class LocalActivities:
         activation only if there will be none.
         """
         told: list[e.AnyEvent] = []
-        while self.markers and self.markers[0].seq in self._known:
+        while self.markers and self.markers[0].seq in self.known:
             if not all_of_them and self._is_for_later(self.markers[0]):
                 break
             told += self._replay(self.markers.pop(0))
@@ -221,29 +215,29 @@ class LocalActivities:
 
     def is_replayed(self, marker: MarkerRecorded) -> bool | None:
         """Whether a marker was told from look-ahead; None if it should not be there."""
-        known = self._known.get(marker.seq)
+        known = self.known.get(marker.seq)
         if known is None or known.state in (_State.FORETOLD, _State.ASKED):
             return None
         return known.state is _State.REPLAYED
 
     def fits(self, marker: MarkerRecorded) -> bool:
         """Whether a marker is of the activity that was asked for under its number."""
-        known = self._known[marker.seq].command
+        known = self.known[marker.seq].command
         return (known.activity_id, known.activity_type) == (marker.activity_id, marker.activity_type)
 
     def command_of(self, seq: int) -> c.ScheduleLocalActivity:
         """What was asked for under a number."""
-        return self._known[seq].command
+        return self.known[seq].command
 
     def recorded(self, seq: int) -> None:
         """The marker of a local activity stands in the history: that is its end."""
-        del self._known[seq]
+        del self.known[seq]
 
     def _is_for_later(self, marker: MarkerRecorded) -> bool:
-        return marker.activation_index > self._index
+        return marker.activation_index > self.activation
 
     def _replay(self, marker: MarkerRecorded) -> list[e.AnyEvent]:
-        known = self._known[marker.seq]
+        known = self.known[marker.seq]
         if known.state is not _State.FORETOLD:
             return []
         known.state = _State.REPLAYED
@@ -263,7 +257,7 @@ class LocalActivities:
             complete_ns=complete_ns,
             backoff_ns=result.backoff_ns,
             original_schedule_ns=result.original_schedule_ns,
-            activation_index=self._index,
+            activation_index=self.activation,
             result=result.result,
             failure=result.failure,
             summary=command.summary,

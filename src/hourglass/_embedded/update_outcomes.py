@@ -86,6 +86,8 @@ class UpdateOutcomes:
 
     def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
         """The refusals since the last time."""
+        if not self.refused:
+            return ()
         refused, self.refused = tuple(self.refused), []
         return refused
 

@@ -38,14 +38,18 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheLimits:
-    """How much is kept: live fibers per lane, states per task queue. A journal above either of its limits is not kept between
-    activations.
+    """How much is kept: live fibers per lane, states per task queue, and how much their journals may take in all.
+
+    A journal above either limit of its own is not kept between activations: then every task begins with the whole history,
+    which makes a run cost the square of its length. No history that Temporal allows (51,200 events, 50 MB) gets there; what
+    many such runs take together is limited instead.
     """
 
     live: int = 1000
     states: int = 1100
-    journal_entries: int = 25_000
-    journal_bytes: int = 32 * 1024 * 1024
+    journal_entries: int = 60_000
+    journal_bytes: int = 64 * 1024 * 1024
+    all_journals_bytes: int = 512 * 1024 * 1024
 
 
 @dataclass(eq=False, slots=True)
@@ -60,6 +64,7 @@ class Entry:
     journal_bytes: int = 0
     eviction_requested: bool = field(default=False, repr=False)
     checked_work: int = 0
+    counted_bytes: int = 0  # what the cache has counted of its journal
 
     def grown(self, activation: Activation) -> None:
         """The run has handled an activation that its journal keeps."""
@@ -94,6 +99,7 @@ class Entry:
             self.journal_bytes,
             self.eviction_requested,
             self.checked_work,
+            self.counted_bytes,
         )
 
 
@@ -109,6 +115,7 @@ class StateCache:
         self._lock = threading.Lock()
         self._queues: dict[_Queue, dict[Key, Entry]] = {}
         self._owned: dict[object, dict[Key, Entry]] = {}
+        self._bytes = 0
 
     def __len__(self) -> int:
         return sum(len(each) for each in list(self._queues.values()))
@@ -145,6 +152,7 @@ class StateCache:
             for others in self._owned.values():
                 others.pop(key, None)
             owned[key] = entry
+            self._unlist(key)
             _touch(self._queues.setdefault((key.task_queue, key.generation), {}), key, entry)
             return True
 
@@ -188,8 +196,8 @@ class StateCache:
             return [owned.pop(key) for key in old]
 
     def to_evict(self, entry: Entry) -> list[Key]:
-        """The runs of the same handle whose eviction must be asked for now, each named once: too long a journal, or too
-        many states.
+        """The runs of the same handle whose eviction must be asked for now, each named once: too long a journal, too
+        many states, or too much in all.
         """
         limits = self.limits
         chosen = []
@@ -197,18 +205,28 @@ class StateCache:
             chosen.append(entry)
         with self._lock:
             queue = self._queues.get((entry.key.task_queue, entry.key.generation))
+            if queue is not None and self._count_bytes(queue, entry) > limits.all_journals_bytes:
+                chosen.extend(_oldest(queue, entry, self._bytes - limits.all_journals_bytes))
             excess = len(queue) - limits.states if queue is not None else 0
             if queue is not None and excess > 0:
                 chosen.extend(each for each in list(queue.values())[:excess] if each is not entry)
-            fresh = [each for each in chosen if not each.eviction_requested]
+            fresh = [each for each in dict.fromkeys(chosen) if not each.eviction_requested]
             for each in fresh:
                 each.eviction_requested = True
         return [each.key for each in fresh]
 
+    def _count_bytes(self, queue: dict[Key, Entry], entry: Entry) -> int:
+        """What all journals take, now that one has grown."""
+        if queue.get(entry.key) is entry:
+            self._bytes += entry.journal_bytes - entry.counted_bytes
+            entry.counted_bytes = entry.journal_bytes
+        return self._bytes
+
     def _unlist(self, key: Key) -> None:
         queue = self._queues.get((key.task_queue, key.generation))
         if queue is not None:
-            queue.pop(key, None)
+            gone = queue.pop(key, None)
+            self._bytes -= gone.counted_bytes if gone is not None else 0
             if not queue:
                 del self._queues[key.task_queue, key.generation]
 
@@ -217,6 +235,18 @@ def _touch(entries: dict[K, Entry], key: K, entry: Entry) -> None:
     """Put an entry behind all others. A plain dict keeps that order too, in half the room of an OrderedDict."""
     entries.pop(key, None)
     entries[key] = entry
+
+
+def _oldest(queue: dict[Key, Entry], but: Entry, excess: int) -> list[Entry]:
+    """The runs to give up, least recently used first, that take as much as is too much."""
+    found = []
+    for entry in queue.values():
+        if excess <= 0:
+            break
+        if entry is not but:
+            found.append(entry)
+            excess -= entry.counted_bytes
+    return found
 
 
 _NOTHING: dict[Key, Entry] = {}  # stands for what nobody owns; never filled

@@ -1,13 +1,14 @@
-"""A coroutine that runs on the control loop and is awaited on another event loop.
+"""A coroutine that runs on the control loop for somebody else: awaited on another event loop, or waited for by a thread.
 
-`asyncio.wrap_future(asyncio.run_coroutine_threadsafe(…))` does the same with a future of each kind, a condition and two wake-ups;
-here it is one future, and answers that come together wake the other loop once. Invariants: the answer is settled on its own loop
-only; whoever gives up cancels the coroutine, and hears nothing of it any more.
+`asyncio.run_coroutine_threadsafe`, with `asyncio.wrap_future` for a loop, does the same with a future of each kind, a condition
+and two wake-ups; here a loop has one future, and answers that come together wake it once, and a thread has one lock. Invariants:
+an answer is settled by whoever waits for it; whoever gives up cancels the coroutine, and hears nothing of it any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -51,3 +52,43 @@ class ForeignCall(Generic[T]):
             self.answer.set_exception(error)
         else:
             self.answer.set_result(task.result())
+
+
+class BlockingCall(Generic[T]):
+    """The same for a thread, which blocks."""
+
+    __slots__ = ("_bell", "_coro", "_task")
+
+    def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    # --- on the control loop ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the coroutine."""
+        self._task = asyncio.get_running_loop().create_task(self._coro)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Comes behind `begin`: both are called from one thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # read, or asyncio complains where nobody waits any more
+        self._bell.release()
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended; waits so long at most. Once it has, it is not asked again."""
+        return self._bell.acquire(timeout=seconds)
+
+    def result(self) -> T:
+        """What came of it, once it has ended. Raises `asyncio.CancelledError` where the control loop cancelled it."""
+        assert self._task is not None
+        return self._task.result()

@@ -24,11 +24,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, ClassVar, NoReturn, TypeVar
 
-from hourglass._runtime.foreign_call import ForeignCall
+from hourglass._runtime.foreign_call import BlockingCall, ForeignCall
 from hourglass._runtime.mailbox import Mailbox
 from hourglass.errors import InternalError, UsageError
 
@@ -97,12 +97,10 @@ class Portal:
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine on the control loop. Cancelling the future cancels the coroutine."""
-        try:
-            with self._open():
-                return asyncio.run_coroutine_threadsafe(coro, self._loop)
-        except UsageError:
-            coro.close()
-            raise
+        self._check_owner(coro)
+        with self._state_lock:
+            self._check_open(coro)
+            return asyncio.run_coroutine_threadsafe(coro, self._loop)
 
     def call(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the control loop and block this thread until it is done.
@@ -114,25 +112,25 @@ class Portal:
             coro.close()
             raise InternalError("a blocking call from the control loop's own thread would wait for itself")
         self._warn_of_running_loop()
-        future = self.submit(coro)
+        call = BlockingCall(coro)
+        self._begin(call, coro)
         try:
-            return self._wait(future, timeout)
-        except concurrent.futures.CancelledError:
+            self._wait_for(call, timeout)
+        except BaseException:
+            with suppress(RuntimeError):  # the control loop has closed, and cancelled everything itself
+                self._loop.call_soon_threadsafe(call.cancel)
+            raise
+        try:
+            return call.result()
+        except asyncio.CancelledError:
             raise _given_up() from None
-        finally:
-            future.cancel()  # does nothing once it is done
 
     async def acall(self, coro: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the control loop and await it from another event loop, or from this very one."""
         if self.on_control_thread:
             return await coro
         call = ForeignCall(coro, self._mailbox_of(asyncio.get_running_loop()))
-        try:
-            with self._open():
-                self._loop.call_soon_threadsafe(call.begin)
-        except UsageError:
-            coro.close()
-            raise
+        self._begin(call, coro)
         try:
             return await call.answer
         except asyncio.CancelledError:
@@ -159,7 +157,9 @@ class Portal:
         `limit` is how many seconds it may take. Gives the function that takes it back. A closer must not
         start threads: the interpreter may be past that.
         """
-        with self._open():
+        self._check_owner()
+        with self._state_lock:
+            self._check_open()
             key = self._next_closer
             self._next_closer += 1
             self._closers[key] = (closer, limit)
@@ -181,7 +181,7 @@ class Portal:
             raise InternalError("the control loop cannot close itself")
         limit = 1.0 + sum(limit for _, limit in list(self._closers.values()))
         try:
-            self._wait(self.submit(self._run_closers()), limit)
+            self.submit(self._run_closers()).result(limit)
         except UsageError:
             return  # closed already, or another process's
         except TimeoutError:
@@ -208,27 +208,30 @@ class Portal:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    @contextmanager
-    def _open(self) -> Iterator[None]:
-        """Hold the portal open, or say why it cannot be used."""
-        if self._pid != os.getpid():  # first: a lock that was held when the process forked is never released
-            raise UsageError(
-                "this was made before the process forked and cannot be used in the child: connect again there"
-            )
+    def _begin(self, call: BlockingCall[T] | ForeignCall[T], coro: Coroutine[Any, Any, T]) -> None:
+        self._check_owner(coro)
         with self._state_lock:
-            if self._closed or not self._thread.is_alive():
-                raise UsageError("the control loop has been closed: connect again")
-            yield
+            self._check_open(coro)
+            self._loop.call_soon_threadsafe(call.begin)
 
-    def _wait(self, future: concurrent.futures.Future[T], timeout: float | None) -> T:
+    def _check_owner(self, coro: Coroutine[Any, Any, T] | None = None) -> None:
+        """Before the lock is taken: one that was held when the process forked is never released."""
+        if self._pid != os.getpid():
+            _refuse(
+                coro,
+                "this was made before the process forked and cannot be used in the child: connect again there",
+            )
+
+    def _check_open(self, coro: Coroutine[Any, Any, T] | None = None) -> None:
+        if self._closed or not self._thread.is_alive():
+            _refuse(coro, "the control loop has been closed: connect again")
+
+    def _wait_for(self, call: BlockingCall[T], timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             step = _WAIT_STEP if deadline is None else min(_WAIT_STEP, deadline - time.monotonic())
-            try:
-                return future.result(max(step, 0.0))
-            except TimeoutError:
-                if future.done():
-                    return future.result()  # the coroutine's own error, or done at the last moment
+            if call.wait(max(step, 0.0)):
+                return
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"no answer within {timeout:g} s")
             if not self._thread.is_alive():
@@ -272,6 +275,12 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(tasks, timeout=_STOP_LIMIT / 2))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+def _refuse(coro: Coroutine[Any, Any, T] | None, why: str) -> NoReturn:
+    if coro is not None:
+        coro.close()
+    raise UsageError(why)
 
 
 def _given_up() -> UsageError:

@@ -25,6 +25,15 @@ def start_worker(
     return (Action(why, _command(f"worker FILE{named}", options)),)
 
 
+def serve_version(queue: str, needed: str, there: list[str], options: str) -> tuple[Action, ...]:
+    """Somebody of the right version must serve the queue; or another version becomes the right one."""
+    if needed:
+        return start_worker(queue, options, f"Start a worker of version {needed}, with the code of then:")
+    name, _, build_id = next(each for each in there if each).partition(".")
+    make = f"Make one of the versions current: client.set_current_version({name!r}, {build_id!r})"
+    return (Action(make), *start_worker(queue, options, "Or start a worker without a version:"))
+
+
 def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...]:
     """It was started on a queue that nobody means to serve."""
     return (

@@ -26,6 +26,7 @@ class Cause(StrEnum):
     BUG = "bug in the workflow's code"
     TASK_FAILS = "workflow task fails"
     WRONG_QUEUE = "nobody serves the task queue, others are served"
+    NO_VERSION = "no worker of the version that it needs"
     NO_WORKER = "no worker on the task queue"
     UNKNOWN_ACTIVITY = "activity type unknown to the worker"
     ACTIVITY_TIMES_OUT = "activity times out and is retried"
@@ -115,20 +116,24 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class PollerFacts:
-    """Somebody who polls, and when that was last seen."""
+    """Somebody who polls, when that was last seen, and its version, `deployment.build` (empty: none)."""
 
     identity: str
     last_seen: int
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """Who polls a task queue, and the queues that are known to be served."""
+    """Who polls a task queue, the queues that are known to be served, and the version that takes what is not pinned
+    (empty: workers without one do).
+    """
 
     name: str
     workflow_pollers: tuple[PollerFacts, ...] = ()
     activity_pollers: tuple[PollerFacts, ...] = ()
     served: tuple[str, ...] = ()
+    current: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,8 @@ class Facts:
 
     `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none.
     `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
-    `replayed` is what today's code does with the history, where that was tried and it does not fit.
+    `replayed` is what today's code does with the history, where that was tried and it does not fit. `pinned` is the
+    version that the run must stay with, if it must.
     """
 
     story: Story
@@ -153,3 +159,4 @@ class Facts:
     children: Mapping[str, Diagnosis] = field(default_factory=dict)
     options: str = ""
     replayed: Fault | None = None
+    pinned: str = ""

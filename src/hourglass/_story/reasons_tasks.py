@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from hourglass._story import advice
+from hourglass._story import advice, reasons_versions
 from hourglass._story.diagnosis import Cause, Facts, Finding, QueueFacts
 from hourglass._story.durations import duration
 from hourglass._story.faults import chain, place_of
@@ -69,7 +69,7 @@ def unserved(facts: Facts) -> list[Finding]:
     if queue is None:
         return []
     if queue.workflow_pollers:
-        return _gone(facts, queue)
+        return reasons_versions.unserved(facts, queue, _scheduled(facts)) or _gone(facts, queue)
     others = tuple(each for each in queue.served if each != queue.name)
     what = f"has no worker: nobody polls its task queue {queue.name!r}"
     since = _scheduled(facts)
@@ -94,8 +94,8 @@ def unserved(facts: Facts) -> list[Finding]:
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
     """A server remembers pollers for minutes; those that polled last before the task was there, and did not take it, are gone."""
-    since = _scheduled(facts)
-    last = max(each.last_seen for each in queue.workflow_pollers)
+    since, needed = _scheduled(facts), reasons_versions.wanted(facts, queue)
+    last = max(each.last_seen for each in queue.workflow_pollers if each.version == needed)
     if since is None or last >= since or facts.story.until - since < _PATIENCE:
         return []
     who = ", ".join(sorted({each.identity for each in queue.workflow_pollers})[:3])

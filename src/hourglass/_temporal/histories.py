@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
-from hourglass._temporal.dialect import Dialect, dialect_of
 from hourglass._temporal import quick_json
+from hourglass._temporal.dialect import Dialect, dialect_of
 from hourglass._temporal.history_rules import check_rules
 from hourglass.errors import HistoryError
 
@@ -73,6 +74,10 @@ def _parse(history: bytes) -> History:
 
 def _load(text: str | bytes) -> Any:
     try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass  # the standard library reads a little more, and says better what is wrong
+    try:
         return json.loads(text)
     except RecursionError:
         raise HistoryError("this JSON is nested too deeply for a history") from None
@@ -90,7 +95,8 @@ def _event(event: Any, at: int) -> HistoryEvent:
     if not isinstance(event, dict):
         raise HistoryError(f"event {at} is no JSON object")
     try:
-        return quick_json.build(HistoryEvent, event)
+        built: HistoryEvent = quick_json.build(HistoryEvent, event)
+        return built
     except (ValueError, TypeError, OverflowError):
         return _event_in_full(event, at)
 
@@ -187,7 +193,7 @@ def _check_task_end(event: HistoryEvent) -> None:
 # Looked up once: of tens of thousands of events each is asked for its kind several times.
 _STARTED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
 _TASK_STARTED = EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED
-_ATTRIBUTES = {
+_ATTRIBUTES: dict[int, str] = {
     number: name.removeprefix("EVENT_TYPE_").lower() + "_event_attributes"
     for name, number in EventType.items()
 }

@@ -102,9 +102,10 @@ def _field_reader(field: FieldDescriptor) -> Read:
     return many
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
-    repeated = getattr(field, "is_repeated", None)  # newer releases warn of `label`, older ones know nothing else
-    return bool(field.label == FieldDescriptor.LABEL_REPEATED if repeated is None else repeated)
+def _is_repeated(field: Any) -> bool:
+    # Newer releases of protobuf have no `label`, older ones have nothing else.
+    repeated = getattr(field, "is_repeated", None)
+    return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
 
 
 def _map_reader(kind: Descriptor) -> Read:

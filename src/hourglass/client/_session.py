@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from hourglass._bridge.begun import within
 from hourglass._bridge.service import Connection, Request
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
@@ -117,7 +118,7 @@ class Session:
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit for what is awaited inside: real seconds, but for a session of another time."""
-        return asyncio.timeout(seconds)
+        return within(seconds)
 
     def now_ns(self) -> int:
         """The time, in nanoseconds since the epoch, to be compared with times that the engine tells."""

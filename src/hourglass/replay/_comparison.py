@@ -112,7 +112,8 @@ def first_difference(
     produced = visible(commands)
     known = {(item.kind, item.key) for item in produced}
     every = [c for c in (asked(command, site) for command, site in commands) if c is not None]
-    wanted = [e for e in expected if (e.kind, e.key) in known or not _was_taken_back(e, every)]
+    taken_back = {(item.kind, item.key) for item in every} - known
+    wanted = [item for item in expected if (item.kind, item.key) not in taken_back]
     for position in range(max(len(wanted), len(produced))):
         was = wanted[position] if position < len(wanted) else None
         now = produced[position] if position < len(produced) else None
@@ -126,10 +127,6 @@ def asks_for_more(expected: tuple[Any, ...], commands: list[tuple[Command, Site]
     """Whether the code asked for something that the history has no trace of."""
     known = Counter((item.kind, item.key) for item in expected)
     return bool(Counter((item.kind, item.key) for item in visible(commands)) - known)
-
-
-def _was_taken_back(expected: Any, every: list[Asked]) -> bool:
-    return any((item.kind, item.key) == (expected.kind, expected.key) for item in every)
 
 
 def _same(was: Any, now: Asked) -> bool:

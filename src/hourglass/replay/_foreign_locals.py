@@ -27,13 +27,26 @@ class LocalActivities:
     time_ns: int = 0
     _asked: int = 0
     _order: dict[int, int] = field(default_factory=dict)
+    _cancelled: list[str] = field(default_factory=list)
     _named: dict[str, Payload | None] = field(default_factory=dict)
 
-    def begin_task(self, marks: Iterable[Mark]) -> tuple[LocalMark, ...]:
-        """Another task, with its marks; gives those of the one before that told nobody anything."""
-        left = tuple(mark for mark in self.marks if isinstance(mark, LocalMark))
+    def begin_task(self, marks: Iterable[Mark]) -> None:
+        """Another task, with its marks."""
         self.marks = [mark for mark in marks if isinstance(mark, (LocalMark, EffectMark))]
-        return left
+
+    def untold(self) -> LocalMark | None:
+        """A mark of the task in hand that is of nothing that the run asked for."""
+        for mark in self.marks:
+            if isinstance(mark, LocalMark) and not self._was_cancelled(mark):
+                return mark
+        return None
+
+    def _was_cancelled(self, mark: LocalMark) -> bool:
+        """Whether a mark says no more than that one was cancelled, which the run was told when it asked for it."""
+        if not _is_cancelled(mark) or mark.activity_type not in self._cancelled:
+            return False
+        self._cancelled.remove(mark.activity_type)
+        return True
 
     def schedule(self, command: c.ScheduleLocalActivity) -> None:
         """The run asks for one."""
@@ -49,20 +62,9 @@ class LocalActivities:
                 self.waiting.remove(command)
                 cause = Failure("Activity cancelled", CanceledFailure())
                 wrapped = _wrapped(command, cause, RetryState.CANCEL_REQUESTED, "Local Activity cancelled")
-                self._skip_cancelled(command)
+                self._cancelled.append(command.activity_type)
                 return [e.ActivityCancelled(seq, wrapped, is_local=True)]
         return []
-
-    def _skip_cancelled(self, command: c.ScheduleLocalActivity) -> None:
-        """The mark of one that was cancelled says no more than that."""
-        for mark in self.marks:
-            if (
-                isinstance(mark, LocalMark)
-                and _is_cancelled(mark)
-                and mark.activity_type == command.activity_type
-            ):
-                self.marks.remove(mark)
-                return
 
     def next_end(self) -> e.AnyEvent | None:
         """What the next mark says of one that the run waits for."""

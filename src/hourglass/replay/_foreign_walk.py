@@ -24,7 +24,7 @@ from hourglass._engine.context import Site
 from hourglass.errors import HistoryError, NondeterminismError
 from hourglass.replay._comparison import Asked, asked, compared, differs
 from hourglass.replay._foreign_locals import LocalActivities
-from hourglass.replay._foreign_markers import LocalMark, VersionMark
+from hourglass.replay._foreign_markers import VersionMark
 from hourglass.replay._foreign_matching import pair_up
 from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
 from hourglass.replay._session import Execution
@@ -67,12 +67,11 @@ class Walk:
             if self._execution.error is not None or not task.is_completed:
                 return
             self._compare_task(task)
-        self._missing_marks(self._locals.begin_task(()))
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
     def _begin(self, task: WorkflowTask) -> None:
-        self._missing_marks(self._locals.begin_task(task.marks))
+        self._locals.begin_task(task.marks)
         self._timers.clear()
         self._taken_back.clear()
         self._time_ns = max(self._time_ns, task.time_ns)
@@ -169,6 +168,7 @@ class Walk:
         missing = tuple(event for event in pairing.missing if not self._was_taken_back(event.attributes))
         if missing or pairing.surplus:
             self._refuse(missing, pairing.surplus)
+        self._check_marks()
         for event, command in pairing.pairs:
             if isinstance(command, c.StartChildWorkflow):
                 self._names[command.workflow_id] = getattr(event.attributes, "workflow_id", "")
@@ -204,9 +204,10 @@ class Walk:
         site = now[0].site if now else self._execution.waiting_at()
         raise differs(was[0] if was else None, now[0] if now else None, site, self._where())
 
-    def _missing_marks(self, left: tuple[LocalMark, ...]) -> None:
-        if left:
-            expected = _Unread(left[0].event_id, None, f"local activity {left[0].activity_type}".rstrip())
+    def _check_marks(self) -> None:
+        untold = self._locals.untold()
+        if untold is not None:
+            expected = _Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
             waits = self._locals.waiting
             now = _local(waits[0], self._site(waits[0])) if waits else None
             site = now.site if now is not None else self._execution.waiting_at()

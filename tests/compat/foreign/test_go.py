@@ -1,0 +1,68 @@
+"""What Temporal's Go SDK recorded replays on the same programs as plain functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass.errors import NondeterminismError
+from hourglass.replay import History, Replayer
+
+from ._corpus import local
+from .go_twins import DELETE, RECLAIM, TWINS, reclaim
+
+HISTORIES = Path(__file__).parent / "go"
+NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
+JSON = {"delete-namespace", "reclaim-namespace", "reclaim-cancelled", "delete-executions"}
+"""Those whose arguments and results are JSON, and are compared."""
+
+
+def _history(name: str) -> History:
+    return History.from_file(HISTORIES / f"{name}.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replays(name: str) -> None:
+    """The twin asks for what the history says; where arguments are JSON it asks with the same."""
+    with Replayer(workflows=list(TWINS.values()), compare_arguments=name in JSON) as replayer:
+        replayer.replay(_history(name))
+
+
+def test_the_corpus_is_whole() -> None:
+    """There are thirteen recordings, and every twin has one."""
+    assert len(NAMES) == 13
+    assert {_history(name).workflow_type for name in NAMES} == set(TWINS)
+
+
+@workflow.defn(name=RECLAIM)
+def reclaim_without_waiting(given: dict[str, Any]) -> Any:
+    """Leaves the timer out."""
+    if workflow.patched("namespace-refresh-dc"):
+        local("GetNamespaceCacheRefreshInterval")
+    return local("CountExecutionsAdvVisibilityActivity")
+
+
+@workflow.defn(name=RECLAIM)
+def reclaim_of_old(given: dict[str, Any]) -> Any:
+    """Knows only of the old way: it asks for no local activity, and the history has one."""
+    workflow.sleep(4.0)
+    return workflow.execute_child_workflow(DELETE, given)
+
+
+@pytest.mark.parametrize("changed", [reclaim_without_waiting, reclaim_of_old])
+def test_changed_code_is_refused(changed: Any) -> None:
+    """Code that does something else than the Go program did is told where."""
+    with Replayer(workflows=[changed]) as replayer:
+        error = replayer.try_replay(_history("reclaim-namespace")).error
+    assert isinstance(error, NondeterminismError)
+    assert "in the workflow task that started with event 3" in str(error)
+    assert error.file == __file__ or error.file == local.__code__.co_filename
+
+
+def test_the_right_code_is_not() -> None:
+    """The same history on the right twin: what the test above refuses is the change."""
+    with Replayer(workflows=[workflow.defn(name=RECLAIM)(reclaim)]) as replayer:
+        assert replayer.replay(_history("reclaim-namespace")).ok

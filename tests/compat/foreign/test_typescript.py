@@ -1,0 +1,120 @@
+"""What Temporal's TypeScript SDK recorded replays on the same programs as plain functions."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hourglass import workflow
+from hourglass.errors import NondeterminismError
+from hourglass.replay import History, Replayer
+
+from . import typescript_cancelling, typescript_twins
+from ._corpus import act, start
+
+HISTORIES = Path(__file__).parent / "typescript"
+NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
+TWINS = {**typescript_twins.TWINS, **typescript_cancelling.TWINS}
+
+
+@pytest.fixture(scope="module")
+def replayer() -> Iterator[Replayer]:
+    """One replayer for the whole corpus, as one would use it."""
+    with Replayer(workflows=list(TWINS.values())) as replayer:
+        yield replayer
+
+
+def _history(name: str) -> History:
+    return History.from_file(HISTORIES / f"{name}.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replays(replayer: Replayer, name: str) -> None:
+    """The twin asks for what the history says, with the recorded arguments, and ends as recorded."""
+    replayer.replay(_history(name))
+
+
+def test_the_corpus_is_whole() -> None:
+    """There are at least 49 recordings, every workflow type has a twin, and every twin but the child's a recording."""
+    assert len(NAMES) >= 49
+    types = {_history(name).workflow_type for name in NAMES}
+    assert types == set(TWINS) - {"kid"}
+
+
+@pytest.mark.parametrize("folder", ["typescript", "go"])
+def test_recordings_name_no_machine(folder: str) -> None:
+    """No recording holds the name or a path of the machine that it was made on, in payloads neither."""
+    for path in (HISTORIES.parent / folder).glob("*.json"):
+        text = path.read_text()
+        hidden = [base64.b64decode(data) for data in re.findall(r'"data":"([A-Za-z0-9+/=]+)"', text)]
+        whole = text.encode() + b" ".join(hidden)
+        assert set(re.findall(r'"identity":"([^"]*)"', text)) <= {"recorder"}
+        assert not re.search(rb"/(home|root|tmp|work|Users)/|node_modules|localhost|127\.0\.0\.1", whole), path
+
+
+@workflow.defn(name="chains")
+def chains_without_a_step(names: list[str]) -> list[str]:
+    """Does not do the last step of each chain."""
+    return workflow.gather(*[start("gated", name) for name in names])
+
+
+@workflow.defn(name="chains")
+def chains_of_others(names: list[str]) -> list[str]:
+    """Calls another activity at the end of each chain."""
+
+    def chain(name: str) -> str:
+        return str(act("other", act("gated", name) + "!"))
+
+    return workflow.gather(*[workflow.spawn(chain, name) for name in names])
+
+
+@workflow.defn(name="mixed")
+class MixedWithMore(typescript_twins.Mixed):
+    """Does one thing more at the end."""
+
+    @workflow.run
+    def run(self) -> int:
+        workflow.gather(workflow.spawn(self.side), workflow.spawn(self.timer))
+        workflow.wait_condition(lambda: len(self.log) >= 4)
+        act("echo", "more")
+        return len(self.log)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [("chains", chains_without_a_step), ("chains", chains_of_others), ("mixed", MixedWithMore)],
+)
+def test_changed_code_is_refused(name: str, changed: object) -> None:
+    """Order is forgiven, a step that is missing, another or one too many is not."""
+    with Replayer(workflows=[changed]) as replayer, pytest.raises(NondeterminismError):
+        replayer.replay(_history(name))
+
+
+@workflow.defn(name="chains")
+def chains_with_other_words(names: list[str]) -> list[str]:
+    """Passes on something else."""
+
+    def chain(name: str) -> str:
+        return str(act("echo", act("gated", name) + "?"))
+
+    return workflow.gather(*[workflow.spawn(chain, name) for name in names])
+
+
+def test_changed_arguments_are_refused_unless_allowed() -> None:
+    """Arguments are compared here too, though the order is not."""
+    with Replayer(workflows=[chains_with_other_words]) as replayer:
+        error = replayer.try_replay(_history("chains")).error
+    assert isinstance(error, NondeterminismError)
+    assert "arguments of activity echo" in str(error)
+    with Replayer(workflows=[chains_with_other_words], compare_arguments=False) as replayer:
+        assert replayer.try_replay(_history("chains")).ok
+
+
+def test_a_forgiven_order_does_not_disturb_the_next(replayer: Replayer) -> None:
+    """A history that Core refused and the second look took leaves the replayer fit for the next."""
+    for name in ("mixed", "sequence", "raceInScope", "parallel"):
+        assert replayer.try_replay(_history(name)).ok

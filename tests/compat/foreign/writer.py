@@ -1,0 +1,185 @@
+"""Writes histories of the makes that could not be recorded here: Go's first years, Java's, and what servers for tests write.
+
+The shapes (names and details of markers, kinds of ids, spellings, what is left out) are those of histories that these SDKs
+are known to have written; the runs are made up. A history is a list of steps, one method each; `json` gives its text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+_START = 1_700_000_000
+
+
+def payload(value: Any, encoding: str = "json/plain") -> dict[str, Any]:
+    """A value as a payload in JSON."""
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return {"metadata": {"encoding": _base64(encoding.encode())}, "data": _base64(data)}
+
+
+def payloads(*values: Any) -> dict[str, Any]:
+    """Values as payloads in JSON."""
+    return {"payloads": [payload(value) for value in values]}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class Writer:
+    """A history in the making. `ids` says how activities and timers are called: `events`, `count` or `uuids`."""
+
+    def __init__(
+        self, workflow_type: str, *arguments: Any, sdk: str = "temporal-go", ids: str = "events"
+    ) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._ids = ids
+        self._named = 0
+        self._sdk = sdk
+        self._task = 0
+        self.add(
+            "WORKFLOW_EXECUTION_STARTED",
+            workflowType={"name": workflow_type},
+            taskQueue={"name": "written"},
+            input=payloads(*arguments),
+            originalExecutionRunId="0195ed07-8876-7eb9-b722-ef99fadefce6",
+            firstExecutionRunId="0195ed07-8876-7eb9-b722-ef99fadefce6",
+            workflowId="written",
+            attempt=1,
+        )
+
+    def add(self, kind: str, **attributes: Any) -> int:
+        """Any event; gives its number."""
+        number = len(self.events) + 1
+        first, *rest = kind.lower().split("_")
+        name = first + "".join(word.title() for word in rest) + "EventAttributes"
+        self.events.append(
+            {
+                "eventId": str(number),
+                "eventTime": f"2023-11-14T22:13:{20 + number % 40:02}.{number:09}Z",
+                "eventType": f"EVENT_TYPE_{kind}",
+                name: attributes,
+            }
+        )
+        return number
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def task(self) -> None:
+        """A workflow task that was completed: what the run asked for follows."""
+        scheduled = self.add("WORKFLOW_TASK_SCHEDULED", taskQueue={"name": "written"})
+        started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
+        metadata = {"sdkMetadata": {"sdkName": self._sdk, "sdkVersion": "1.0.0"}} if self._sdk else {}
+        self._task = self.add(
+            "WORKFLOW_TASK_COMPLETED",
+            scheduledEventId=str(scheduled),
+            startedEventId=str(started),
+            **metadata,
+        )
+
+    def asked(self, kind: str, **attributes: Any) -> int:
+        """What the run asked for in the last task."""
+        return self.add(kind, workflowTaskCompletedEventId=str(self._task), **attributes)
+
+    def _name(self) -> str:
+        self._named += 1
+        if self._ids == "events":
+            return str(len(self.events) + 1)
+        return str(self._named) if self._ids == "count" else f"9fd53ec4-1cb4-335d-92cf-{self._named:012}"
+
+    # --- what a run asks for ----------------------------------------------------------------------------------------
+
+    def activity(self, name: str, *arguments: Any) -> int:
+        """An activity is scheduled."""
+        return self.asked(
+            "ACTIVITY_TASK_SCHEDULED",
+            activityId=self._name(),
+            activityType={"name": name},
+            taskQueue={"name": "written"},
+            input=payloads(*arguments),
+        )
+
+    def activity_done(self, scheduled: int, *result: Any) -> None:
+        """It returned."""
+        started = self.add("ACTIVITY_TASK_STARTED", scheduledEventId=str(scheduled))
+        self.add(
+            "ACTIVITY_TASK_COMPLETED",
+            scheduledEventId=str(scheduled),
+            startedEventId=str(started),
+            result=payloads(*result),
+        )
+
+    def timer(self, duration: str) -> int:
+        """A timer is started."""
+        return self.asked("TIMER_STARTED", timerId=self._name(), startToFireTimeout=duration)
+
+    def fired(self, started: int) -> None:
+        """It fired."""
+        name = self.events[started - 1]["timerStartedEventAttributes"]["timerId"]
+        self.add("TIMER_FIRED", timerId=name, startedEventId=str(started))
+
+    def signal(self, name: str, *arguments: Any) -> None:
+        """Somebody sent a signal."""
+        self.add("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input=payloads(*arguments))
+
+    def completed(self, *result: Any) -> None:
+        """The run returned."""
+        self.asked("WORKFLOW_EXECUTION_COMPLETED", **({"result": payloads(*result)} if result else {}))
+
+    # --- markers ----------------------------------------------------------------------------------------------------
+
+    def marker(self, name: str, failure: dict[str, Any] | None = None, **details: dict[str, Any]) -> int:
+        """A marker. An underscore in a detail's name stands for a dash where Go writes one."""
+        more = {} if failure is None else {"failure": failure}
+        return self.asked("MARKER_RECORDED", markerName=name, details=details, **more)
+
+    def go_version(self, change: str, version: int) -> None:
+        """Go's `GetVersion`: the marker, and the search attribute that it brings along."""
+        self.marker("Version", **{"change-id": payloads(change), "version": payloads(version)})
+        self._index(change, version)
+
+    def java_version(self, change: str, version: int, *, indexed: bool = False) -> None:
+        """Java's `getVersion`."""
+        self.marker("Version", changeId=payloads(change), version=payloads(version))
+        if indexed:
+            self._index(change, version)
+
+    def _index(self, change: str, version: int) -> None:
+        fields = {"TemporalChangeVersion": payload([f"{change}-{version}"])}
+        self.asked("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES", searchAttributes={"indexedFields": fields})
+
+    def go_local(self, number: int, name: str, *result: Any, **more: Any) -> None:
+        """Go's local activity, the `number`-th that the run asked for."""
+        data = {
+            "ActivityID": str(number),
+            "ActivityType": name,
+            "ReplayTime": "2023-11-14T22:14:20.70309514+01:00",
+            "Attempt": more.get("attempt", 1),
+            "Backoff": more.get("backoff", 0),
+        }
+        details = {"data": payloads(data)} | ({"result": payloads(*result)} if result else {})
+        self.marker("LocalActivity", more.get("failure"), **details)
+
+    def java_local(self, name: str, arguments: list[Any], *result: Any, **more: Any) -> None:
+        """Java's local activity."""
+        details = {
+            "activityId": payloads("f470b811-8d56-33d0-8da1-f786750036dc"),
+            "type": payloads(name),
+            "time": payloads((_START + 3600) * 1000),
+            "input": payloads(*arguments),
+            "meta": payloads({"firstSkd": _START * 1000, "atpt": 1, "backoff": more.get("backoff")}),
+        }
+        if result:
+            details["result"] = payloads(*result)
+        self.marker("LocalActivity", more.get("failure"), **details)
+
+    def json(self, **more: Any) -> str:
+        """The history as JSON."""
+        return json.dumps({"events": self.events, **more})
+
+
+def failure(message: str, kind: str = "Oops") -> dict[str, Any]:
+    """An application's failure, as Go writes it."""
+    return {"message": message, "source": "GoSDK", "applicationFailureInfo": {"type": kind}}
