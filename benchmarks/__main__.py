@@ -18,6 +18,7 @@ PARTS = {
     "embedded": ("embedded", "measure"),
     "processes": ("processes", "measure"),
     "sleeping": ("sleeping", "measure"),
+    "scale": ("scale", "measure"),
 }
 
 

@@ -15,17 +15,16 @@ The application holds no state: stop it, start it again, and every order goes on
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from orders import QUEUE, Order, OrderFlow, Status
+from orders import QUEUE, Order, OrderFlow, Status, stages
 
 from hourglass import AsyncClient, Worker
-from hourglass.client import AsyncWorkflowHandle, WorkflowStatus
+from hourglass.client import AsyncWorkflowHandle
 from hourglass.errors import WorkflowNotFoundError
 
 
@@ -82,23 +81,18 @@ async def result(handle: OrderHandle) -> str:
 
 
 @app.get("/orders/{id}/events")
-async def events(handle: OrderHandle) -> StreamingResponse:
-    """Every change of the status, as server-sent events."""
+async def events(
+    handle: OrderHandle, last_event_id: Annotated[str | None, Header()] = None
+) -> StreamingResponse:
+    """Every stage of the order, as server-sent events. A browser that comes back says which it saw last."""
     await handle.describe()  # an order that is not there is told at once
-    return StreamingResponse(changes(handle), media_type="text/event-stream")
+    return StreamingResponse(changes(handle, last_event_id), media_type="text/event-stream")
 
 
-async def changes(handle: AsyncWorkflowHandle[str]) -> AsyncIterator[str]:
-    seen, is_open = None, True
-    while is_open:
-        is_open = (
-            await handle.describe()
-        ).status is WorkflowStatus.RUNNING  # first, or the last change is missed
-        now = await handle.query(OrderFlow.status)
-        if now != seen:
-            yield f"data: {now.stage}\n\n"
-            seen = now
-        await asyncio.sleep(0.1)
+async def changes(handle: AsyncWorkflowHandle[str], after: str | None) -> AsyncIterator[str]:
+    stream = stages.follow(handle, after=after)
+    async for stage in stream:
+        yield f"id: {stream.position}\ndata: {stage}\n\n"
 
 
 if __name__ == "__main__":

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from hourglass import activity, workflow
+from hourglass.progress import Progress
 
 QUEUE = "orders"
+
+stages = Progress("stages", str)
 
 
 @dataclass
@@ -41,21 +44,26 @@ def ship(item: str, quantity: int) -> str:
 @workflow.defn
 class OrderFlow:
     def __init__(self) -> None:
-        self.now = Status("reserving")
+        self.now = Status("new")
 
     @workflow.run
     def run(self, order: Order) -> str:
+        self.reach("reserving")
         reserve(order.item, order.quantity)
-        self.now.stage = "waiting for payment"
+        self.reach("waiting for payment")
         try:
             workflow.wait_condition(lambda: self.now.paid, timeout=timedelta(days=3))
         except TimeoutError:
-            self.now.stage = "expired"
+            self.reach("expired")
             return "never paid"
-        self.now.stage = "shipping"
+        self.reach("shipping")
         result = ship(order.item, order.quantity)
-        self.now.stage = "shipped"
+        self.reach("shipped")
         return result
+
+    def reach(self, stage: str) -> None:
+        self.now.stage = stage
+        stages.publish(stage)  # to whoever follows the order
 
     @workflow.signal
     def pay(self) -> None:

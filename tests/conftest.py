@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
@@ -11,6 +12,10 @@ from hourglass.testing import DevServer, dev_server
 
 # Where the installed package does not announce its plugin yet.
 pytest_plugins = [] if "hourglass" in entry_points(group="pytest11").names else ["hourglass.testing.plugin"]
+
+# Every worker of every test executes its runs twice and compares, unless the test says otherwise: those that are about another
+# mode do, and so do processes that tests start, which inherit it.
+os.environ["HOURGLASS_VERIFY"] = "always"
 
 # By itself a server fires timers up to a second late, several of them together, and lets a second pass between the
 # runs of a chain.
@@ -29,6 +34,10 @@ def quick_server() -> Iterator[DevServer]:
             "CustomKeywordField": "Keyword",
             "CustomIntField": "Int",
             "CustomDatetimeField": "Datetime",
+            "CustomTextField": "Text",
+            "CustomDoubleField": "Double",
+            "CustomBoolField": "Bool",
+            "CustomKeywordListField": "KeywordList",
         },
         extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)],
     ) as server:

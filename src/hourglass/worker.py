@@ -32,13 +32,14 @@ from hourglass._runtime.plan import Plan, check_config, checked_verify, checked_
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.status import StatusServer, status_report
+from hourglass._runtime.status import StatusServer
 from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
+from hourglass._runtime.worker_facts import WorkerFacts
 from hourglass._runtime.worker_life import WorkerLife
 from hourglass._runtime.worker_metrics import worker_metrics
 from hourglass._runtime.worker_versions import WorkerDeploymentConfig, checked_versioning
-from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree, worker_statistics
+from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree
 from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
@@ -68,7 +69,7 @@ _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {
 _inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
-class Worker:
+class Worker(WorkerFacts):
     """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
     that.
     """
@@ -92,7 +93,7 @@ class Worker:
         graceful_shutdown_timeout: Duration = 10.0,
         max_activities_per_second: float | None = None,
         failure_exceptions: Sequence[type[BaseException]] = (),
-        verify: Verify = "off",
+        verify: Verify | None = None,
         watch: Action | Literal["off"] | None = None,
         max_process_activities: int = 0,
         payload_limit: int | None = PAYLOAD_LIMIT,
@@ -143,8 +144,8 @@ class Worker:
             converter=client.converter,
             codec=client.codec,
             failure_exceptions=check_exceptions(failure_exceptions),
-            verify=checked_verify(verify),
-            watch=checked_watch(watch, verify),
+            verify=(verified := checked_verify(verify)),
+            watch=checked_watch(watch, verified),
             lanes=lanes,
             max_live_workflows=max_cached_workflows if max_live_workflows is None else max_live_workflows,
             graceful_timeout=graceful,
@@ -156,9 +157,7 @@ class Worker:
             metrics=default_registry if metrics is None else metrics,
         )
         self._status = (
-            None
-            if status_address is None
-            else StatusServer(status_address, self._report, self._plan.metrics)
+            None if status_address is None else StatusServer(status_address, self._report, self._plan.metrics)
         )
         self._forget_metrics: Callable[[], None] | None = None
         self._key = (self._link, versioning.version)  # of its Application
@@ -167,14 +166,6 @@ class Worker:
         self._forget_exit: Callable[[], None] | None = None
         self._life = WorkerLife()
         self._ending = threading.RLock()  # one shutdown at a time
-
-    @property
-    def task_queue(self) -> str:
-        """The task queue it serves."""
-        return self._plan.config.task_queue
-
-    def __repr__(self) -> str:
-        return f"<Worker on {self.task_queue!r}, {self._life.state}>"
 
     # --- blocking ----------------------------------------------------------------------------------------------------
 
@@ -270,34 +261,7 @@ class Worker:
         finally:
             self._stopped(ended)
 
-    # --- looking -----------------------------------------------------------------------------------------------------
-
-    @property
-    def tree(self) -> WorkerTree:
-        """The supervision tree that this worker is part of, for looking and for fire drills."""
-        return WorkerTree(self._portal, lambda: self._app.require_tree())
-
-    def statistics(self) -> WorkerStatistics:
-        """How the worker is doing. Cheap, from any thread."""
-        return worker_statistics(
-            self.task_queue, self._life.state, self._application, list(self._services.values())
-        )
-
-    @property
-    def status_address(self) -> str | None:
-        """Where the status endpoint listens; None if it was not asked for."""
-        return None if self._status is None else self._status.address
-
-    def _report(self) -> dict[str, Any]:
-        return status_report(self._app, self._life.state)
-
     # --- life --------------------------------------------------------------------------------------------------------
-
-    @property
-    def _app(self) -> Application:
-        if self._application is None:
-            raise UsageError("this worker has not been started")
-        return self._application
 
     def _blocking_client(self) -> Client:
         """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""

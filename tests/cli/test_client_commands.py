@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass import Client, Worker, activity, workflow
+from hourglass import Client, Worker, activity, backup, workflow
 from hourglass._cli import main
 
 decision = workflow.Channel("decision", bool)
@@ -106,8 +106,21 @@ def test_backup(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     """A copy of a file in use holds its workflows."""
     run("start", "checkout", "o-1", "--id", "order-1")
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
-    assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 1
+    capsys.readouterr()
+    assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
+    said = f"error: {tmp_path / 'copy.db'} is there already: --overwrite replaces it\n"
+    assert capsys.readouterr().err == said
+    assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
+    assert capsys.readouterr().err == ""
     assert main(["backup", str(tmp_path / "none.db"), str(tmp_path / "other.db")]) == 2
     capsys.readouterr()
     assert main(["list", "--json", "--target", f"local:{tmp_path / 'copy.db'}"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == "order-1"
+
+
+def test_a_backup_tells_how_far_it_is(run: Run, tmp_path: Path) -> None:
+    """Whoever copies hears how many of how many pages are there, to the end."""
+    run("start", "checkout", "o-1", "--id", "order-1")
+    heard: list[tuple[int, int]] = []
+    backup(tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: heard.append((done, all)))
+    assert heard[-1][0] == heard[-1][1] > 0

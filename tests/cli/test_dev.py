@@ -12,6 +12,7 @@ import pytest
 from hourglass import Client
 from hourglass._cli.reloading import folders
 from hourglass.client import WorkflowHandle
+from hourglass.testing._dev_server import free_port
 
 from .command import Command, is_gone, run, until
 
@@ -153,6 +154,29 @@ def test_a_parked_run_is_shown_at_once(project: Project, client: Client) -> None
         assert handle.result(timeout=30) == "charged o-1, at last"
 
 
+def test_what_we_raise_ourselves_is_a_message(project: Project, client: Client) -> None:
+    """A run with a wrong argument is told by what is wrong with it, not by lines of ours."""
+    with project.dev() as dev:
+        dev.wait_for("taking work")
+        client.start_workflow("checkout", id="order-2")
+        dev.wait_for("ArgumentError: workflow checkout")
+        assert "Traceback" not in dev.text
+
+
+def test_a_file_that_is_deleted(project: Project, client: Client) -> None:
+    """It says that the file is gone and waits; when it is back, open runs go on."""
+    with project.dev() as dev:
+        dev.wait_for("taking work")
+        handle = waiting(client)
+        project.app.unlink()
+        dev.wait_for("there is no file app.py")
+        dev.wait_for("waiting for the next change")
+        project.app.write_text(MENDED)
+        dev.wait_for("taking work", 2)
+        handle.signal("decision", "yes")
+        assert handle.result(timeout=30) == "charged o-1, at last"
+
+
 def test_the_parents_death_is_the_childs(project: Project, client: Client) -> None:
     """No worker is left behind that nobody reloads."""
     with project.dev() as dev:
@@ -170,10 +194,14 @@ def _children(pid: int) -> list[int]:
 @pytest.mark.server
 def test_a_temporal_server_with_its_ui(project: Project) -> None:
     """--temporal runs a real server with its web UI, says where, and keeps what it knows in the project's folder."""
-    with project.dev("--temporal") as dev:
+    port, ui_port = free_port(), free_port()
+    with project.dev("--temporal", "--port", str(port), "--ui-port", str(ui_port)) as dev:
         dev.wait_for("taking work")
         target = _said(dev, "Temporal server")
-        assert _said(dev, "web UI").startswith("http://127.0.0.1:")
+        assert target == f"127.0.0.1:{port}"
+        assert _said(dev, "web UI") == f"http://127.0.0.1:{ui_port}"
+        taken = run("dev", "app.py", "--temporal", "--ui-port", str(ui_port), cwd=project.folder)
+        assert (taken.returncode, f"port {ui_port} is in use" in taken.stderr) == (2, True)
         with Client.connect(target) as client:
             handle = waiting(client)
             project.app.write_text(MENDED)
@@ -195,6 +223,9 @@ def test_asked_wrongly(project: Project) -> None:
     answer = run("dev", "app.py", "--temporal", "--target", "local:x.db", cwd=project.folder)
     assert answer.returncode == 2
     assert "leave --target out" in answer.stderr
+    answer = run("dev", "app.py", "--ui-port", "9", cwd=project.folder)
+    assert answer.returncode == 2
+    assert "say --temporal, too" in answer.stderr
     answer = run("dev", "app.py", "--target", "nonsense", cwd=project.folder)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr

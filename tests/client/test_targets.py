@@ -83,6 +83,8 @@ def test_an_address_is_a_temporal_server(text: str, address: str) -> None:
     ("text", "says"),
     [
         ("", "has no port"),
+        ("orders.db", "did you mean local:orders.db"),
+        ("data/orders", "did you mean local:data/orders"),
         ("localhost", r"did you mean localhost:7233\?"),
         ("[::1]", "has no port"),
         ("::1:7233", "stands in brackets"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -31,7 +32,14 @@ class Slow:
 
     def session(self) -> Session:
         return cast(
-            Session, SimpleNamespace(call=self.call, converter=Converter(), identity="me", interceptors=())
+            Session,
+            SimpleNamespace(
+                call=self.call,
+                converter=Converter(),
+                identity="me",
+                interceptors=(),
+                within=lambda _: nullcontext(),
+            ),
         )
 
     async def call(self, request: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -123,7 +123,8 @@ def a_signal_that_meets_a_run_that_continues(world: World) -> None:
     world.until_true(lambda: latest.describe().run_id != handle.run_id, "a second run")
     latest.signal("word", "third")
     assert handle.result(timeout=LIMIT) == ["first", "second", "third"]
-    assert kinds(handle.history()).count("WORKFLOW_TASK_FAILED") == 1
+    first = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
+    assert kinds(first.history()).count("WORKFLOW_TASK_FAILED") == 1
 
 
 @workflow.defn
@@ -193,7 +194,12 @@ class Bookkeeper:
             info.attempt,
             info.cron_schedule,
             info.execution_timeout,
-            [policy.initial_interval, policy.backoff_coefficient, policy.maximum_interval, policy.maximum_attempts],
+            [
+                policy.initial_interval,
+                policy.backoff_coefficient,
+                policy.maximum_interval,
+                policy.maximum_attempts,
+            ],
             info.parent_workflow_id,
             info.start_time.tzinfo is not None,
         ]
@@ -223,7 +229,9 @@ def how_long_a_history_is(world: World) -> None:
     """A workflow knows the length and size of its history as of its last task, and is not urged to continue yet."""
     handle: WorkflowHandle[list[Any]] = world.start(
         Bookkeeper.run,
-        retry_policy=RetryPolicy(initial_interval=3, backoff_coefficient=4, maximum_interval=5, maximum_attempts=6),
+        retry_policy=RetryPolicy(
+            initial_interval=3, backoff_coefficient=4, maximum_interval=5, maximum_attempts=6
+        ),
     )
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     length, size, urged = handle.query(Bookkeeper.history)
@@ -259,18 +267,23 @@ def who_is_in_a_workflow(world: World) -> None:
 
 
 @workflow.defn
-def clocks() -> list[Any]:
-    """The three clocks, before and after a pause."""
-    first = [workflow.now().timestamp(), workflow.time(), workflow.time_ns()]
+def clocks() -> None:
+    """The three clocks, before and after a pause, told when it is asked."""
+    times = [workflow.now().timestamp(), workflow.time(), workflow.time_ns()]
     workflow.sleep(0.05)
-    return [*first, workflow.time_ns()]
+    times.append(workflow.time_ns())
+
+    @workflow.query
+    def told() -> list[float]:
+        return times
 
 
 @scenario()
 def the_time_of_a_workflow(world: World) -> None:
     """A workflow's time is that of its tasks in the history, to the nanosecond."""
     handle = world.start(clocks)
-    now, seconds, first, last = handle.result(timeout=LIMIT)
+    handle.result(timeout=LIMIT)
+    now, seconds, first, last = handle.query("told")
     assert now == pytest.approx(seconds, abs=1e-6)
     assert seconds == first / 1e9
     started = [e["eventTime"] for e in handle.history().events if e["eventType"].endswith("TASK_STARTED")]
@@ -280,15 +293,13 @@ def the_time_of_a_workflow(world: World) -> None:
 
 def nanoseconds(text: str) -> int:
     """A time of a history since the epoch."""
-    from datetime import UTC, datetime
-
     whole, _, fraction = text.removesuffix("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     return int(moment.timestamp()) * 10**9 + int(fraction.ljust(9, "0") or 0)
 
 
 @workflow.defn
-def draws() -> list[str]:
+def draws() -> None:
     """A number and an id, told when it is asked."""
     drawn = [str(workflow.uuid4()), str(workflow.random().random())]
 
@@ -296,17 +307,17 @@ def draws() -> list[str]:
     def told() -> list[str]:
         return drawn
 
-    return drawn
-
 
 @scenario("loose", max_cached_workflows=0)
 def ids_are_drawn_once(world: World) -> None:
     """Random numbers and ids are a run's own, and the same on another worker."""
-    one, other = world.start(draws), world.start(draws)
-    first, second = one.result(timeout=LIMIT), other.result(timeout=LIMIT)
+    handles = [world.start(draws), world.start(draws)]
+    for handle in handles:
+        handle.result(timeout=LIMIT)
+    first, second = (handle.query("told") for handle in handles)
     assert not set(first) & set(second)
     world.start_worker()
-    assert (one.query("told"), other.query("told")) == (first, second)
+    assert [handle.query("told") for handle in handles] == [first, second]
 
 
 @workflow.defn
@@ -324,11 +335,19 @@ def a_retried_run_knows_its_attempt(world: World) -> None:
 
 @scenario()
 def a_signal_with_a_delayed_start(world: World) -> None:
-    """A start with a delay and a signal records both; the signal does not wait for the delay."""
+    """A signal that comes with a delayed start is there at once, and waits for the delay with it."""
     handle = world.start(waits_for_a_word, start_delay=3600, start_signal="word", start_signal_args=["early"])
-    assert handle.result(timeout=LIMIT) == "early"
     started = handle.history().events[0]["workflowExecutionStartedEventAttributes"]
     assert started["firstWorkflowTaskBackoff"] == "3600s"
+    assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_EXECUTION_SIGNALED"]
+    handle.terminate("seen")
+
+
+@scenario()
+def a_signal_with_a_start_that_is_hardly_delayed(world: World) -> None:
+    """After the delay the run finds the signal that came with its start."""
+    handle = world.start(waits_for_a_word, start_delay=0.1, start_signal="word", start_signal_args=["early"])
+    assert handle.result(timeout=LIMIT) == "early"
 
 
 @workflow.defn

@@ -63,8 +63,7 @@ class Host:
                 workflow.continue_as_new("again", patient)
             case "cancel":
                 workflow.wait_condition(lambda: False)
-            case _:
-                return self.finished
+        return self.finished
 
     def _work(self) -> str:
         self.begun += 1

@@ -122,7 +122,8 @@ class Model(BaseModel):
     inner: Model | None = None
 
 
-MODEL = Model(level=Level.HIGH, points=[Point(1, 2)], inner=Model(level=Level.LOW))
+SMALL = Model(level=Level.LOW)
+MODEL = Model(level=Level.HIGH, points=[Point(1, 2)], inner=SMALL)
 
 
 @activity.defn
@@ -171,8 +172,8 @@ def pydantic_models_everywhere(world: World) -> None:
     """Models arrive as models: in workflows, activities, local ones, signals, queries and updates."""
     handle = world.start(Modelled.run, MODEL)
     world.until(handle, "MARKER_RECORDED")
-    assert handle.execute_update(Modelled.swap, MODEL.inner) == [MODEL, MODEL.inner]
-    assert handle.query(Modelled.last, Level.LOW) == MODEL.inner
+    assert handle.execute_update(Modelled.swap, SMALL) == [MODEL, SMALL]
+    assert handle.query(Modelled.last, Level.LOW) == SMALL
     handle.signal(Modelled.put, MODEL)
     assert handle.result(timeout=LIMIT) == MODEL
 
@@ -262,9 +263,10 @@ def counts_with_an_object() -> list[int]:
     return [Counter.add(1), Counter.add_later(1, 2), workflow.execute_activity("counter.add", 5)]
 
 
-@scenario(activities=[acts.SHOP, Counter(40)])
+@scenario()
 def methods_as_activities(world: World) -> None:
     """Methods run on the object that the worker was given, by whatever name, as functions or coroutines."""
+    world.start_worker(activities=[Counter(40)])
     assert world.run(counts_with_an_object) == [41, 43, 45]
 
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 from hourglass import Worker, activity, workflow
 from hourglass._engine.options import RetryPolicy
 from hourglass.client import AutoUpgradeVersioningOverride, PinnedVersioningOverride, WorkflowHandle
@@ -16,6 +18,7 @@ from .scenario import scenario
 from .world import LIMIT, World
 
 PINNED, AUTO_UPGRADE = VersioningBehavior.PINNED, VersioningBehavior.AUTO_UPGRADE
+ON_CURRENT = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 go = workflow.Channel("go", str)
 
 
@@ -46,6 +49,8 @@ def body(then: str) -> object:
             return [before, build(), workflow.execute_child_workflow("moves", "at once", id=child_id)]
         case "continue":
             workflow.continue_as_new("at once")
+        case "continue elsewhere":
+            workflow.continue_as_new("at once", initial_versioning_behavior=ON_CURRENT)
         case "retry" if workflow.info().attempt == 1:
             raise ApplicationError("once more")
         case "changed":
@@ -184,9 +189,7 @@ def children_begin_on_their_parents_version(world: World) -> None:
         assert moved.result(timeout=LIMIT) == ["1", "2", "2"]
         for handle in (pinned, moving, moved):
             child = world.client.get_workflow_handle(f"{handle.id}-child")
-            world.handles.append(
-                world.client.get_workflow_handle(child.id, run_id=child.describe().run_id)
-            )
+            world.handles.append(world.client.get_workflow_handle(child.id, run_id=child.describe().run_id))
 
 
 @scenario()
@@ -201,6 +204,17 @@ def runs_that_follow_begin_on_the_same_version(world: World) -> None:
             handle.signal(go, "")
         assert pinned.result(timeout=LIMIT) == "1"
         assert moving.result(timeout=LIMIT) == "2"
+
+
+@scenario()
+def a_pinned_run_continues_on_the_current_version(world: World) -> None:
+    """A pinned run that lives long moves to the current version where it begins anew, if it asks to."""
+    with deployment(world) as deployed:
+        deployed.deploy("1")
+        pinned = deployed.begun(stays, "continue elsewhere")
+        deployed.deploy("2")
+        pinned.signal(go, "")
+        assert pinned.result(timeout=LIMIT) == "2"
 
 
 @scenario()
@@ -305,18 +319,10 @@ def what_a_deployment_says_of_itself(world: World) -> None:
             lambda: world.client.set_current_version(world.queue, "3", wait=0),
             lambda: world.client.describe_deployment(f"{world.queue}x"),
         ):
-            try:
+            with pytest.raises(ServiceError) as caught:
                 refused()
-            except ServiceError as error:
-                assert error.status == "NOT_FOUND"
-            else:
-                raise AssertionError("it was not refused")
+            assert caught.value.status == "NOT_FOUND"
         nowhere = PinnedVersioningOverride(deployed.version("3"))
-        try:
-            world.client.start_workflow(
-                stays, "at once", task_queue=world.queue, versioning_override=nowhere
-            )
-        except ServiceError as error:
-            assert error.status == "FAILED_PRECONDITION"
-        else:
-            raise AssertionError("it was not refused")
+        with pytest.raises(ServiceError) as caught:
+            world.client.start_workflow(stays, "at once", task_queue=world.queue, versioning_override=nowhere)
+        assert caught.value.status == "FAILED_PRECONDITION"

@@ -22,6 +22,7 @@ from hourglass._embedded.requests import HANDLERS
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import RetryRule
 from hourglass._engine.versions import (
+    ContinueAsNewVersioningBehavior,
     PinnedVersioningOverride,
     VersioningBehavior,
     WorkerDeploymentVersion,
@@ -136,6 +137,7 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
         Failure: Failure("m", source="s", stack_trace="t"),
         Payload: text("p"),
         VersioningBehavior: VersioningBehavior.AUTO_UPGRADE,
+        ContinueAsNewVersioningBehavior: ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
         WorkerDeploymentVersion: WorkerDeploymentVersion("d", "1"),
         UpdateRequest: UpdateRequest(
             update_id="u", name="n", arguments=(text("p"),), headers={"k": text("p")}, identity="i"

@@ -187,10 +187,31 @@ def test_the_logger_tells_who_speaks(drive: Drive, caplog: pytest.LogCaptureFixt
     d.begin()
     assert "begun" in caplog.messages[0]
     assert caplog.records[0].hourglass_workflow == {  # type: ignore[attr-defined]
-        "workflow_id": "workflow-1",
+        "attempt": 1,
+        "namespace": "default",
         "run_id": "run-1",
+        "task_queue": d.run.settings.task_queue,
+        "workflow_id": "workflow-1",
         "workflow_type": "chatty",
     }
+
+
+@workflow.defn(name="50%s_off")
+def percent() -> None:
+    """Has a name that means something to the formatting of messages."""
+    workflow.logger.info("plain")
+    workflow.logger.info("formatted: %d", 7, extra={"order": "o-1"})
+
+
+def test_a_name_with_a_per_cent_sign_formats_nothing(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages with and without arguments are said as written; what the author adds to a record stays."""
+    caplog.set_level(logging.INFO, "hourglass.workflow")
+    drive(percent, shadow=False).begin()
+    assert caplog.messages == [
+        "plain (50_s_off workflow-1)",
+        "formatted: 7 (50_s_off workflow-1)",
+    ]
+    assert caplog.records[1].order == "o-1"  # type: ignore[attr-defined]
 
 
 def test_the_logger_is_quiet_when_replaying(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:

@@ -98,7 +98,9 @@ def test_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("name", ["agent.py", "children.py", "entity.py", "limits.py", "report.py", "saga.py"])
+@pytest.mark.parametrize(
+    "name", ["agent.py", "children.py", "entity.py", "limits.py", "report.py", "saga.py"]
+)
 def test_on_a_server(name: str, program: Program, quick_server: DevServer, tmp_path: Path) -> None:
     """The same command with `HOURGLASS_TARGET` does the same on a Temporal server, and leaves no file."""
     says(program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), SAYS[name])

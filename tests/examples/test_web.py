@@ -7,6 +7,7 @@ tests: requests can then run side by side, and an order be paid while it is foll
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 
 import fastapi_app
@@ -56,13 +57,17 @@ def test_fastapi(in_fastapi: Callable[..., None]) -> None:
 
 
 def test_fastapi_follows_an_open_order(in_fastapi: Callable[..., None]) -> None:
-    """The stream of events lasts until the order is closed, and its last event is the last state."""
+    """The stream has every stage until the order is closed, and goes on after the event that was seen last."""
 
     async def conversation(web: AsyncClient) -> None:
         order = f"/orders/{(await web.post('/orders', json={'item': 'lamp'})).json()['id']}"
         events, _ = await asyncio.gather(web.get(f"{order}/events"), web.post(f"{order}/payment"))
         assert events.headers["content-type"].startswith("text/event-stream")
-        assert events.text.endswith("data: shipped\n\n")
+        stages = re.findall("^data: (.*)$", events.text, re.M)
+        assert stages == ["reserving", "waiting for payment", "shipping", "shipped"]
+        seen = re.findall("^id: (.*)$", events.text, re.M)
+        again = await web.get(f"{order}/events", headers={"Last-Event-ID": seen[2]})
+        assert re.findall("^data: (.*)$", again.text, re.M) == ["shipped"]
 
     in_fastapi(conversation)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import threading
 from typing import Any, NoReturn
 
 from hourglass import activity, workflow
@@ -55,11 +54,9 @@ class Carrying(Interceptor):
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.lock = threading.Lock()
 
     def note(self, what: str, who: str) -> None:
-        with self.lock:
-            self.seen.append(f"{what} by {who}")
+        self.seen.append(f"{what} by {who}")
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
         return _Client(next, self)
@@ -169,7 +166,7 @@ class _Workflow(WorkflowInboundInterceptor):
         self.who = "nobody"
 
     def note(self, what: str, who: str) -> None:
-        if not workflow.is_replaying():
+        if not workflow.is_catching_up():
             self._log.note(what, who)
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:

@@ -51,6 +51,10 @@ class Named(Interceptor):
         self.name = name
         self.log = log
 
+    def note(self, what: str) -> None:
+        if not workflow.is_catching_up():
+            self.log.append(what)
+
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
         named = self
 
@@ -76,7 +80,7 @@ class Named(Interceptor):
 
         class Outbound(WorkflowOutboundInterceptor):
             def start_activity(self, input: StartActivityInput) -> Any:
-                named.log.append(f"out {named.name}")
+                named.note(f"out {named.name}")
                 return super().start_activity(input)
 
         class Inbound(WorkflowInboundInterceptor):
@@ -84,7 +88,7 @@ class Named(Interceptor):
                 super().init(Outbound(outbound))
 
             def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                named.log.append(f"in {named.name}")
+                named.note(f"in {named.name}")
                 return super().execute_workflow(input)
 
         return Inbound(next)
@@ -95,7 +99,7 @@ def test_the_first_is_the_outermost() -> None:
     the last first, which stands closest to its code.
     """
     log: list[str] = []
-    with Environment(interceptors=[Named("a", log), Named("b", log)], verify="off") as env:
+    with Environment(interceptors=[Named("a", log), Named("b", log)]) as env:
         assert env.execute_workflow(doubles, 2) == 4
     assert log == [
         "start a",
@@ -128,7 +132,9 @@ class Changing(Interceptor):
         class Inbound(ActivityInboundInterceptor):
             def execute_activity(self, input: ExecuteActivityInput) -> Any:
                 if input.activity == "double":
-                    return super().execute_activity(dataclasses.replace(input, args=[input.args[0] + 1])) + 1000
+                    return (
+                        super().execute_activity(dataclasses.replace(input, args=[input.args[0] + 1])) + 1000
+                    )
                 return super().execute_activity(input)
 
         return Inbound(next)
@@ -176,7 +182,7 @@ def looks_up() -> None:
 
 
 def test_interceptors_may_change_what_passes() -> None:
-    """Arguments and results of activities, their timeouts, how long a sleep is, a start's id and options, and what fails a run."""
+    """Arguments and results of activities, their timeouts, how long a sleep is, a start's id and options, what fails a run."""
     with Environment(interceptors=[Changing()]) as env:
         handle = env.start_workflow(doubles, 1, id="x")
         assert handle.result() == 1004

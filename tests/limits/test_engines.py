@@ -15,7 +15,7 @@ import pytest
 from hourglass import Client, Worker, activity, limits, workflow
 from hourglass.client import AsyncClient, IdReusePolicy, WorkflowHandle
 from hourglass.errors import WorkflowFailedError
-from hourglass.limits import _reaching
+from hourglass.limits import _reaching, _slots
 from hourglass.limits._slots import SlotKeeper
 from hourglass.limits._throttles import TurnKeeper
 from hourglass.progress import Progress
@@ -143,6 +143,19 @@ def test_a_keeper_that_continues_as_new_under_load_forgets_nobody(
     assert keeper.history().events[0]["workflowExecutionStartedEventAttributes"]["continuedExecutionRunId"]
 
 
+def test_a_keeper_that_ends_as_soon_as_it_can_misses_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question that comes while the keeper ends keeps it, or is put to the next one."""
+    monkeypatch.setattr(_slots, "_LINGER", 0.0)
+    room.most = 0
+    handles = []
+    for _ in range(5):
+        handles += [world.start(counted) for _ in range(4)]
+        handles[-1].result(timeout=LIMIT)
+    assert all(handle.result(timeout=LIMIT) <= 2 for handle in handles)
+
+
 def test_a_holder_that_was_terminated_gives_way(world: World) -> None:
     """The next in the queue enters although nobody gave the slot back."""
     holder = world.start(held)
@@ -167,6 +180,20 @@ def test_cancelling_while_waiting_gives_the_place_back(world: World) -> None:
     assert (holder.result(timeout=LIMIT), behind.result(timeout=LIMIT)) == ("first", "second")
 
 
+def test_a_worker_that_goes_and_comes_back_changes_nothing(target: str) -> None:
+    """Who holds a slot and who waits is known to the next worker."""
+    with Client.connect(target) as client:
+        world = World(client)
+        with Worker(client, world.queue, workflows=[held]):
+            holder = world.start(held)
+            next(inside.follow(holder, timeout=LIMIT))
+            waiting = world.start(held)
+        holder.signal(go, "first")
+        waiting.signal(go, "second")
+        with Worker(client, world.queue, workflows=[held]):
+            assert (holder.result(timeout=LIMIT), waiting.result(timeout=LIMIT)) == ("first", "second")
+
+
 def test_turns(world: World) -> None:
     """Five are given turns, and nobody goes on before the last of them."""
     handles = [world.start(turn) for _ in range(5)]
@@ -184,6 +211,18 @@ def test_a_burst_is_one_run(world: World) -> None:
     calls = [limits.debounce(world.client, last, number, **options) for number in range(10)]  # type: ignore[call-overload]
     assert {call.result() for call in calls} == {9}
     assert len({call.started().id for call in calls}) == 1
+
+
+def test_calls_that_come_while_it_runs_are_the_next_run(world: World) -> None:
+    """Of thirty calls that wait for nothing none is lost: each is run with its own arguments or later ones."""
+    calls = [
+        limits.debounce(world.client, last, number, key=world.key, wait=0, task_queue=world.queue)
+        for number in range(30)
+    ]
+    results = [call.result() for call in calls]
+    assert all(result >= number for number, result in enumerate(results))
+    assert results == sorted(results)
+    assert results[-1] == 29
 
 
 def test_an_asynchronous_burst(target: str) -> None:

@@ -121,7 +121,9 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         server: DevServer = request.getfixturevalue("quick_server")
         target = server.target
     else:
-        target = "local:" if request.param == "memory" else f"local:{tmp_path_factory.mktemp('m') / 'runs.db'}"
+        target = (
+            "local:" if request.param == "memory" else f"local:{tmp_path_factory.mktemp('m') / 'runs.db'}"
+        )
     with Client.connect(target) as client:
         yield client
 

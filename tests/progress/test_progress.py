@@ -10,7 +10,7 @@ import pytest
 from hourglass import workflow
 from hourglass.errors import UsageError, WorkflowFailedError, WorkflowParked
 from hourglass.progress import Progress, ProgressStream
-from hourglass.progress._buffer import MOST_AT_ONCE, Buffer
+from hourglass.progress._buffer import MOST_AT_ONCE, MOST_BYTES, Buffer
 from hourglass.testing import Environment
 
 
@@ -289,11 +289,30 @@ def test_what_cannot_travel_is_told_where_it_is_published() -> None:
         env.execute_workflow(odd)
 
 
+def test_large_items_come_in_several_answers() -> None:
+    """An answer holds no more than an engine takes, and at least one item; what is too large for any is refused."""
+    buffer = Buffer(10)
+    for number in range(4):
+        buffer.add(number, MOST_BYTES // 2)
+    buffer.add(4, 2 * MOST_BYTES)
+    assert buffer.read(0, 10) == (0, 5, [0, 1])
+    assert buffer.read(3, 10) == (3, 5, [3])
+    assert buffer.read(4, 10) == (4, 5, [4])
+
+    @workflow.defn
+    def large() -> None:
+        lines.publish("x" * MOST_BYTES)
+
+    with Environment() as env, pytest.raises(WorkflowParked) as caught:
+        env.execute_workflow(large)
+    assert "bytes" in str(caught.value.__cause__)
+
+
 def test_a_buffer_reads_from_anywhere() -> None:
     """Before the oldest it begins with the oldest, past the newest there is nothing, and negative counts from the end."""
     buffer = Buffer(3)
     for number in range(5):
-        buffer.add(number)
+        buffer.add(number, 1)
     assert buffer.read(0, 10) == (2, 5, [2, 3, 4])
     assert buffer.read(3, 1) == (3, 5, [3])
     assert buffer.read(9, 10) == (5, 5, [])

@@ -79,7 +79,9 @@ def test_the_settings_have_the_attributes_that_core_reads() -> None:
     connection: Any = configs.client_settings(
         "h:1", version="1", identity="me", tls=True, api_key=None, rpc_metadata={}, timeout=1.0
     )
-    logging: Any = configs.runtime_settings("WARN", "127.0.0.1:9464")
+    logging: Any = configs.runtime_settings(
+        {"HOURGLASS_CORE_LOG": "WARN", "HOURGLASS_CORE_METRICS": "127.0.0.1:9464"}
+    )
     for settings, source, struct in (
         (live, worker, "WorkerConfig"),
         (replay, worker, "WorkerConfig"),

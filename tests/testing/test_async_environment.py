@@ -16,9 +16,10 @@ import pytest
 
 from hourglass import workflow
 from hourglass.client import AsyncWorkflowHandle
-from hourglass.errors import UsageError, WorkflowParked, WorkflowStuck
+from hourglass.errors import ExplorationFailed, UsageError, WorkflowParked, WorkflowStuck
 from hourglass.testing import AsyncEnvironment, Environment, call
 
+from . import explored
 from .shop import Order, approval, buggy, charge, checkout, decisions, doomed
 
 ROOT = Path(__file__).parents[2]
@@ -195,3 +196,27 @@ def test_a_forked_process_has_its_own() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_orders_are_explored() -> None:
+    """`await env.explore(…)` finds the order that breaks a property, and passes where none does, as the blocking face does."""
+
+    def prepare(env: Environment) -> None:
+        env.fake(explored.charge, lambda order_id: f"charge-{order_id}")
+        for each in (explored.ship, explored.refund):
+            env.fake(each)
+        env.cannot_fail(explored.refund)
+        env.cannot_fail(explored.charge)
+
+    def check(result: object, env: Environment) -> None:
+        charged = any(call.returned for call in env.calls(explored.charge))
+        assert not (isinstance(result, Exception) and charged) or env.calls(explored.refund), "not refunded"
+
+    async def body() -> None:
+        async with Environment() as env:
+            found = await env.explore(explored.saga, "o-1", runs=40, seed=1, prepare=prepare, check=check)
+            assert found.orders > 1
+            with pytest.raises(ExplorationFailed, match="not refunded"):
+                await env.explore(explored.saga_forgets, "o-1", seed=1, prepare=prepare, check=check)
+
+    in_loop(body())

@@ -213,6 +213,15 @@ def bad_parent(order: Order) -> None:
     workflow.execute_child_workflow(checkout, order, name="x")  # E
 
 
+def bad_versions(client: Client) -> None:
+    Worker(client, deployment_config="shop.1")  # E
+    client.set_current_version("shop")  # E
+    client.start_workflow(checkout, Order("o-1", 3), versioning_override="pinned")  # E
+    workflow.defn(versioning_behavior="pinned")  # E
+    workflow.defn(dynamic="yes")  # E
+    activity.defn(dynamic="yes")  # E
+
+
 def bad_updates(client: Client) -> None:
     cart = client.get_workflow_handle("cart-1", workflow=Cart.run)
     cart.execute_update(Cart.take, 3)  # E

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, assert_type
@@ -21,6 +21,8 @@ from hourglass import (
 from hourglass.client import (
     AsyncScheduleHandle,
     AsyncWorkflowHandle,
+    AutoUpgradeVersioningOverride,
+    PinnedVersioningOverride,
     Schedule,
     ScheduleActionStartWorkflow,
     ScheduleBackfill,
@@ -40,6 +42,7 @@ from hourglass.client import (
 )
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import ApplicationError
+from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 
 
 @dataclass
@@ -389,6 +392,30 @@ def use_updates(client: Client) -> None:
     assert_type(planned.execute_update(Cart.take, "book"), bool)
     assert_type(planned.signal(Cart.add, "book"), WorkflowHandle[list[str]])
     assert_type(planned.handle, WorkflowHandle[list[str]])
+
+
+@workflow.defn(dynamic=True, versioning_behavior=workflow.VersioningBehavior.PINNED)
+def any_flow(arguments: Sequence[workflow.RawPayload]) -> str:
+    assert_type(arguments[0].decode(int), int)
+    assert_type(arguments[0].decode(), Any)
+    assert_type(workflow.info().get_current_deployment_version(), WorkerDeploymentVersion | None)
+    return workflow.info().get_current_build_id()
+
+
+@activity.defn(dynamic=True)
+async def any_step(arguments: Sequence[activity.RawPayload]) -> list[Any]:
+    return [each.decode() for each in arguments]
+
+
+def use_versions(client: Client) -> None:
+    version = WorkerDeploymentVersion("shop", "2")
+    config = WorkerDeploymentConfig(version, default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
+    Worker(client, workflows=[any_flow], activities=[any_step], deployment_config=config)
+    assert_type(client.set_current_version("shop", "2", wait=timedelta(seconds=5)), WorkerDeploymentVersion | None)
+    client.set_current_version("shop", None)
+    assert_type(client.describe_deployment("shop").current, WorkerDeploymentVersion | None)
+    client.start_workflow("x", versioning_override=PinnedVersioningOverride(version))
+    client.start_workflow("x", versioning_override=AutoUpgradeVersioningOverride())
 
 
 async def use_async_updates(client: AsyncClient) -> None:

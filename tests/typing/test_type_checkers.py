@@ -12,8 +12,13 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-GOOD = (HERE / "good_uses.py", HERE / "good_testing_uses.py")
-BAD = {HERE / "bad_uses.py": 50, HERE / "bad_testing_uses.py": 20}
+GOOD = tuple(HERE / f"good_{what}uses.py" for what in ("", "testing_", "limits_", "observing_"))
+BAD = {
+    HERE / "bad_uses.py": 50,
+    HERE / "bad_testing_uses.py": 20,
+    HERE / "bad_limits_uses.py": 20,
+    HERE / "bad_observing_uses.py": 15,
+}
 """Files with wrong uses, and more than how many there are in each."""
 ALL = [str(path) for path in (*GOOD, *BAD)]
 

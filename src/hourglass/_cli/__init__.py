@@ -2,8 +2,9 @@
 
 The map: `app` knows all commands by name and loads the one that is asked for; each command is one file with one function, whose
 signature is its options; `loading` imports what people name on the command line; `console` is what they see; `logs` is how a
-worker logs; `serving` is the worker of `hourglass worker`, `dev_worker` that of
-`hourglass dev`, which `reloading` replaces; `telling` and `why_facts` ask what `show` and `why` tell.
+worker logs; `connecting` finds the engine, with the codec of `codecs`; `serving` is the worker of `hourglass worker`,
+`dev_worker` that of `hourglass dev`, which `reloading` replaces; `telling` and `why_facts` ask what `show` and `why` tell,
+through `unsealing` where a codec is set.
 
 Loading this package, or asking for help, loads neither Temporal's libraries nor our engine: a command imports what it needs when
 it runs.

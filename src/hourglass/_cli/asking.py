@@ -115,11 +115,15 @@ def progress(what: str) -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda done, all: None
+        return
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        console=Console(stderr=True),
+        console=screen,
         transient=True,
     )
     with bar:

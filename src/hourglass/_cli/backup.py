@@ -30,7 +30,10 @@ def backup(
         file = Path(str(file).removeprefix("local:"))
     if not file.exists():
         raise UsageError(f"there is no file {file}")
-    copy(file, destination, overwrite=overwrite)
+    if destination.is_file() and not overwrite:
+        raise UsageError(f"{destination} is there already: --overwrite replaces it")
+    with asking.progress("copying pages") as progress:
+        copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size
     if json:
         asking.write_json({"file": str(file), "destination": str(destination), "bytes": size})

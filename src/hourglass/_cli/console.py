@@ -20,10 +20,23 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
 
 
-def show(text: str | Text) -> None:
-    """A line of output."""
-    out = _console(stderr=False)
-    out.print(text, soft_wrap=not out.is_terminal)
+def show(text: str | Text, *, whole: bool = False) -> None:
+    """A line of output; `whole` ones, such as commands, are not broken between words: they get copied."""
+    _say(_console(stderr=False), text, whole=whole)
+
+
+def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
+    """In a terminal broken between words, under its own indentation; as it is where a program reads."""
+    if whole or not out.is_terminal:
+        out.print(text, soft_wrap=True)
+        return
+    for line in (Text(text) if isinstance(text, str) else text).split("\n", allow_blank=True):
+        body = line.plain.lstrip(" ")
+        indent = len(line.plain) - len(body)
+        rest = line[indent:] if indent else line
+        for each in rest.wrap(out, max(out.width - indent, 20)) or [rest]:
+            each.rstrip()
+            out.print(Text.assemble(" " * indent, each), no_wrap=True, overflow="ignore", crop=False)
 
 
 def room() -> int | None:
@@ -43,17 +56,12 @@ def live() -> Iterator[Callable[[Any], None]]:
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
-    _console(stderr=True).print(text, soft_wrap=True)
+    _say(_console(stderr=True), text)
 
 
 def error(text: str) -> None:
     """An error: the first line says what, the others where and what to do."""
-    head, _, rest = text.partition("\n")
-    err = _console(stderr=True)
-    err.print("error: ", style="bold red", end="")
-    err.print(head, soft_wrap=True)
-    if rest:
-        err.print(rest, soft_wrap=True)
+    _say(_console(stderr=True), Text.assemble(("error: ", "bold red"), text))
 
 
 def stop_writing() -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -23,33 +23,38 @@ _PORT, _UI_PORT = 7233, 8233
 _QUIET = ("watchfiles", "hourglass.embedded", "hourglass.worker")
 
 
+Temporal: TypeAlias = Annotated[
+    bool, typer.Option("--temporal", help="Run a Temporal dev server with its web UI, too.")
+]
+Port: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, metavar="N", help="Its port, with --temporal.  [default: 7233, or a free one]"
+    ),
+]
+UiPort: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, metavar="N", help="Its web UI's port.  [default: 8233, or a free one]"),
+]
+Strict: TypeAlias = Annotated[
+    bool, typer.Option("--strict", help="Take no work while the code would break an open run.")
+]
+Check: TypeAlias = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Open runs to check before taking work; 0 checks none.")
+]
+
+
 def dev(
     sources: Sources,
-    temporal: Annotated[
-        bool, typer.Option("--temporal", help="Run a Temporal dev server with its web UI, too.")
-    ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, metavar="N", help="Its port, with --temporal.  [default: 7233, or a free one]"
-        ),
-    ] = None,
-    ui_port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, metavar="N", help="Its web UI's port.  [default: 8233, or a free one]"
-        ),
-    ] = None,
+    temporal: Temporal = False,
+    port: Port = None,
+    ui_port: UiPort = None,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
     task_queues: TaskQueues = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Take no work while the code would break an open run.")
-    ] = False,
-    check: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Open runs to check before taking work; 0 checks none.")
-    ] = 200,
+    strict: Strict = False,
+    check: Check = 200,
     log_level: Level = LogLevel.info,
 ) -> None:
     """Run a worker that reloads when a file changes.
@@ -68,14 +73,7 @@ def dev(
     if log_level is not LogLevel.debug:  # at each reload they would say the same again
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
-    if os.name != "posix":
-        raise UsageError(
-            "hourglass dev needs a POSIX system: here, run hourglass worker and restart it by hand"
-        )
-    if temporal and target is not None:
-        raise UsageError("--temporal runs a server of its own: leave --target out")
-    if not temporal and (port is not None or ui_port is not None):
-        raise UsageError("--port and --ui-port are of the server that --temporal runs: say --temporal, too")
+    _refuse_what_makes_no_sense(temporal, target, port, ui_port)
     life = dev_worker.enter(os.environ)
     if life is not None:
         options = dev_worker.DevOptions(
@@ -90,6 +88,19 @@ def dev(
         raise typer.Exit(dev_worker.serve(options, life))
     server = _Server(namespace or "default", port, ui_port) if temporal else None
     raise typer.Exit(_watch(sources, server))
+
+
+def _refuse_what_makes_no_sense(
+    temporal: bool, target: str | None, port: int | None, ui_port: int | None
+) -> None:
+    if os.name != "posix":
+        raise UsageError(
+            "hourglass dev needs a POSIX system: here, run hourglass worker and restart it by hand"
+        )
+    if temporal and target is not None:
+        raise UsageError("--temporal runs a server of its own: leave --target out")
+    if not temporal and (port is not None or ui_port is not None):
+        raise UsageError("--port and --ui-port are of the server that --temporal runs: say --temporal, too")
 
 
 def _watch(sources: list[str], temporal: _Server | None) -> int:

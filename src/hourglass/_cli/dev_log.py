@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from traceback import TracebackException
+from collections.abc import Iterator
+from traceback import TracebackException, extract_tb
 
 from hourglass._runtime.places import is_ours
 
@@ -20,8 +21,19 @@ class AuthorsLines(logging.Filter):
         return True
 
 
+def _files(error: BaseException) -> Iterator[str]:
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield from (each.filename for each in extract_tb(link.__traceback__))
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
 def shortened(error: BaseException) -> str:
-    """The traceback of an error and its causes, without our frames."""
+    """The traceback of an error and its causes, without our frames; what was raised by us alone is a message."""
+    if not any(not is_ours(file) for file in _files(error)):
+        return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
     told = TracebackException.from_exception(error)
     link: TracebackException | None = told
     while link is not None:

@@ -41,7 +41,9 @@ def doctor(
     task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue to look at.")] = "default",
     json: Json = False,
 ) -> None:
-    """Look at versions, the target, and what is needed to work with it. Exit code 1 where something is wrong.
+    """Look whether everything is there, and works. Exit code 1 where something is wrong.
+
+    Versions, the target, what is needed to work with it, and who works there.
 
     \b
     Example:

@@ -87,7 +87,7 @@ def reset(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Begin a workflow anew from a point of its history; what happened before that is kept.
+    """Begin a workflow anew from a point of its history. What happened before that is kept.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ from hourglass._cli.options import Codec, Namespace, Target
 from hourglass._cli.table import Column, lines
 
 if TYPE_CHECKING:
-    from hourglass.client import Client, WorkflowDescription, WorkflowExecution
+    from hourglass.client import Client, WorkflowDescription, WorkflowExecution, WorkflowExecutionCount
 
 _COLOURS = {
     "RUNNING": "cyan",
@@ -38,7 +38,12 @@ def list_(
         bool, typer.Option("--parked", help="Only those whose code fails and is tried again and again.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep looking; Ctrl-C ends it.")] = False,
-    count: Annotated[bool, typer.Option("--count", help="Only how many there are.")] = False,
+    count: Annotated[
+        bool,
+        typer.Option(
+            "--count", help="Only how many there are; FILTER may end with GROUP BY ExecutionStatus."
+        ),
+    ] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
@@ -55,12 +60,22 @@ def list_(
     """
     with connecting.connected(target, namespace, codec) as client:
         if count:
-            found = client.count_workflows(query)
-            asking.write_json({"count": found}) if json else console.show(str(found))
+            _tell_count(client.count_workflows(query), json)
         elif watch:
             _watch(client, query, limit, parked)
         else:
             _once(client, query, limit, parked, json)
+
+
+def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
+    """A number; where the filter ends with GROUP BY also that of each group."""
+    groups = [{"values": each.group_values, "count": each.count} for each in found.groups]
+    if json:
+        asking.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
+        return
+    for each in found.groups:
+        console.show(f"{each.count:>8}  {', '.join(map(str, each.group_values))}")
+    console.show(f"{int(found):>8}  in all" if groups else str(int(found)))
 
 
 def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
@@ -147,7 +162,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one workflow: its status, times, notes and what it waits for. `hourglass why` says more.
+    """Describe one workflow: status, times, notes, open activities. `hourglass why` says more.
 
     \b
     Example:

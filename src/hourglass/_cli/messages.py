@@ -29,7 +29,7 @@ def signal(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Send a signal to a workflow, or with --query to many (then every VALUE is an argument).
+    """Send a signal to a workflow, or with --query to many. With --query every VALUE is an argument.
 
     \b
     Examples:

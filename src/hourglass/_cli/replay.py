@@ -40,7 +40,7 @@ def replay(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Replay histories against the code: does it still do what it did?
+    """Replay histories on the code: does it still fit?
 
     Exit code 1 where it does not: with file and line, what was expected and what came.
 

@@ -36,7 +36,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, no picture.")] = False,
     json: Json = False,
 ) -> None:
-    """Run a workflow to its end and show its result, with a live view of what it does.
+    """Run a workflow to its end and show its result. A live view shows what it does.
 
     Ctrl-C leaves it where it is; the same command with the same --id goes on with it.
 

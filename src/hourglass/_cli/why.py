@@ -30,7 +30,9 @@ def why(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Say what a workflow does or waits for, since when, what failed and where, and what to do.
+    """Say why a workflow waits or failed, and what to do about it.
+
+    One page: what it does or waits for, since when, what failed and at which line.
 
     Exit code 1 where it cannot be looked at; 0 otherwise, whatever is wrong with it.
 

@@ -20,6 +20,7 @@ from hourglass._story.faults import root
 from hourglass._story.reasons import is_wrong
 from hourglass._story.spans import Fault
 
+_COMMAND = "cyan"
 _MOST = 5
 _LONGEST = 300
 
@@ -27,7 +28,7 @@ _LONGEST = 300
 def show(diagnosis: Diagnosis) -> None:
     """The page."""
     for line in _page(diagnosis):
-        console.show(line)
+        console.show(line, whole=line.style == _COMMAND)
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def _to_do(diagnosis: Diagnosis) -> Iterator[Text]:
         if action.text:
             yield Text(f"  {action.text}")
         if action.command:
-            yield Text(f"    {action.command}", style="cyan")
+            yield Text(f"    {action.command}", style=_COMMAND)
 
 
 def _about(diagnosis: Diagnosis, now: int) -> str:

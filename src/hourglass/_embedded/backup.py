@@ -7,6 +7,7 @@ copied is one moment of it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from hourglass._embedded import database, inherited
 from hourglass._embedded.file_copy import copy_database
@@ -15,20 +16,32 @@ from hourglass._embedded.standstill import WORK
 __all__ = ["backup"]
 
 
-def backup(file: str | os.PathLike[str], dest: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+def backup(
+    file: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> None:
     """Copy the file of an embedded engine while it is in use, by this process or others.
 
         hourglass.backup("orders.db", "/backups/orders-monday.db")
 
     The copy holds everything that was acknowledged before the call, passes SQLite's integrity check, and can be
-    opened as `local:` file itself. A file that is there already is only replaced with `overwrite=True`. Raises
-    `StorageError`.
+    opened as `local:` file itself. A file that is there already is only replaced with `overwrite=True`.
+    `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
     with WORK:
         connection = database.connect_read_only(path)
     try:
-        copy_database(connection, os.path.abspath(os.fspath(dest)), overwrite=overwrite, source=path)
+        copy_database(
+            connection,
+            os.path.abspath(os.fspath(dest)),
+            overwrite=overwrite,
+            source=path,
+            progress=progress,
+        )
     finally:
         with WORK:
             inherited.close(connection)

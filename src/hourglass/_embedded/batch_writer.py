@@ -11,16 +11,15 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded import stored_schedules, stored_steps, visibility
-from hourglass._embedded.coalesce import coalesce, events_as_bytes, length_before, to_drop, to_keep
+from hourglass._embedded.coalesce import coalesce, events_as_bytes, length_before
 from hourglass._embedded.encoding import array, plain
 from hourglass._embedded.run import RUNNING, Run
 from hourglass._embedded.store import Change, ScheduleChange
 from hourglass._embedded.stored_form import encode_pending, encode_state, shown_form
-from hourglass.converter import Payload
+from hourglass._embedded.written_runs import Written, WrittenRuns
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")
@@ -30,14 +29,6 @@ SIZES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
 KNOWN_RUNS = 4096
 PAGE = 4096
-
-
-class _Shown(NamedTuple):
-    """What lists show of a run, as it was when it was last written."""
-
-    status: WorkflowStatus
-    memo: dict[str, Payload]
-    search_attributes: dict[str, Payload]
 
 
 @dataclass
@@ -102,12 +93,9 @@ class BatchWriter:
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
         self._path = path
-        self._keys: dict[str, int] = {}
-        self._shown: dict[str, _Shown] = {}
         stored_steps.prepare(connection)
-        self._next_key: int = (
-            1 + connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
-        )
+        newest: int = connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
+        self._known = WrittenRuns(newest + 1)
 
     def build(self, changes: Sequence[Change | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
         """Everything of a batch as rows; `forget` are the keys of runs to drop."""
@@ -116,11 +104,10 @@ class BatchWriter:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
         merged, schedules = coalesce(changes)
         batch.schedules = [stored_schedules.row(each) for each in schedules]
-        self._learn_keys([each.run.run_id for each in merged if length_before(each)])
+        self._learn(merged)
         for each in merged:
             self._add(batch, each)
-        _keep_few(self._keys)
-        _keep_few(self._shown)
+        self._known.keep_few(KNOWN_RUNS)
         return batch
 
     def write(self, batch: Batch) -> None:
@@ -153,13 +140,12 @@ class BatchWriter:
             table.run(self._connection, batch.forgotten)
         visibility.remove(self._connection, batch.forgotten_ids)
         for run_id in batch.forgotten_ids:
-            self._keys.pop(run_id, None)
+            self._known.forget(run_id)
 
     def _add(self, batch: Batch, change: Change) -> None:
-        run = change.run
-        before = length_before(change)
-        key = self._key(run, is_new=not before)
-        if key is None:
+        run, before = change.run, length_before(change)
+        written = self._known.get(run.run_id) or self._unknown(run, is_new=not before)
+        if written is None:
             return
         is_open = run.status is RUNNING
         state = bytearray(encode_state(run))
@@ -174,62 +160,48 @@ class BatchWriter:
         if not is_open:
             dropped = [(0, run.length)] if before else []  # whatever is left of it
         elif change.touched:
-            kept = [(event_id, bytearray(encode_pending(thing))) for event_id, thing in to_keep(change)]
-            dropped = [(event_id, event_id) for event_id in to_drop(change)]
-            size += sum(len(each) for _, each in kept)
+            kept, dropped = _pending_rows(run, change.touched, before)
+            size += sum([len(data) for _, data in kept])
         batch.size += size
-        names = (plain(run.run_id), plain(run.started.workflow_id))
-        batch.steps += stored_steps.rows(
-            key,
-            (*names, change.wake_ns, 0 if is_open else max(run.close_ns, 1), state),
-            events,
-            kept,
-            dropped,
-            [plain(request_id) for request_id in change.request_ids] if change.request_ids else (),
-        )
-        self._show(batch, run, is_new=not before)
+        close_ns = 0 if is_open else max(run.close_ns, 1)
+        state_row = (*written.names, change.wake_ns, close_ns, state)
+        requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
+        batch.steps += stored_steps.rows(written.key, state_row, events, kept, dropped, requests)
+        if not is_open or not written.shows(run):
+            self._show(batch, run, written, is_new=not before)
 
-    def _show(self, batch: Batch, run: Run, *, is_new: bool) -> None:
-        """Enter a run into the lists, if anything that they show has changed."""
-        before = self._shown.get(run.run_id)
-        if (
-            before is not None
-            and before.status is run.status
-            and before.memo == run.memo
-            and before.search_attributes == run.search_attributes
-        ):
-            return
+    def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> None:
+        """Enter a run into the lists: something that they show has changed."""
         if run.is_open:
-            self._shown[run.run_id] = _Shown(run.status, run.memo, run.search_attributes)
+            self._known.show(run, written)
         else:
-            self._shown.pop(run.run_id, None)
+            self._known.forget(run.run_id)
         batch.visible.append(shown_form(run))
-        if not is_new and (before is None or before.search_attributes):
-            batch.stale.append(plain(run.run_id))
+        if not is_new and written.search_attributes != {}:
+            batch.stale.append(written.names[0])
 
-    def _key(self, run: Run, *, is_new: bool) -> int | None:
-        key = self._keys.get(run.run_id)
+    def _unknown(self, run: Run, *, is_new: bool) -> Written | None:
+        """A run that is not known: it begins now, or it was forgotten."""
         if is_new:
-            key = self._keys[run.run_id] = self._next_key
-            self._next_key += 1
-        elif key is None and run.is_open:
+            return self._known.begin(run)
+        if run.is_open:
             raise StorageError(
                 f"the file {self._path} does not have the run {run.run_id}, which is to be changed",
                 status="DATA_LOSS",
             )
-        elif key is None:
-            logger.warning("run %s was forgotten and is not changed any more", run.run_id)
-        if run.status is not RUNNING:
-            self._keys.pop(run.run_id, None)
-        return key
+        logger.warning("run %s was forgotten and is not changed any more", run.run_id)
+        return None
 
-    def _learn_keys(self, run_ids: Iterable[str]) -> None:
-        unknown = [run_id for run_id in run_ids if run_id not in self._keys]
-        if not unknown:
-            return
-        names = {plain(run_id): run_id for run_id in unknown}
-        for key, name in self._find("run_id", "key", list(names)):
-            self._keys[names[name]] = key
+    def _learn(self, changes: Iterable[Change]) -> None:
+        """Find the runs in the file that are to be changed and are not known."""
+        known = self._known
+        unknown = {
+            plain(change.run.run_id): change.run
+            for change in changes
+            if known.get(change.run.run_id) is None and length_before(change)
+        }
+        for key, name in self._find("run_id", "key", list(unknown)) if unknown else ():
+            known.learn(unknown[name], key)
 
     def _find(self, by: str, what: str, values: Sequence[Any]) -> list[tuple[Any, Any]]:
         found: list[tuple[Any, Any]] = []
@@ -241,7 +213,16 @@ class BatchWriter:
         return found
 
 
-def _keep_few(table: dict[str, Any]) -> None:
-    """Drop the oldest entries of a table that can be rebuilt."""
-    while len(table) > KNOWN_RUNS:
-        del table[next(iter(table))]
+def _pending_rows(
+    run: Run, touched: Iterable[int], before: int
+) -> tuple[list[stored_steps.Row], list[stored_steps.Row]]:
+    """What was touched and is pending now; what is gone, and may have been written by an earlier batch."""
+    kept: list[stored_steps.Row] = []
+    dropped: list[stored_steps.Row] = []
+    for event_id in touched:
+        thing = run.pending(event_id)
+        if thing is not None:
+            kept.append((event_id, bytearray(encode_pending(thing))))
+        elif event_id <= before:
+            dropped.append((event_id, event_id))
+    return kept, dropped

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
+from hourglass._embedded.naps import SECOND as SECOND
+from hourglass._embedded.naps import Naps
+
 Cancel: TypeAlias = Callable[[], None]
 
-SECOND = 1_000_000_000
 _LOOK_EVERY = 20_000_000
 """How often the wall clock is looked at: time is asked for a dozen times per step, and the wall seldom jumps."""
 
@@ -64,7 +66,7 @@ class RealClock:
 
     Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes
     it along (`jumps` counts that); one that is set back does not: time neither goes back nor stands still, it
-    stays ahead of the wall. A callback naps for at most `longest_nap` seconds before it looks again.
+    stays ahead of the wall. Whoever waits naps for at most `longest_nap` seconds before the clock is looked at again.
     """
 
     longest_nap = 60.0
@@ -80,6 +82,7 @@ class RealClock:
         self._monotonic_ns = monotonic_ns
         self._ahead = wall_ns() - monotonic_ns()
         self._look_ns = 0
+        self._naps: Naps | None = None
 
     def now_ns(self) -> int:
         """The wall clock's time, or later if it was set back."""
@@ -98,33 +101,10 @@ class RealClock:
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` on the running loop at that time."""
-        return _Nap(self, when_ns, fn, asyncio.get_running_loop()).cancel
-
-
-class _Nap:
-    """One callback of a real clock: sleeps in pieces until its time has come."""
-
-    def __init__(
-        self, clock: RealClock, when_ns: int, fn: Callable[[], None], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._clock = clock
-        self._when = when_ns
-        self._fn = fn
-        self._loop = loop
-        self._timer = self._sleep()
-
-    def _sleep(self) -> asyncio.TimerHandle:
-        left = max(0, self._when - self._clock.now_ns()) / SECOND
-        return self._loop.call_later(min(left, self._clock.longest_nap), self._wake)
-
-    def _wake(self) -> None:
-        if self._clock.now_ns() >= self._when:
-            self._fn()
-        else:
-            self._timer = self._sleep()
-
-    def cancel(self) -> None:
-        self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        if self._naps is None or self._naps.loop is not loop:
+            self._naps = Naps(loop, self)
+        return self._naps.add(when_ns, fn)
 
 
 class VirtualClock:

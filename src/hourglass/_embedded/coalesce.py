@@ -11,8 +11,6 @@ from collections.abc import Iterable
 import msgspec
 
 from hourglass._embedded.encoding import encode
-from hourglass._embedded.relations import Child
-from hourglass._embedded.run import Activity, Timer
 from hourglass._embedded.store import Change, ScheduleChange
 
 
@@ -38,23 +36,6 @@ def length_before(change: Change) -> int:
 def events_as_bytes(change: Change) -> tuple[bytes, ...]:
     """The events, each as bytes."""
     return change.encoded if change.encoded else tuple(map(encode, change.events))
-
-
-def to_keep(change: Change) -> list[tuple[int, Activity | Timer | Child]]:
-    """What was touched and is pending now."""
-    found = []
-    for event_id in sorted(change.touched):
-        thing = change.run.pending(event_id)
-        if thing is not None:
-            found.append((event_id, thing))
-    return found
-
-
-def to_drop(change: Change) -> list[int]:
-    """What was touched, is gone, and may have been written by an earlier batch."""
-    before = length_before(change)
-    found = [event_id for event_id in change.touched if event_id <= before]
-    return sorted(event_id for event_id in found if change.run.pending(event_id) is None) if found else found
 
 
 def _merge(first: Change, second: Change) -> Change:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Callable
+from typing import TypeAlias
 
 from hourglass._embedded.disk_faults import storage_errors
 from hourglass._embedded.standstill import WORK
@@ -20,14 +22,25 @@ PAUSE = 0.002
 """Seconds between portions: the disk and the interpreter belong to others too."""
 
 
-def copy_database(connection: sqlite3.Connection, dest: str, *, overwrite: bool, source: str = "") -> None:
+Progress: TypeAlias = Callable[[int, int], object]
+"""Hears how many pages are copied, and how many there are."""
+
+
+def copy_database(
+    connection: sqlite3.Connection,
+    dest: str,
+    *,
+    overwrite: bool,
+    source: str = "",
+    progress: Progress | None = None,
+) -> None:
     """Copy what a connection sees now to a new file."""
     _check_destination(dest, overwrite, source)
     draft = f"{dest}.partial-{os.getpid()}"
     _remove(draft)
     try:
         with WORK, storage_errors(dest):
-            _copy(connection, draft)
+            _copy(connection, draft, progress)
         put_in_place(draft, dest, overwrite=overwrite)
     except FileExistsError as error:
         raise _refused(dest, "is there already; pass overwrite=True to replace it") from error
@@ -57,14 +70,19 @@ def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
         os.close(folder)
 
 
-def _copy(connection: sqlite3.Connection, draft: str) -> None:
+def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None) -> None:
+    def pause(_status: int, left: int, pages: int) -> None:
+        if progress is not None:
+            progress(pages - left, pages)
+        WORK.pause(PAUSE)
+
     target = sqlite3.connect(draft, isolation_level=None)
     try:
         connection.execute("BEGIN")
         try:
             # The first read takes the snapshot. Without it a busy writer would make the copy begin anew for ever.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-            connection.backup(target, pages=PAGES, progress=_pause)
+            connection.backup(target, pages=PAGES, progress=pause)
         finally:
             connection.execute("ROLLBACK")
         target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, with no log beside it
@@ -75,10 +93,6 @@ def _copy(connection: sqlite3.Connection, draft: str) -> None:
             )
     finally:
         target.close()
-
-
-def _pause(*_progress: int) -> None:
-    WORK.pause(PAUSE)
 
 
 def _check_destination(dest: str, overwrite: bool, source: str) -> None:

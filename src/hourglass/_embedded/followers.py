@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._embedded import history as h
-from hourglass._embedded.activities import next_delay, retry_state
+from hourglass._embedded.activities import complete_retry, next_delay, retry_state
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.run import Run
 from hourglass._embedded.versioning import inherited, without_version
@@ -102,7 +102,9 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         arguments=command.arguments,
         run_timeout=old.run_timeout if command.run_timeout is None else command.run_timeout,
         task_timeout=command.task_timeout or old.task_timeout,
-        retry_policy=command.retry_policy or old.retry_policy,
+        retry_policy=old.retry_policy
+        if command.retry_policy is None
+        else complete_retry(command.retry_policy),
         memo=command.memo or old.memo,
         search_attributes=command.search_attributes or without_version(run.search_attributes),
         headers=command.headers,
@@ -113,6 +115,6 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         attempt=1,
         first_task_backoff=0.0,
         identity="",
-        inherited_pinned_version=inherited(run, queue),
-        declined_version=None if run.task is None else run.task.target_version,
+        inherited_pinned_version=None if command.versioning else inherited(run, queue),
+        declined_version=None if command.versioning or run.task is None else run.task.target_version,
     )

@@ -19,7 +19,12 @@ from hourglass._embedded.history_others import OTHER_KINDS
 from hourglass._embedded.history_updates import UPDATE_KINDS
 from hourglass._engine.commands import TaskFailureCause
 from hourglass._engine.events import Payloads, RetryRule
-from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
+from hourglass._engine.versions import (
+    ContinueAsNewVersioningBehavior,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState, TimeoutType
 
@@ -347,6 +352,7 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
     headers: Fields = {}
     memo: Fields = {}
     search_attributes: Fields = {}
+    versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
 KINDS: tuple[type[Attributes], ...] = (

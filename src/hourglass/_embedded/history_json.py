@@ -22,6 +22,7 @@ from hourglass._embedded.history_local_json import LOCAL_WRITERS
 from hourglass._embedded.history_others_json import OTHER_WRITERS, execution_json
 from hourglass._embedded.history_updates_json import UPDATE_WRITERS
 from hourglass._embedded.history_versions_json import (
+    continuing_json,
     declined_json,
     override_json,
     version_json,
@@ -360,6 +361,7 @@ def _continued(a: h.WorkflowExecutionContinuedAsNew) -> Json:
         "header": fields_json(a.headers, "fields"),
         "memo": fields_json(a.memo, "fields"),
         "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
+        "initialVersioningBehavior": continuing_json(a.versioning),
     }
 
 

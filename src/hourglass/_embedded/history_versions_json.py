@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hourglass._embedded.json_parts import Json
 from hourglass._engine.versions import (
+    ContinueAsNewVersioningBehavior,
     PinnedVersioningOverride,
     VersioningBehavior,
     VersioningOverride,
@@ -33,13 +34,18 @@ def declined_json(version: WorkerDeploymentVersion | None) -> Json | None:
     return None if version is None else {"deploymentVersion": version_json(version)}
 
 
+def continuing_json(behavior: ContinueAsNewVersioningBehavior) -> str | None:
+    """Which version a run begins on that another continues as, where that was said."""
+    return f"CONTINUE_AS_NEW_VERSIONING_BEHAVIOR_{behavior.name}" if behavior else None
+
+
 def worker_version_json(version: WorkerDeploymentVersion | None, behavior: VersioningBehavior) -> Json:
     """Whose answer a task had, and what becomes of the run."""
     if version is None:
         return {}
     return {
         "workerVersion": {"buildId": version.build_id},
-        "versioningBehavior": f"VERSIONING_BEHAVIOR_{behavior.name}",
+        "versioningBehavior": f"VERSIONING_BEHAVIOR_{behavior.name}" if behavior else None,
         "workerDeploymentName": version.deployment_name,
         "deploymentVersion": version_json(version),
     }

@@ -61,7 +61,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
-    record, started = _running_already(engine, request)
+    record, started = _asked_already(engine, request)
     if record is None:
         engine.deployments.check(request.start.versioning_override, request.start.task_queue)
         started, record = start_workflow(engine.runs, request.start)
@@ -72,12 +72,15 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
     return Answer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
-def _running_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
-    """The run that was asked for this very update before, whatever is to happen with one that runs."""
+def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
+    """The run that was asked for this very update before, whatever the policies say of its id: an open one, or a closed
+    one that has completed it.
+    """
     record = engine.current(request.start.workflow_id)
-    if record is None or not record.run.is_open:
+    if record is None:
         return None, Started("")
-    if not engine.updates.of(record).knows(request.update.update_id):
+    updates, update_id = engine.updates.of(record), request.update.update_id
+    if not (updates.knows(update_id) if record.run.is_open else update_id in updates.completed):
         return None, Started("")
     return record, Started(record.run.run_id, started=False)
 

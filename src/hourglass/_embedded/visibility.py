@@ -75,6 +75,14 @@ _COLUMNS = (
 )  # fmt: skip
 _READ = ", ".join((*_COLUMNS, "id"))
 _SET = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS[1:])
+_NO_NUMBER = -(2**62)
+_MAY_BE_NULL = {
+    "close_time": _NO_NUMBER, "execution_duration": _NO_NUMBER, "history_length": _NO_NUMBER,
+    "history_size": _NO_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
+}  # fmt: skip
+"""Columns that may be NULL, each with what stands for it in a row (see `stored_steps` for why)."""
+
+_ROW = ", ".join(f"nullif(?, {_MAY_BE_NULL[name]})" if name in _MAY_BE_NULL else "?" for name in _COLUMNS)
 _UPSERT = f"INSERT INTO visibility ({', '.join(_COLUMNS)}) VALUES {{rows}} ON CONFLICT (run_id) DO UPDATE SET {_SET}"
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
@@ -109,7 +117,7 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
     attributes may be indexed already, by default all of them.
     """
     latest = {run.run_id: run for run in runs}
-    _many(connection, _UPSERT, [_row(run) for run in latest.values()])
+    _many(connection, _UPSERT, [_row(run) for run in latest.values()], _ROW)
     indexed_before = [(run_id,) for run_id in (latest if stale is None else stale)]
     _many(connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", indexed_before)
     with_attributes = [run for run in latest.values() if run.search_attributes]
@@ -143,11 +151,11 @@ def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
 def _row(run: Run) -> tuple[Any, ...]:
     shown = summary(run)
     closed = not run.is_open
-    close_time = shown.close_time_ns // 1000 if closed else None
+    close_time = shown.close_time_ns // 1000 if closed else _NO_NUMBER
     fields = _Fields(shown.memo, shown.search_attributes)
     return (
         shown.run_id,
-        _OPEN if close_time is None else close_time,
+        close_time if closed else _OPEN,
         shown.start_time_ns // 1000,
         shown.execution_time_ns // 1000,
         close_time,
@@ -155,14 +163,14 @@ def _row(run: Run) -> tuple[Any, ...]:
         shown.workflow_id,
         shown.workflow_type,
         shown.task_queue,
-        shown.close_time_ns - shown.execution_time_ns if closed else None,
-        shown.history_length if closed else None,
-        run.history_size if closed else None,
-        shown.parent_workflow_id or None,
-        shown.parent_run_id or None,
+        shown.close_time_ns - shown.execution_time_ns if closed else _NO_NUMBER,
+        shown.history_length if closed else _NO_NUMBER,
+        run.history_size if closed else _NO_NUMBER,
+        shown.parent_workflow_id,
+        shown.parent_run_id,
         shown.root_workflow_id,
         shown.root_run_id,
-        _encoder.encode(fields) if shown.memo or shown.search_attributes else None,
+        bytearray(_encoder.encode(fields)) if shown.memo or shown.search_attributes else "",
     )
 
 
@@ -194,7 +202,7 @@ def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tu
                 yield name, value, run.run_id
 
 
-def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]], row: str = "") -> None:
     """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again: the last
     row is repeated, which must do no harm.
     """
@@ -203,13 +211,12 @@ def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]
         size = 1 << (len(batch) - 1).bit_length()
         values = [value for row in batch for value in row]
         values += [*batch[-1]] * (size - len(batch))
-        connection.execute(_filled(sql, len(batch[0]), size), values)
+        connection.execute(_filled(sql, row or ", ".join("?" * len(batch[0])), size), values)
 
 
 @cache
-def _filled(sql: str, width: int, size: int) -> str:
-    place = f"({', '.join('?' * width)})"
-    return sql.format(rows=", ".join([place] * size))
+def _filled(sql: str, row: str, size: int) -> str:
+    return sql.format(rows=", ".join([f"({row})"] * size))
 
 
 # --- reading ------------------------------------------------------------------------------------------------

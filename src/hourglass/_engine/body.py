@@ -13,7 +13,7 @@ from hourglass._engine.intercepted import executed
 from hourglass._engine.interception import chain
 from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, is_failure
 from hourglass._engine.scheduler import RESOLVED
-from hourglass.errors import Cancelled, CancelledError, InternalError
+from hourglass.errors import Cancelled, CancelledError, InternalError, PayloadError, UsageError
 
 
 def start(live: LiveRun, rest: list[AnyEvent]) -> None:
@@ -32,7 +32,13 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
         with live.looking("the start of an interceptor"):
             live.inbound, live.outbound = chain(live.settings.interceptors)
     definition = live.definition
-    arguments = definition.arguments(live.converter, started.arguments)
+    try:
+        arguments = definition.arguments(live.converter, started.arguments)
+    except (PayloadError, UsageError) as error:
+        if not is_failure(live, error):
+            raise
+        live.main = RefusedFiber(live, error)
+        return
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
@@ -60,6 +66,22 @@ class MainFiber(HandlerFiber):
         else:
             value = executed(live, live.inbound, self.arguments)
         live.issue(CompleteRun(live.converter.encode(value)), self)
+
+
+class RefusedFiber(HandlerFiber):
+    """In the place of a body whose arguments do not fit, where the workflow says that this fails the run."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, live: LiveRun, error: Exception) -> None:
+        super().__init__(live, (), "workflow", self._main)
+        self.error = error
+
+    def _main(self) -> None:
+        run_top_level(self.run, self._refuse)
+
+    def _refuse(self) -> None:
+        raise self.error
 
 
 def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from enum import IntEnum
 import msgspec
 
 from hourglass._engine.events import Payloads, RetryRule
-from hourglass._engine.versions import VersioningBehavior
+from hourglass._engine.versions import ContinueAsNewVersioningBehavior, VersioningBehavior
 from hourglass.converter import Failure, Payload
 
 
@@ -256,6 +256,7 @@ class ContinueAsNew(Command, frozen=True, kw_only=True):
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     headers: dict[str, Payload] = {}
+    versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
 COMMANDS: tuple[type[Command], ...] = (

@@ -38,10 +38,10 @@ from hourglass._engine.scheduler import Scheduler
 from hourglass._engine.state import CommandAccumulator, Numbered, State
 from hourglass.converter import Converter, Failure, Payload, default_converter
 from hourglass.errors import NotInWorkflowError
-from hourglass.metrics import Registry, default_registry
 
 if TYPE_CHECKING:
     from hourglass._engine.messages import Handlers
+    from hourglass.metrics import Registry
 
 # Behaviour flags (I9). What the evaluator does in the order of things changes only behind a number that is recorded in the
 # history. 1 and 2 are temporalio's own and mean here what they mean there; ours begin at 1000.
@@ -70,7 +70,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = False
     trace: bool = False
     interceptors: tuple[InterceptWorkflow, ...] = ()
-    metrics: Registry = default_registry
+    metrics: Registry | None = None
 
 
 class LiveRun:
@@ -109,6 +109,7 @@ class LiveRun:
         "sites",
         "started",
         "state",
+        "turning_points",
         "unsafe",
     )
 
@@ -140,6 +141,7 @@ class LiveRun:
         self.failed_tasks: list[FiberTask[Any]] | None = None
         self.many_failed = 0
         self.fibers_made = 0
+        self.turning_points = 0  # how often a fiber has begun or ended
         self.sites: list[Site] | None = [] if settings.trace or settings.verify else None
         self.notices: tuple[str, ...] = ()
         self.unsafe = 0

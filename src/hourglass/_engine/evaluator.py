@@ -293,12 +293,18 @@ def _apply(live: LiveRun, events: list[AnyEvent]) -> None:
 
 def _drain(live: LiveRun, activation: Activation) -> None:
     # Rejected updates leave nothing in history: a condition they let through could not hold on replay.
-    updates_only = all(type(event) is UpdateReceived for event in activation.events)
-    if updates_only:
+    if _are_updates_only(activation.events):
         live.scheduler.drain(lambda: live.check_conditions() if live.handlers.accepted else None)
     else:
         live.scheduler.drain(live.check_conditions)
 
 
 def _is_rejection_only(live: LiveRun, activation: Activation) -> bool:
-    return not live.handlers.accepted and all(type(event) is UpdateReceived for event in activation.events)
+    return not live.handlers.accepted and _are_updates_only(activation.events)
+
+
+def _are_updates_only(events: tuple[AnyEvent, ...]) -> bool:
+    for event in events:  # noqa: SIM110 - asked three times per activation: a generator costs more than the answer
+        if type(event) is not UpdateReceived:
+            return False
+    return True

@@ -187,6 +187,7 @@ class FiberTask(Task[T]):
         fiber = self.fiber
         hub = greenlet.getcurrent()
         if fiber is None:
+            self.run.turning_points += 1
             fiber = self.fiber = _Fiber(self._body)
             fiber.owner = self
             fiber.gr_context = contextvars.copy_context()
@@ -216,6 +217,7 @@ class FiberTask(Task[T]):
 
     def _ended(self, state: int, value: Any) -> None:
         self.run.remove_fiber(self)
+        self.run.turning_points += 1
         self.fiber = None
         if state == FAILED:
             self.raised_at = value.__traceback__

@@ -27,6 +27,7 @@ from hourglass.errors import (
     FailureError,
     PayloadError,
     ReadOnlyError,
+    TaskCancelledError,
     UsageError,
     WorkflowParked,
 )
@@ -85,7 +86,9 @@ class Handlers:
     def register(self, message: MessageDefinition) -> None:
         """Take a handler from the running body; signals that waited for it are handled now, in order."""
         if self.run.read_only:
-            raise ReadOnlyError(f"registering a handler is not allowed in {self.run.read_only}: it may only look")
+            raise ReadOnlyError(
+                f"registering a handler is not allowed in {self.run.read_only}: it may only look"
+            )
         self._know(message, message.name, None)
         if message.kind != "signal":
             return
@@ -158,14 +161,17 @@ class Handlers:
 
     def call(self, message: MessageDefinition, obj: Any, event: Message) -> Callable[[], Any]:
         """Decode a message's arguments now; calling the result runs the handler, through the interceptors if there are any."""
-        payloads = event.arguments
-        values = message.signature.decode(self.run.converter, payloads) if message.name is not None else []
-        if message.name is None:
-            values = [event.name, raw_payloads(payloads, self.run.converter)]
+        values = self._arguments(message, event)
         fn = message.fn
         if self.run.inbound is not None:
             return intercepted(self.run.inbound, event, fn, obj, values)
         return (lambda: fn(obj, *values)) if obj is not None else (lambda: fn(*values))
+
+    def _arguments(self, message: MessageDefinition, event: Message) -> list[Any]:
+        """A handler's arguments, fresh ones; a dynamic one gets the name, and what came with it undecoded."""
+        if message.name is None:
+            return [event.name, raw_payloads(event.arguments, self.run.converter)]
+        return message.signature.decode(self.run.converter, event.arguments)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -246,7 +252,8 @@ class Handlers:
         except (Exception, Cancelled) as error:
             if run.dead:
                 return
-            if isinstance(error, Cancelled) or is_failure(run, error):
+            # A task that somebody cancelled is no bug here, as it is none in an update of Temporal's own SDK.
+            if isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
                 failure = run.converter.to_failure(_plain(error))
                 run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
             else:
@@ -263,7 +270,7 @@ class Handlers:
             )
         message, obj = handler
         if event.run_validator and message.validator is not None:
-            values = message.signature.decode(self.run.converter, event.arguments)
+            values = self._arguments(message, event)
             with self.run.looking(f"the validator of update {event.name}"):
                 if self.run.inbound is not None:
                     validated(self.run.inbound, event, message.validator, obj, values)
@@ -366,8 +373,8 @@ def is_failure(run: LiveRun, error: BaseException) -> bool:
 
 
 def _plain(error: BaseException) -> BaseException:
-    if isinstance(error, Cancelled):
-        plain = CancelledError("the handler was cancelled")
+    if isinstance(error, (Cancelled, TaskCancelledError)):
+        plain = CancelledError("the handler was cancelled" if isinstance(error, Cancelled) else str(error))
         plain.__cause__ = error.__cause__
         return plain
     return error

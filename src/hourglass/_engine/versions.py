@@ -26,6 +26,15 @@ class VersioningBehavior(IntEnum):
     """A run moves to the current version with its next workflow task; its code must fit (see `workflow.patched`)."""
 
 
+class ContinueAsNewVersioningBehavior(IntEnum):
+    """Which version a run begins on that another continues as (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    """A pinned run continues on its own version, any other on the current one."""
+    AUTO_UPGRADE = 1
+    """On the current version, also if the run before was pinned by its workflow; its code decides what comes after."""
+
+
 class WorkerDeploymentVersion(msgspec.Struct, frozen=True, gc=False):
     """One build of one deployment: a deployment is what is deployed together, under one name for ever."""
 

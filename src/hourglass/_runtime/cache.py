@@ -210,6 +210,8 @@ class StateCache:
             excess = len(queue) - limits.states if queue is not None else 0
             if queue is not None and excess > 0:
                 chosen.extend(each for each in list(queue.values())[:excess] if each is not entry)
+            if not chosen:
+                return []
             fresh = [each for each in dict.fromkeys(chosen) if not each.eviction_requested]
             for each in fresh:
                 each.eviction_requested = True

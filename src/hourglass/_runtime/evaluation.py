@@ -53,10 +53,10 @@ Verify: TypeAlias = Literal["off", "always"] | float
 """Which runs are executed twice and compared: none, all, or a fraction of them."""
 
 _DROP_ATTEMPTS = 3
+_MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The answer to an activation, and what the worker should know about it."""
 
     completion: Completion
@@ -192,6 +192,14 @@ class Evaluations:
         """The run whose code is executing now, or is being unwound."""
         return self._dropping or self._current
 
+    def progress(self) -> int:
+        """A number that moves while a lane is long at something but does not hang: it executes a large run again, unwinds
+        it, or begins and ends its fibers, unless there is no end of them.
+        """
+        entry = self._current
+        live = entry.run.live if entry is not None else None
+        return self.steps + (min(live.turning_points, _MOST_POINTS) if live is not None else 0)
+
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
         """Give all runs to a successor on another thread, as data; the run of the activation that failed is forgotten."""
         heir = Evaluations(
@@ -239,10 +247,17 @@ class Evaluations:
     # --- one activation ----------------------------------------------------------------------------------------------
 
     def _evaluate(self, key: Key, activation: Activation) -> Verdict:
-        if any(isinstance(event, RunEvicted) for event in activation.events):
-            self._forget(key)
-            return Verdict(Succeeded(activation.run_id))
-        started = next((event for event in activation.events if isinstance(event, RunStarted)), None)
+        started: RunStarted | None = None
+        only_looks = True  # queries change nothing and are recorded nowhere
+        for event in activation.events:
+            kind = type(event)
+            if kind is RunEvicted:
+                self._forget(key)
+                return Verdict(Succeeded(activation.run_id))
+            if kind is not QueryReceived:
+                only_looks = False
+                if isinstance(event, RunStarted):
+                    started = event
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, Hang):
@@ -258,7 +273,6 @@ class Evaluations:
             entry = self._current = found
             if self._note is not None:
                 self._note.take(key.run_id, found.run.definition.name)
-        only_looks = _only_looks(activation)
         entry.run.on_step = self._on_step
         was_closed = entry.run.closed
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
@@ -278,8 +292,8 @@ class Evaluations:
         self._live.settle(entry)
         while (excess := self._live.excess()) is not None:
             self._drop(excess)
-        evict = tuple(each.run_id for each in self._cache.to_evict(entry))
-        return Verdict(completion, closed=closed, evict=evict)
+        evict = self._cache.to_evict(entry)
+        return Verdict(completion, closed, tuple([each.run_id for each in evict]) if evict else ())
 
     def _begin(self, key: Key, started: RunStarted) -> Entry | Hang:
         self._forget(key)
@@ -405,11 +419,6 @@ def _unwind(entry: Entry) -> None:
             continue
         except BaseException:
             logger.exception("the fibers of run %s did not unwind cleanly", entry.key.run_id)
-
-
-def _only_looks(activation: Activation) -> bool:
-    """Whether there are only queries, which change nothing and are recorded nowhere."""
-    return all(isinstance(event, QueryReceived) for event in activation.events)
 
 
 def _is_verified(verify: Verify, run_id: str) -> bool:

@@ -1,7 +1,7 @@
 """Notices lanes that hang: an activation, or a chore, has been in work for longer than the deadlock timeout.
 
-A lane that executes a long journal again, or unwinds thousands of fibers, gets its time anew with each activation and
-each fiber: only one that takes too long by itself is a hang. And only time counts in which the control loop was awake to
+A lane that executes a long journal again, or begins, ends or unwinds thousands of fibers, gets its time anew with each
+activation and each fiber: only one that takes too long by itself is a hang. And only time counts in which the control loop was awake to
 see it. If the whole process stood still — a C call that held the interpreter, a paused machine — the lane is not to
 blame, and gets its time again.
 
@@ -61,7 +61,7 @@ class LaneGuard:
         if work is None:
             watched.work = None
             return False
-        steps = lane.evaluations.steps
+        steps = lane.evaluations.progress()
         if work is not watched.work:
             watched.work, watched.seconds, watched.steps = work, min(now - work.since, passed), steps
         elif steps != watched.steps:

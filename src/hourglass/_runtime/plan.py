@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +52,14 @@ def check_config(config: HandleConfig, lanes: int) -> None:
         raise UsageError(str(error)) from None
 
 
+VERIFY_VARIABLE = "HOURGLASS_VERIFY"
+"""Stands in where a worker is not told what to verify: so that a test suite can verify everything."""
+
+
 def checked_verify(verify: Any) -> Verify:
-    """How much is executed twice."""
+    """How much is executed twice; None: as the environment says, else nothing."""
+    if verify is None:
+        return _verify_named(os.environ.get(VERIFY_VARIABLE, ""))
     if verify in ("off", "always"):
         chosen: Verify = verify
         return chosen
@@ -61,7 +68,16 @@ def checked_verify(verify: Any) -> Verify:
     raise UsageError(f"verify must be 'off', 'always' or a fraction of runs between 0 and 1, not {verify!r}")
 
 
-def checked_watch(watch: Any, verify: Any) -> Action | None:
+def _verify_named(text: str) -> Verify:
+    try:
+        return checked_verify(text if text in ("off", "always") else float(text or 0))
+    except (ValueError, UsageError):
+        raise UsageError(
+            f"{VERIFY_VARIABLE} must be 'off', 'always' or a fraction of runs between 0 and 1, not {text!r}"
+        ) from None
+
+
+def checked_watch(watch: Any, verify: Verify) -> Action | None:
     """What the call watcher does; where nothing is said it warns when everything is verified."""
     if watch is None:
         return "warn" if verify == "always" else None

@@ -44,7 +44,8 @@ def completion_to_proto(completion: Completion, own: Own) -> bytes:
             _COMMANDS[type(command)](add(), command, own)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
-        if own.versioned:  # a server refuses, and refuses for ever, what a worker without a version says of versions
+        # What a worker without a version says of versions a server refuses, again and again.
+        if own.versioned:
             success.versioning_behavior = int(completion.versioning_behavior)
     else:
         put_failure(message.failed.failure, completion.failure)
@@ -255,6 +256,8 @@ def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
     again.task_queue = command.task_queue
     put_payloads(again.arguments, command.arguments)
     _put_timeouts(again, command)
+    if command.versioning and own.versioned:
+        again.initial_versioning_behavior = int(command.versioning)
 
 
 _COMMANDS: dict[type[Command], Callable[[Any, Any, Own], None]] = {

@@ -31,11 +31,12 @@ class Settings:
         return f"Settings({', '.join(sorted(self.__dict__))})"
 
 
-def runtime_settings(log_filter: str | None, metrics_address: str | None = None) -> Settings:
+def runtime_settings(environ: Mapping[str, str]) -> Settings:
     """A runtime: logs only where asked (Core's logs can quote payloads), and metrics only where asked for."""
+    log_filter = environ.get("HOURGLASS_CORE_LOG")
     logging = None if not log_filter else Settings(filter=log_filter, forward_to=None, format=None)
     return Settings(
-        telemetry=Settings(logging=logging, metrics=_metrics(metrics_address)),
+        telemetry=Settings(logging=logging, metrics=_metrics(environ.get("HOURGLASS_CORE_METRICS"))),
         worker_heartbeat_interval_millis=None,
         disable_environment_info=True,
     )

@@ -24,7 +24,6 @@ import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[imp
 
 from hourglass._bridge.handle import HandleBroken
 from hourglass._temporal.configs import Settings, call_settings, runtime_settings
-from hourglass.errors import TargetError
 
 _rust: Any = _rust_module  # compiled, without type information
 
@@ -81,13 +80,7 @@ def runtime() -> Ref:
         if _runtime is None or _runtime.gone:
             # Core's own log goes to stderr and can quote payloads: only where somebody asks, in Rust's filter
             # syntax.
-            settings = runtime_settings(
-                os.environ.get("HOURGLASS_CORE_LOG"), os.environ.get("HOURGLASS_CORE_METRICS")
-            )
-            try:
-                _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
-            except ValueError as error:  # an address that is taken
-                raise TargetError(f"Temporal's Core does not start: {error}") from None
+            _runtime = Ref(_RUNTIME, _rust.init_runtime(runtime_settings(os.environ)))
         return _runtime
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from hourglass.client._interception import StartWorkflowUpdateInput
 from hourglass.client._operations import Reference
 from hourglass.client._session import Operation, Session, through
 from hourglass.converter import Converter
-from hourglass.errors import UpdateFailedError, UsageError
+from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._given import given_message
 
 
@@ -90,11 +91,13 @@ def start(
         request = requested(call)
 
         async def ask(session: Session) -> UpdateState:
-            state = await session.call(request)
-            while state.stage < min(stage, UpdateStage.ACCEPTED):
-                # Nobody has promised anything yet, and an engine that was restarted knows nothing of it: say it again.
+            async with _patience(session, request):
                 state = await session.call(request)
-            return await _to_stage(session, state, stage)
+                while state.stage < min(stage, UpdateStage.ACCEPTED):
+                    # Nobody has promised anything yet, and an engine that was restarted knows nothing of it: say it
+                    # again.
+                    state = await session.call(request)
+                return await _to_stage(session, state, stage)
 
         return Operation(ask, lambda state: _referred(state, return_type))
 
@@ -108,11 +111,12 @@ def start_with_start(
     request = UpdateWithStart(start=first, update=update, rpc_timeout=update.rpc_timeout)
 
     async def ask(session: Session) -> UpdateStarted:
-        answer = await session.call(request)
-        while answer.update.stage < min(stage, UpdateStage.ACCEPTED):
+        async with _patience(session, update):
             answer = await session.call(request)
-        state = replace_run(answer.update, answer.start.run_id)
-        return UpdateStarted(answer.start, await _to_stage(session, state, stage))
+            while answer.update.stage < min(stage, UpdateStage.ACCEPTED):
+                answer = await session.call(request)
+            state = replace_run(answer.update, answer.start.run_id)
+            return UpdateStarted(answer.start, await _to_stage(session, state, stage))
 
     return Operation(ask, lambda answer: (answer, _referred(answer.update, return_type)))
 
@@ -161,6 +165,20 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
         result=state.result,
         failure=state.failure,
     )
+
+
+@asynccontextmanager
+async def _patience(session: Session, request: UpdateWorkflow) -> AsyncIterator[None]:
+    """The time limit of who asks for an update, over however many calls it takes."""
+    try:
+        async with session.within(request.rpc_timeout):
+            yield
+    except TimeoutError:
+        raise ServiceTimeoutError(
+            f"update {request.update_id!r} of workflow {request.workflow_id!r} did not come as far as was asked for within "
+            f"{request.rpc_timeout or 0:g} s",
+            status="DEADLINE_EXCEEDED",
+        ) from None
 
 
 async def _to_stage(session: Session, state: UpdateState, stage: UpdateStage) -> UpdateState:

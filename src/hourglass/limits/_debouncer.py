@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hourglass import workflow
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import Payload
 from hourglass.errors import Cancelled
 from hourglass.limits._reaching import is_long
@@ -70,7 +71,7 @@ def joined(burst: Burst | None, call: Call, now: float) -> Burst:
     return replace(burst, call=call, last=now, tickets=(*burst.tickets, call.ticket))
 
 
-@workflow.defn(name="hourglass.debounce")
+@workflow.defn(name="hourglass.debounce", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class Debouncer:
     """Collects the calls of one key."""
 

@@ -7,7 +7,7 @@ cancelled; whoever keeps a limit outlives the run that happened to start it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hourglass import workflow
@@ -33,7 +33,7 @@ def keeper_id(kind: str, key: str) -> str:
 
 def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
     """Put a question to a keeper; where there is none, start one with `state`, which has the question in it."""
-    pause = 0.1
+    pause = 0.0
     with workflow.shield():
         while True:
             try:
@@ -42,8 +42,9 @@ def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_que
             except FailureError:
                 if _started(keeper, kind, state, task_queue):
                     return
+            # Somebody else was quicker, so it can be told now; if not, it comes and goes, or is told too much.
             workflow.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause or 0.1, _LONGEST_PAUSE)
 
 
 def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
@@ -57,7 +58,7 @@ def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
             cancellation_type=ChildCancellationType.ABANDON,
         )
     except WorkflowAlreadyStartedError:
-        return False  # somebody else was quicker: it can be asked now
+        return False
     return True
 
 
@@ -70,15 +71,19 @@ def tell(keeper: str, signal: Any, message: Any) -> None:
             pass
 
 
-def wait_for_answer(desk: Desk, ticket: str, deadline: float | None, remind: Any) -> bool:
+def wait_for_answer(
+    desk: Desk, ticket: str, deadline: float | None, remind: Callable[[], None], what: str
+) -> bool:
     """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
-    somebody terminated has forgotten.
+    somebody terminated has forgotten. `what` is told to those who look at the run.
     """
     pause = _FIRST_REMINDER
     while True:
         left = pause if deadline is None else min(pause, max(0.0, deadline - workflow.time()))
         try:
-            workflow.wait_condition(lambda: ticket in desk.answers, timeout=left)
+            workflow.wait_condition(
+                lambda: ticket in desk.answers, timeout=left, timeout_summary=f"waits for {what}"
+            )
             return True
         except TimeoutError:
             if deadline is not None and workflow.time() >= deadline:

@@ -53,7 +53,7 @@ def slot(
 
     try:
         ask_for_it()
-        if not wait_for_answer(desk, ticket, deadline, ask_for_it):
+        if not wait_for_answer(desk, ticket, deadline, ask_for_it, f"a slot of {key!r}"):
             raise TimeoutError(f"there was no free slot of {key!r} in time; {limit} at a time are allowed")
         yield
     finally:

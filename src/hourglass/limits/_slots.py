@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hourglass import workflow
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled
 from hourglass.limits._places import Place, Places, asked, given_back, granted
 from hourglass.limits._reaching import is_long, unreachable
@@ -42,7 +43,7 @@ def first_slots(ask: Ask) -> Slots:
     return Slots(asked(Places(), ask.place, ask.limit), ask.notice)
 
 
-@workflow.defn(name="hourglass.slots")
+@workflow.defn(name="hourglass.slots", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class SlotKeeper:
     """Keeps the slots of one key."""
 

@@ -46,7 +46,7 @@ def throttle(
 
     try:
         ask_for_it()
-        wait_for_answer(desk, ticket, None, ask_for_it)
+        wait_for_answer(desk, ticket, None, ask_for_it, f"a turn of {key!r}")
         at = desk.answers[ticket]
     finally:
         desk.forget(ticket)
@@ -56,7 +56,7 @@ def throttle(
         )
     left = at - microseconds()
     if left > 0:
-        workflow.sleep(left / MICROSECONDS)
+        workflow.sleep(left / MICROSECONDS, summary=f"until the turn of {key!r}")
 
 
 def _checked(limit: int, per: Duration, smooth: bool) -> Rate:

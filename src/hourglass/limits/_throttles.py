@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hourglass import workflow
+from hourglass._engine.versions import VersioningBehavior
 from hourglass.errors import Cancelled
 from hourglass.limits._places import Place
 from hourglass.limits._reaching import is_long, unreachable
@@ -36,7 +37,7 @@ class Throttle:
     period: int = 0
 
 
-@workflow.defn(name="hourglass.throttle")
+@workflow.defn(name="hourglass.throttle", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class TurnKeeper:
     """Gives out the turns of one key."""
 

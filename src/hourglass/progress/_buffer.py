@@ -7,6 +7,7 @@ its variables do. Invariants: offsets count from 0 and never go back; at most `l
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from hourglass import workflow
@@ -16,28 +17,36 @@ Batch = tuple[int, int, list[Any]]
 """The offset of the first item, how many have been published so far, and the items."""
 
 MOST_AT_ONCE = 100
+MOST_BYTES = 512 * 1024
+"""What an answer may hold: an engine takes two megabytes at most."""
 
 
 class Buffer:
     """The newest items of one name."""
 
     def __init__(self, limit: int) -> None:
-        self._items: deque[Any] = deque(maxlen=limit)
+        self._items: deque[tuple[Any, int]] = deque(maxlen=limit)
         self._published = 0
 
-    def add(self, value: Any) -> None:
-        """Keep an item."""
-        self._items.append(value)
+    def add(self, value: Any, size: int) -> None:
+        """Keep an item of so many bytes."""
+        self._items.append((value, size))
         self._published += 1
 
     def read(self, begin: int, most: int) -> Batch:
-        """Items from an offset on; a negative one counts from the end."""
+        """Items from an offset on, as many as fit into an answer; a negative one counts from the end."""
         oldest = self._published - len(self._items)
         begin = self._published + begin if begin < 0 else begin
         first = min(max(begin, oldest), self._published)
         skipped = first - oldest
-        kept = list(self._items)[skipped : skipped + max(0, min(most, MOST_AT_ONCE))]
-        return first, self._published, kept
+        found: list[Any] = []
+        room = MOST_BYTES
+        for value, size in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
+            room -= size
+            if room < 0 and found:
+                break
+            found.append(value)
+        return first, self._published, found
 
 
 def query_name(name: str) -> str:

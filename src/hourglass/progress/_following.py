@@ -64,7 +64,7 @@ class Follower(Generic[T]):
         self._token = b""
         self._closed = False
         self._successor = ""
-        self._behind = False
+        self._due = False
         self._last_answer: QueryAnswer | None = None
         self._run_id = reference.run_id
         self._offset = begin if isinstance(begin, int) else 0
@@ -102,27 +102,23 @@ class Follower(Generic[T]):
             ) from None
 
     async def _ask(self, session: Session) -> Heard:
-        """Ask until there is another answer than the last one: at once if that was not all there was, else whenever
-        something has happened.
+        """Ask until there is another answer than the last one: at once if a question is due, else whenever something has
+        happened.
         """
         if not self._run_id:
             current = await session.call(DescribeWorkflow(workflow_id=self._workflow_id))
             self._run_id = current.summary.run_id
         while True:
-            if not self._behind:
+            if not self._due:
                 await self._something_happens(session)
+                self._due = True  # until it is answered: whoever waits may be interrupted in between
             closed = self._closed
             answer = await self._query(session)
-            if answer is None:
-                self._nothing_yet()
+            if answer is None and not 0 <= self._offset < NEW_ONES:
+                self._offset = 0  # the newest of none, and all that are still to come
             if closed or (answer is not None and answer != self._last_answer):
-                self._last_answer = answer
                 return Heard(answer, closed)
-
-    def _nothing_yet(self) -> None:
-        self._behind = False
-        if not 0 <= self._offset < NEW_ONES:
-            self._offset = 0  # the newest of none, and all that are still to come
+            self._due = False
 
     async def _query(self, session: Session) -> QueryAnswer | None:
         request = QueryWorkflow(
@@ -153,14 +149,16 @@ class Follower(Generic[T]):
     # --- in the caller's thread -------------------------------------------------------------------------------
 
     def _take(self, heard: Heard, session: Session) -> None:
+        self._last_answer = heard.answer
+        self._due = False
         if heard.answer is not None and heard.answer.result:
             first, published, items = session.converter.decode(heard.answer.result[0], self._batch)
             if 0 <= self._offset < NEW_ONES:
                 self.missed += max(0, first - self._offset)
             self._offset = first + len(items)
             self.pending.extend(items)
-            self._behind = self._offset < published
-        if heard.ended and not self._behind:
+            self._due = self._offset < published
+        if heard.ended and not self._due:
             self._move_on()
 
     def _move_on(self) -> None:

@@ -10,7 +10,7 @@ from hourglass._engine.definition import check_name
 from hourglass._engine.options import Duration
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
 from hourglass.errors import QueryFailedError, UsageError
-from hourglass.progress._buffer import buffer_of_run, query_name
+from hourglass.progress._buffer import MOST_BYTES, buffer_of_run, query_name
 from hourglass.progress._following import NEW_ONES, Follower
 from hourglass.progress._streams import AsyncProgressStream, ProgressStream
 
@@ -46,7 +46,13 @@ class Progress(Generic[T]):
         The item is taken as it is now: changing the object afterwards changes nothing.
         """
         converter = require_run("publishing progress").converter
-        buffer_of_run(self.name, self.keep).add(converter.decode(converter.encode(value), Any))
+        payload = converter.encode(value)
+        if len(payload.data) > MOST_BYTES:
+            raise UsageError(
+                f"an item of progress {self.name!r} has {len(payload.data)} bytes: publish where it can be found, not "
+                f"the thing itself; {MOST_BYTES} are allowed"
+            )
+        buffer_of_run(self.name, self.keep).add(converter.decode(payload, Any), len(payload.data))
 
     # --- outside ----------------------------------------------------------------------------------------------
 

@@ -66,14 +66,14 @@ class LocalActivities:
                 return [e.ActivityCancelled(seq, wrapped, is_local=True)]
         return []
 
-    def next_end(self) -> e.AnyEvent | None:
-        """What the next mark says of one that the run waits for."""
+    def next_end(self) -> list[e.AnyEvent]:
+        """What the next mark says of one that the run waits for: one at a time, as they ended."""
         for mark in self.marks:
             command = self._of(mark)
             if command is not None:
                 self.marks.remove(mark)
                 self.waiting.remove(command)
-                return self._told(command, mark)
+                return [self._told(command, mark)]
         return self._repeated()
 
     def _of(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
@@ -93,13 +93,13 @@ class LocalActivities:
         changed = mark.arguments is not None and not same_payloads(mark.arguments, command.arguments)
         return other, changed
 
-    def _repeated(self) -> e.AnyEvent | None:
+    def _repeated(self) -> list[e.AnyEvent]:
         """A `MutableSideEffect` is written down when its value changes: without a mark it is as it was."""
         for command in self.waiting:
             if command.activity_type in self._named:
                 self.waiting.remove(command)
-                return e.ActivityCompleted(command.seq, self._named[command.activity_type], is_local=True)
-        return None
+                return [e.ActivityCompleted(command.seq, self._named[command.activity_type], is_local=True)]
+        return []
 
     def _told(self, command: c.ScheduleLocalActivity, mark: LocalMark | EffectMark) -> e.AnyEvent:
         seq = command.seq

@@ -14,6 +14,7 @@ something that its SDK wrote down for it would be a replay of something else.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -24,10 +25,11 @@ from hourglass._temporal.failures import failure_from
 from hourglass._temporal.foreign import payloads_from_bytes, payloads_from_json
 from hourglass._temporal.payloads import payloads_from
 from hourglass.converter import Failure, Payload
-from hourglass.errors import HistoryError
+from hourglass.errors import HistoryError, HourglassError
 
 _MILLISECOND = 1_000_000
 _SECOND = 1_000_000_000
+_READABLE = frozenset({"json/plain", "json/protobuf", "binary/protobuf", ""})
 
 
 class VersionMark(msgspec.Struct, frozen=True):
@@ -71,7 +73,49 @@ class EffectMark(msgspec.Struct, frozen=True):
 Mark: TypeAlias = VersionMark | LocalMark | EffectMark
 
 
-def read_marker(event: Any) -> Mark:
+Decode: TypeAlias = Callable[[Sequence[Payload]], Sequence[Payload]]
+
+
+class _Details:
+    """The details of a marker, by name. What describes it may have gone through a codec; what it holds is left as it is."""
+
+    def __init__(self, event_id: int, attributes: Any, decode: Decode | None) -> None:
+        self.event_id = event_id
+        self.attributes = attributes
+        self._decode = decode
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.attributes.details
+
+    def payloads(self, *keys: str) -> Payloads:
+        """The payloads of the first of these that is there."""
+        for key in keys:
+            if key in self:
+                return payloads_from(self.attributes.details[key].payloads)
+        return ()
+
+    def json(self, *keys: str) -> Any:
+        """The value of the first of these that is there."""
+        found = self.payloads(*keys)
+        return json.loads(self.plain(found[0]).data) if found else None
+
+    def plain(self, payload: Payload) -> Payload:
+        """A payload that describes the marker, as its SDK understood it."""
+        if payload.encoding not in _READABLE and self._decode is not None:
+            payload = self._decode([payload])[0]
+        if payload.encoding not in _READABLE:
+            raise ValueError(payload.encoding)
+        return payload
+
+    def end(self, *keys: str) -> dict[str, Any]:
+        """How what the marker tells of ended."""
+        result = self.payloads(*keys)
+        there = self.attributes.HasField("failure")
+        failure = failure_from(self.attributes.failure) if there else None
+        return {"result": result[0] if result and failure is None else None, "failure": failure}
+
+
+def read_marker(event: Any, decode: Decode | None = None) -> Mark:
     """A marker as data. Raises `HistoryError` where it is of no known kind or cannot be read."""
     attributes = event.marker_recorded_event_attributes
     name = attributes.marker_name
@@ -82,93 +126,73 @@ def read_marker(event: Any) -> Mark:
             + ", ".join(sorted(_READ))
         )
     try:
-        return read(event.event_id, attributes)
-    except (ValueError, TypeError, KeyError, IndexError):
+        return read(_Details(event.event_id, attributes, decode))
+    except (ValueError, TypeError, LookupError, AttributeError, HourglassError):
         raise HistoryError(f"event {event.event_id}: the marker {name!r} cannot be read") from None
 
 
-def _detail(attributes: Any, *keys: str) -> Payloads:
-    for key in keys:
-        if key in attributes.details:
-            return payloads_from(attributes.details[key].payloads)
-    return ()
-
-
-def _json(attributes: Any, *keys: str) -> Any:
-    found = _detail(attributes, *keys)
-    if not found:
-        return None
-    if found[0].encoding not in ("json/plain", "json/protobuf", ""):
-        raise ValueError(found[0].encoding)
-    return json.loads(found[0].data)
-
-
-def _version(event_id: int, attributes: Any) -> Mark:
-    change = _json(attributes, "change-id", "changeId")
+def _version(details: _Details) -> Mark:
+    change = details.json("change-id", "changeId")
     if not isinstance(change, str):
         raise TypeError(change)
-    return VersionMark(event_id, change, int(_json(attributes, "version")))
+    return VersionMark(details.event_id, change, int(details.json("version")))
 
 
-def _core_patch(event_id: int, attributes: Any) -> Mark:
-    data = _json(attributes, "patch-data")
+def _core_patch(details: _Details) -> Mark:
+    data = details.json("patch-data")
     if data is None:  # as Core wrote it in its first years
-        return VersionMark(event_id, _detail(attributes, "patch_id")[0].data.decode(), 0)
-    return VersionMark(event_id, data["id"], 0)
+        return VersionMark(details.event_id, details.payloads("patch_id")[0].data.decode(), 0)
+    return VersionMark(details.event_id, data["id"], 0)
 
 
-def _local(event_id: int, attributes: Any) -> Mark:
-    data = _json(attributes, "data") if "activityId" not in attributes.details else None
+def _local(details: _Details) -> Mark:
+    data = details.json("data") if "activityId" not in details else None
     if isinstance(data, dict) and "ActivityID" in data:
-        return _go_local(event_id, attributes, data)
-    return _java_local(event_id, attributes)
+        return _go_local(details, data)
+    return _java_local(details)
 
 
-def _end(attributes: Any, *keys: str) -> dict[str, Any]:
-    result = _detail(attributes, *keys)
-    failure = failure_from(attributes.failure) if attributes.HasField("failure") else None
-    return {"result": result[0] if result and failure is None else None, "failure": failure}
-
-
-def _go_local(event_id: int, attributes: Any, data: dict[str, Any]) -> Mark:
+def _go_local(details: _Details, data: dict[str, Any]) -> Mark:
     return LocalMark(
-        event_id=event_id,
+        event_id=details.event_id,
         activity_type=data.get("ActivityType") or "",
         activity_id=data["ActivityID"],
         time_ns=_time_ns(data.get("ReplayTime") or ""),
         attempt=int(data.get("Attempt") or 1),
         backoff=max(int(data.get("Backoff") or 0), 0) / _SECOND,  # -1: never again
-        **_end(attributes, "result"),
+        **details.end("result"),
     )
 
 
-def _java_local(event_id: int, attributes: Any) -> Mark:
-    meta = _json(attributes, "meta") or {}
+def _java_local(details: _Details) -> Mark:
+    meta = details.json("meta") or {}
+    activity_id = details.json("activityId")
+    if not isinstance(activity_id, str):
+        raise TypeError(activity_id)
     return LocalMark(
-        event_id=event_id,
-        activity_type=_json(attributes, "type") or "",
-        activity_id=_json(attributes, "activityId") or "",
-        arguments=_detail(attributes, "input") if "input" in attributes.details else None,
-        time_ns=int(_json(attributes, "time") or 0) * _MILLISECOND,
+        event_id=details.event_id,
+        activity_type=details.json("type") or "",
+        activity_id=activity_id,
+        arguments=details.payloads("input") if "input" in details else None,
+        time_ns=int(details.json("time") or 0) * _MILLISECOND,
         attempt=int(meta.get("atpt") or 1),
         backoff=float(meta.get("backoff") or 0),
         original_schedule_ns=int(meta.get("firstSkd") or 0) * _MILLISECOND,
-        **_end(attributes, "result", "data"),
+        **details.end("result", "data"),
     )
 
 
-def _core_local(event_id: int, attributes: Any) -> Mark:
-    data = _json(attributes, "data")
-    backoff = data.get("backoff") or {}
+def _core_local(details: _Details) -> Mark:
+    data = details.json("data")
     return LocalMark(
-        event_id=event_id,
+        event_id=details.event_id,
         activity_type=data.get("activity_type") or "",
         activity_id=data.get("activity_id") or "",
         time_ns=_core_ns(data.get("complete_time")),
         attempt=int(data.get("attempt") or 1),
-        backoff=_core_ns(backoff) / _SECOND,
+        backoff=_core_ns(data.get("backoff")) / _SECOND,
         original_schedule_ns=_core_ns(data.get("original_schedule_time")),
-        **_end(attributes, "result"),
+        **details.end("result"),
     )
 
 
@@ -181,19 +205,20 @@ def _core_ns(value: Any) -> int:
     return _time_ns(value) if isinstance(value, str) else 0
 
 
-def _effect(event_id: int, attributes: Any) -> Mark:
-    data = _detail(attributes, "data")
-    return EffectMark(event_id, data[0] if data else None)
+def _effect(details: _Details) -> Mark:
+    data = details.payloads("data")
+    return EffectMark(details.event_id, data[0] if data else None)
 
 
-def _mutable_effect(event_id: int, attributes: Any) -> Mark:
-    data = _detail(attributes, "data")
+def _mutable_effect(details: _Details) -> Mark:
+    data = details.payloads("data")
     if len(data) == 2:  # Go: the name, and the payloads of the value, encoded once more
-        read = payloads_from_bytes if data[1].encoding == "binary/protobuf" else payloads_from_json
-        inner = read(data[1].data)
-        return EffectMark(event_id, inner[0] if inner else None, json.loads(data[0].data))
-    name = _json(attributes, "id", "side-effect-id")
-    return EffectMark(event_id, data[0] if data else None, name if isinstance(name, str) else "")
+        name, value = details.plain(data[0]), details.plain(data[1])
+        read = payloads_from_bytes if value.encoding == "binary/protobuf" else payloads_from_json
+        inner = read(value.data)
+        return EffectMark(details.event_id, inner[0] if inner else None, json.loads(name.data))
+    named = details.json("id", "side-effect-id")
+    return EffectMark(details.event_id, data[0] if data else None, named if isinstance(named, str) else "")
 
 
 def _time_ns(text: str) -> int:

@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 
 from hourglass._embedded import history as h
-from hourglass._embedded import history_others as o
-from hourglass._embedded import history_updates as u
 from hourglass._embedded.matching import COMMAND_OF
 from hourglass._embedded.outcomes import Outcomes
 from hourglass._embedded.relations import RequestCancelChild
 from hourglass._engine import commands as c
+from hourglass._engine.events import Payloads
 from hourglass.replay._comparison import same_payloads
 
 _MADE_UP = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -42,14 +41,21 @@ def pair_up(
     commands: Iterable[c.Command],
     outcomes: Outcomes,
     names: Mapping[str, str],
+    recorded: Mapping[int, Any],
 ) -> Pairing:
-    """Give each event the command that fits it best; `names` are the ids of children, from ours to the history's."""
+    """Give each event the command that fits it best.
+
+    `names` are the ids of children, from ours to the history's; `recorded` says by event with which arguments things were
+    asked for, decoded.
+    """
     open_events = list(asked)
     left = list(commands)
     pairs: list[tuple[h.HistoryEvent, c.Command]] = []
     for exact in (True, False):
         for event in list(open_events):
-            fit = next((each for each in left if _fits(each, event.attributes, outcomes, names, exact)), None)
+            known = recorded.get(event.id)
+            view = _View(event.attributes, known.payloads if known is not None else (), names, exact)
+            fit = next((each for each in left if _fits(each, view, outcomes)), None)
             if fit is not None:
                 left = [each for each in left if each is not fit]
                 open_events.remove(event)
@@ -62,58 +68,57 @@ def pair_up(
     )
 
 
-def _fits(
-    command: c.Command,
-    attributes: h.Attributes,
-    outcomes: Outcomes,
-    names: Mapping[str, str],
-    exact: bool,
-) -> bool:
+class _View(msgspec.Struct, frozen=True):
+    """An event as a command is held against it: at first `exact`, arguments and all."""
+
+    attributes: Any
+    payloads: Payloads
+    names: Mapping[str, str]
+    exact: bool
+
+    def has(self, arguments: Payloads) -> bool:
+        """Whether something was asked for with these arguments, as far as that counts."""
+        return not self.exact or same_payloads(self.payloads, arguments)
+
+
+def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
+    attributes, exact = view.attributes, view.exact
     if not isinstance(command, COMMAND_OF[type(attributes)]):
         return False
-    match command, attributes:
-        case c.ScheduleActivity(), h.ActivityTaskScheduled():
-            same = not exact or same_payloads(attributes.arguments, command.arguments)
-            return same and command.activity_type == attributes.activity_type
-        case c.StartTimer(), h.TimerStarted():
+    match command:
+        case c.ScheduleActivity():
+            return command.activity_type == attributes.activity_type and view.has(command.arguments)
+        case c.StartTimer():
             return not exact or abs(command.duration_ns - attributes.duration_ns) <= _TOLERANCE_NS
-        case c.CancelTimer(), h.TimerCanceled():
-            return outcomes.link_of(command) == attributes.started_event_id
-        case c.RequestCancelActivity(), h.ActivityTaskCancelRequested():
-            return outcomes.link_of(command) == attributes.scheduled_event_id
-        case c.StartChildWorkflow(), o.StartChildWorkflowExecutionInitiated():
-            return _fits_child(command, attributes, exact)
-        case ((c.SignalExternalWorkflow() | c.RequestCancelExternal() | RequestCancelChild()), _):
-            return _fits_other(command, attributes, names, exact)
-        case (
-            (c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate()),
-            (u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted()),
-        ):
-            return command.protocol_instance_id == attributes.update_id
-        case c.UpsertSearchAttributes(), h.UpsertWorkflowSearchAttributes():
+        case c.CancelTimer():
+            return bool(outcomes.link_of(command) == attributes.started_event_id)
+        case c.RequestCancelActivity():
+            return bool(outcomes.link_of(command) == attributes.scheduled_event_id)
+        case c.StartChildWorkflow():
+            return _fits_child(command, view)
+        case c.SignalExternalWorkflow():
+            same = command.signal_name == attributes.signal_name and view.has(command.arguments)
+            return same and _reaches(command.workflow_id, view)
+        case c.RequestCancelExternal() | RequestCancelChild():
+            return _reaches(command.workflow_id, view)
+        case c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate():
+            return bool(command.protocol_instance_id == attributes.update_id)
+        case c.UpsertSearchAttributes():
             return not exact or set(command.search_attributes) == set(attributes.search_attributes)
-        case c.UpsertMemo(), h.WorkflowPropertiesModified():
+        case c.UpsertMemo():
             return not exact or set(command.memo) == set(attributes.memo)
         case _:
             return True
 
 
-def _fits_child(
-    command: c.StartChildWorkflow, attributes: o.StartChildWorkflowExecutionInitiated, exact: bool
-) -> bool:
-    if command.workflow_type != attributes.workflow_type:
+def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
+    if command.workflow_type != view.attributes.workflow_type:
         return False
-    if command.workflow_id == attributes.workflow_id:
+    if command.workflow_id == view.attributes.workflow_id:
         return True
     # An id that was not chosen comes from the run's randomness, which is another in each language.
-    same = not exact or same_payloads(attributes.arguments, command.arguments)
-    return same and bool(_MADE_UP.fullmatch(command.workflow_id))
+    return view.has(command.arguments) and bool(_MADE_UP.fullmatch(command.workflow_id))
 
 
-def _fits_other(command: Any, attributes: Any, names: Mapping[str, str], exact: bool) -> bool:
-    if names.get(command.workflow_id, command.workflow_id) != attributes.workflow_id:
-        return False
-    if isinstance(command, c.SignalExternalWorkflow):
-        same = not exact or same_payloads(attributes.arguments, command.arguments)
-        return same and bool(command.signal_name == attributes.signal_name)
-    return True
+def _reaches(workflow_id: str, view: _View) -> bool:
+    return bool(view.names.get(workflow_id, workflow_id) == view.attributes.workflow_id)

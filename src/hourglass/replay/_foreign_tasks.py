@@ -19,7 +19,7 @@ from hourglass._embedded import history as h
 from hourglass._embedded import history_updates as u
 from hourglass._temporal.payloads import nanos_from
 from hourglass.replay._foreign_events import ASKED, read_event
-from hourglass.replay._foreign_markers import Mark, read_marker
+from hourglass.replay._foreign_markers import Decode, Mark, read_marker
 
 _BROKEN_OFF = ("workflow_task_failed", "workflow_task_timed_out")
 
@@ -46,7 +46,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def tasks_of(events: Sequence[Any]) -> list[WorkflowTask]:
+def tasks_of(events: Sequence[Any], decode: Decode | None = None) -> list[WorkflowTask]:
     """The tasks of a history (Temporal's messages), in order. Raises `HistoryError`."""
     tasks: list[WorkflowTask] = []
     told: list[h.HistoryEvent] = []
@@ -62,7 +62,7 @@ def tasks_of(events: Sequence[Any]) -> list[WorkflowTask]:
             started = None
             told += _read(event)
         elif kind == "workflow_task_completed" and started is not None:
-            asked, marks, position = _asked(events, position)
+            asked, marks, position = _asked(events, position, decode)
             tasks.append(_task(told, started, asked=tuple(asked), marks=tuple(marks)))
             told, started = [], None
         else:
@@ -91,14 +91,16 @@ def _read(event: Any) -> list[h.HistoryEvent]:
     return [h.HistoryEvent(event.event_id, nanos_from(event.event_time), attributes)]
 
 
-def _asked(events: Sequence[Any], position: int) -> tuple[list[h.HistoryEvent], list[Mark], int]:
+def _asked(
+    events: Sequence[Any], position: int, decode: Decode | None
+) -> tuple[list[h.HistoryEvent], list[Mark], int]:
     """What follows the completion of a task, and where it ends."""
     asked: list[h.HistoryEvent] = []
     marks: list[Mark] = []
     while position < len(events):
         event = events[position]
         if event.WhichOneof("attributes") == "marker_recorded_event_attributes":
-            marks.append(read_marker(event))
+            marks.append(read_marker(event, decode))
         else:
             read = _read(event)
             if not read or not isinstance(read[0].attributes, ASKED):

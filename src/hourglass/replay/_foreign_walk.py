@@ -24,8 +24,9 @@ from hourglass._engine.context import Site
 from hourglass.errors import HistoryError, NondeterminismError
 from hourglass.replay._comparison import Asked, asked, compared, differs
 from hourglass.replay._foreign_locals import LocalActivities
-from hourglass.replay._foreign_markers import VersionMark
+from hourglass.replay._foreign_markers import Decode, VersionMark
 from hourglass.replay._foreign_matching import pair_up
+from hourglass.replay._foreign_order import Order
 from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
 from hourglass.replay._session import Execution
 
@@ -42,27 +43,31 @@ class Walk:
         recorded: Mapping[int, Any],
         *,
         compare: bool = True,
-        flags: tuple[int, ...] = (),
+        order: Order = Order(),
+        decode: Decode | None = None,
     ) -> None:
         self._run_id = run_id
         self._execution = execution
         self._recorded = recorded
         self._compare = compare
-        self._flags = flags
+        self._order = order
+        self._decode = decode
         self._outcomes = Outcomes(run_id)
         self._locals = LocalActivities()
         self._admitted: dict[str, UpdateRequest] = {}
         self._names: dict[str, str] = {}
         self._sites: dict[int, tuple[c.Command, Site]] = {}
         self._task = WorkflowTask(told=())
+        self.at = 0
+        self.choices: list[int] = []
         self._time_ns = 0
         self._timers: dict[int, int] = {}
         self._taken_back: list[int] = []
 
     def run(self, events: Sequence[Any]) -> None:
         """Replay these events (Temporal's messages). Raises `NondeterminismError` or `HistoryError`."""
-        for task in tasks_of(events):
-            self._task = task
+        for at, task in enumerate(tasks_of(events, self._decode)):
+            self.at, self._task = at, task
             self._begin(task)
             if self._execution.error is not None or not task.is_completed:
                 return
@@ -83,12 +88,25 @@ class Walk:
             due += self._told(event.attributes, event.id, event.time_ns)
         for accepted in task.updates:
             due.append(self._receive(accepted))
-        while due and self._execution.error is None:
-            due = self._activate(sorted(due, key=rank))
-            due = due or self._zero_timers()
+        flags, batches = self._order.of(self.at, due)
+        self.choices.append(self._order.choices(due))
+        for batch in batches:
+            if not self._has_closed():
+                self._tell(batch, flags)
+        self._tell([], flags)
+
+    def _tell(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> None:
+        """Tell the run these, and whatever follows from what it asks for then; in the end, how local activities ended."""
+        last = not due
+        while self._execution.error is None:
+            due = due or self._zero_timers() or (self._locals.next_end() if last else [])
             if not due:
-                ended = self._locals.next_end()
-                due = [] if ended is None else [ended]
+                return
+            due = self._activate(sorted(due, key=rank), flags)
+
+    def _has_closed(self) -> bool:
+        run = self._execution.run
+        return run is not None and run.closed
 
     def _told(self, attributes: Any, event_id: int, time_ns: int) -> list[e.AnyEvent]:
         if isinstance(attributes, WorkflowExecutionStarted):
@@ -107,7 +125,7 @@ class Walk:
             )
         return self._outcomes.updates.receive(request, 0, is_replaying=True)
 
-    def _activate(self, due: list[e.AnyEvent]) -> list[e.AnyEvent]:
+    def _activate(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> list[e.AnyEvent]:
         """Tell the run; gives what it is to be told next because of what it asked for."""
         self._time_ns = max(self._time_ns, self._locals.time_ns)
         activation = e.Activation(
@@ -118,7 +136,7 @@ class Walk:
             history_length=self._task.history_length,
             history_size=self._task.history_size,
             continue_as_new_suggested=self._task.suggest_continue_as_new,
-            flags=self._flags,
+            flags=flags,
         )
         before = len(self._execution.commands)
         self._execution.activate(activation)
@@ -164,7 +182,7 @@ class Walk:
         issued = list(self._outcomes.issued)
         terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
         ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
-        pairing = pair_up(task.asked, ordinary + terminal[:1], self._outcomes, self._names)
+        pairing = pair_up(task.asked, ordinary + terminal[:1], self._outcomes, self._names, self._recorded)
         missing = tuple(event for event in pairing.missing if not self._was_taken_back(event.attributes))
         if missing or pairing.surplus:
             self._refuse(missing, pairing.surplus)
@@ -192,7 +210,7 @@ class Walk:
 
     def _compare_pair(self, event_id: int, command: c.Command) -> None:
         was, now = self._recorded.get(event_id), self._asked(command)
-        if was is not None and now is not None:
+        if was is not None and now is not None and was.kind == now.kind:
             changed = compared(was, now)
             if changed is not None:
                 raise changed

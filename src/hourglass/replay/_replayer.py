@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from hourglass._engine.commands import Command
-from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, RunSettings, Site, is_library
+from hourglass._engine.context import RunSettings, Site, is_library
 from hourglass._runtime.resolver import Resolver
 from hourglass._temporal.dialect import Dialect
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
@@ -23,9 +23,11 @@ from hourglass.replay._comparison import asks_for_more, changed_arguments, first
 from hourglass.replay._history import History
 from hourglass.replay._session import Execution, Session
 
-_ORDERS: tuple[tuple[int, ...], ...] = ((SINGLE_BATCH,), (), (SINGLE_BATCH, HOURGLASS), (HOURGLASS,))
-"""Whether all that happened before a task is told before any code runs, as in most SDKs, or signals and updates first; and
-whether updates wait for handlers that the body registers, as in Go."""
+if TYPE_CHECKING:
+    from hourglass.replay._foreign_order import Order
+    from hourglass.replay._foreign_walk import Walk
+
+_ACCEPTED = "workflow_execution_update_accepted_event_attributes"
 _DIFFERENCES = (NondeterminismError, WorkflowParked)
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
@@ -128,22 +130,31 @@ class Replayer:
         """Replay a history whose order is not ours, in each order that its SDK may have had. The first error counts."""
         if error is not None:
             self._leave_session()
+        from hourglass.replay._foreign_order import Search
+
         execution = self._execution(settings)
-        for flags in _ORDERS:
+        has_updates = any(event.HasField(_ACCEPTED) for event in history._messages)
+        search = Search(len(history), has_updates=has_updates)
+        for order in search.orders():
             execution = self._execution(settings)
-            found = self._walk(history, execution, flags)
+            walk = self._new_walk(history, execution, order)
+            found = self._walk(walk, history, execution)
             if not isinstance(found, _DIFFERENCES):
                 return execution, found
             error = error or found
+            search.missed(walk.at, walk.choices)
         return execution, error
 
-    def _walk(self, history: History, execution: Execution, flags: tuple[int, ...]) -> HourglassError | None:
-        """Replay a history without Core."""
+    def _new_walk(self, history: History, execution: Execution, order: Order) -> Walk:
         from hourglass.replay._foreign_walk import Walk
 
         facts = history._facts
         recorded = {item.event_id: item for item in self._recorded(facts.expected)}
-        walk = Walk(facts.run_id, execution, recorded, compare=self._compare, flags=flags)
+        decode = self._codec.decode if self._codec is not None else None
+        return Walk(facts.run_id, execution, recorded, compare=self._compare, order=order, decode=decode)
+
+    def _walk(self, walk: Walk, history: History, execution: Execution) -> HourglassError | None:
+        """Replay a history without Core."""
         try:
             self._open_session().walk(
                 history.workflow_id, lambda: walk.run(history._messages), execution, self._timeout

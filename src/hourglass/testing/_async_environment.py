@@ -8,22 +8,45 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._engine.options import Duration
 from hourglass.client import AsyncClient, AsyncWorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
+from hourglass.testing._explore.arrivals import Arrival
+from hourglass.testing._explore.coverage import Exploration
 from hourglass.testing._faces import EnvironmentFacts
 from hourglass.testing._stage import Setting, Stage
 from hourglass.testing._virtual_time import span
 
+if TYPE_CHECKING:
+    from hourglass.testing._environment import Environment
+
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+class ExploreOptions(TypedDict, total=False):
+    """What `explore` can be told; `Environment.explore` says what it means."""
+
+    runs: int
+    seed: int | None
+    check: Callable[[Any, Environment], object] | None
+    invariant: Callable[[Environment], object] | None
+    allowed: type[BaseException] | str | Sequence[type[BaseException] | str] | None
+    arrivals: Sequence[Arrival]
+    prepare: Callable[[Environment], object] | None
+    crashes: bool
+    failures: bool
+    timeouts: bool
+    redeliveries: bool
+    story: str | None
+    options: StartOptions | None
 
 
 class RunnerThread:
@@ -132,6 +155,22 @@ class AsyncEnvironment(EnvironmentFacts):
         """Start a workflow and wait for its result; time passes as it needs to."""
         handle = await self.start_workflow(workflow, *args, **options)
         return await handle.result()
+
+    # --- many orders ----------------------------------------------------------------------------------------
+
+    async def explore(
+        self, workflow: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[ExploreOptions]
+    ) -> Exploration:
+        """Run a workflow under many orders of events and mishaps, as `Environment.explore` does, with its options.
+
+        It happens in this environment's thread: `check`, `invariant` and `prepare` are plain functions, and get a
+        blocking environment.
+        """
+        from hourglass.testing._environment import face
+
+        self._check_open()
+        blocking = face(self._setting, self._stage)
+        return await self._stage.session.in_thread(lambda: blocking.explore(workflow, *args, **options))
 
     # --- time -----------------------------------------------------------------------------------------------
 

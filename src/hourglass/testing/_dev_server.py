@@ -220,9 +220,9 @@ def dev_server(
 ) -> Iterator[DevServer]:
     """Run a Temporal dev server inside the block, in memory or on a database file.
 
-    `ui=True` adds its web UI, on a free port or on `ui_port`. `search_attributes` maps names to Temporal's types (`Keyword`, `Int`, …); `log_level` is debug, info,
-    warn, error or never, and shows in the error if the server dies; `extra_args` go to `temporal server
-    start-dev` as they are.
+    `ui=True` adds its web UI, on a free port or on `ui_port`. `search_attributes` maps names to Temporal's types
+    (`Keyword`, `Int`, …); `log_level` is debug, info, warn, error or never, and shows in the error if the
+    server dies; `extra_args` go to `temporal server start-dev` as they are.
     """
     shown = (ui_port or free_port()) if ui or ui_port is not None else None
     server = _server(port, db_filename, namespace, shown, log_level, search_attributes or {}, extra_args)

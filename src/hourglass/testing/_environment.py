@@ -162,7 +162,7 @@ class Environment(EnvironmentFacts):
             arrivals=checked_arrivals(arrivals),
             properties=Properties(check, invariant, checked_allowed(allowed)),
             prepare=prepare,
-            face=_face,
+            face=face,
         )
         return replay(plan, story) if story is not None else explore(plan, runs, seed)
 
@@ -188,7 +188,7 @@ class Environment(EnvironmentFacts):
         self._stage.driver.crash()
 
 
-def _face(setting: Setting, stage: Stage) -> Environment:
+def face(setting: Setting, stage: Stage) -> Environment:
     """An environment around a stage that somebody else has opened."""
     env = object.__new__(Environment)
     env._setting, env._opened = setting, stage

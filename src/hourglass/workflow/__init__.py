@@ -18,7 +18,11 @@ from __future__ import annotations
 from hourglass._engine.commands import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 from hourglass._engine.definition import HandlerUnfinishedPolicy
 from hourglass._engine.fibers import Task
-from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._engine.versions import (
+    ContinueAsNewVersioningBehavior,
+    VersioningBehavior,
+    WorkerDeploymentVersion,
+)
 from hourglass.converter import RawPayload
 from hourglass.errors import Cancelled
 from hourglass.workflow._activities import (
@@ -61,6 +65,7 @@ from hourglass.workflow._facts import (
     has_last_completion_result,
     in_workflow,
     info,
+    is_catching_up,
     is_replaying,
     last_completion_result,
     last_failure,
@@ -93,6 +98,7 @@ __all__ = [
     "ChildCancellationType",
     "ChildOptions",
     "ChildWorkflowHandle",
+    "ContinueAsNewVersioningBehavior",
     "Event",
     "ExternalWorkflowHandle",
     "HandlerUnfinishedPolicy",
@@ -131,6 +137,7 @@ __all__ = [
     "in_workflow",
     "info",
     "init",
+    "is_catching_up",
     "is_replaying",
     "last_completion_result",
     "last_failure",

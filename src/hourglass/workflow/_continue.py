@@ -11,9 +11,12 @@ from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import ContinueAsNewInput
 from hourglass._engine.messages import ContinueAsNewRequest
 from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.converter import Converter, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._given import Given, given_workflow
+
+_AS_BEFORE = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
 def continue_as_new(
@@ -25,11 +28,13 @@ def continue_as_new(
     retry_policy: RetryPolicy | None = None,
     memo: Mapping[str, Any] | None = None,
     search_attributes: SearchAttributes | None = None,
+    initial_versioning_behavior: ContinueAsNewVersioningBehavior = _AS_BEFORE,
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history.
 
     It is of the same workflow unless another is given, as its decorated object or its name; the arguments are checked
-    against its signature before this run ends. What is not given stays as it is.
+    against its signature before this run ends. What is not given stays as it is. A run that is pinned to a version of the
+    worker stays with it, unless `initial_versioning_behavior` is `AUTO_UPGRADE`.
     """
     live = require_fiber("workflow.continue_as_new").run
     if workflow is None:
@@ -47,6 +52,7 @@ def continue_as_new(
             "retry_policy": retry_policy,
             "memo": memo,
             "search_attributes": search_attributes,
+            "initial_versioning_behavior": initial_versioning_behavior,
         },
         _proceed=functools.partial(_continue, live.converter, given),
     )
@@ -72,5 +78,6 @@ def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> N
             memo={key: converter.encode(value) for key, value in (options["memo"] or {}).items()},
             search_attributes=encode_search_attributes(options["search_attributes"] or {}),
             headers=call.headers,
+            versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),
         )
     )

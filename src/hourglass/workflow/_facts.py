@@ -272,6 +272,16 @@ def is_replaying() -> bool:
     return require_run("workflow.is_replaying").facts.is_replaying
 
 
+def is_catching_up() -> bool:
+    """Whether this code is executed again: replayed, brought back after its worker lost it, or to check it.
+
+    Effects of your own belong to the first time alone: what an interceptor counts, sends or writes down. `workflow.logger` and
+    `workflow.metric_meter` see to it by themselves.
+    """
+    live = require_run("workflow.is_catching_up")
+    return live.facts.is_replaying or live.quiet or live.dead
+
+
 def in_workflow() -> bool:
     """Whether the caller is workflow code."""
     return current_run() is not None

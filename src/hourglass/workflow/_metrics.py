@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourglass._engine.context import require_run
-from hourglass.metrics import MetricMeter
+from hourglass.metrics import MetricMeter, default_registry
 
 
 def metric_meter() -> MetricMeter:
@@ -11,7 +11,7 @@ def metric_meter() -> MetricMeter:
     live = require_run("workflow.metric_meter")
     settings = live.settings
     return MetricMeter(
-        settings.metrics,
+        default_registry if settings.metrics is None else settings.metrics,
         {
             "namespace": settings.namespace,
             "task_queue": settings.task_queue,

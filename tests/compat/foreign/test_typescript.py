@@ -13,12 +13,12 @@ from hourglass import workflow
 from hourglass.errors import NondeterminismError
 from hourglass.replay import History, Replayer
 
-from . import typescript_cancelling, typescript_twins
+from . import typescript_cancelling, typescript_random, typescript_twins
 from ._corpus import act, start
 
 HISTORIES = Path(__file__).parent / "typescript"
 NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
-TWINS = {**typescript_twins.TWINS, **typescript_cancelling.TWINS}
+TWINS = {**typescript_twins.TWINS, **typescript_cancelling.TWINS, **typescript_random.TWINS}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def test_replays(replayer: Replayer, name: str) -> None:
 
 
 def test_the_corpus_is_whole() -> None:
-    """There are at least 49 recordings, every workflow type has a twin, and every twin but the child's a recording."""
-    assert len(NAMES) >= 49
+    """There are 65 recordings, every workflow type has a twin, and every twin but the child's a recording."""
+    assert len(NAMES) == 65
     types = {_history(name).workflow_type for name in NAMES}
     assert types == set(TWINS) - {"kid"}
 
@@ -53,13 +53,16 @@ def test_recordings_name_no_machine(folder: str) -> None:
         hidden = [base64.b64decode(data) for data in re.findall(r'"data":"([A-Za-z0-9+/=]+)"', text)]
         whole = text.encode() + b" ".join(hidden)
         assert set(re.findall(r'"identity":"([^"]*)"', text)) <= {"recorder"}
-        assert not re.search(rb"/(home|root|tmp|work|Users)/|node_modules|localhost|127\.0\.0\.1", whole), path
+        assert not re.search(rb"/(home|root|tmp|work|Users)/|node_modules|localhost|127\.0\.0\.1", whole), (
+            path
+        )
 
 
 @workflow.defn(name="chains")
 def chains_without_a_step(names: list[str]) -> list[str]:
     """Does not do the last step of each chain."""
-    return workflow.gather(*[start("gated", name) for name in names])
+    tasks: list[workflow.Task[str]] = [start("gated", name) for name in names]
+    return workflow.gather(*tasks)
 
 
 @workflow.defn(name="chains")

@@ -25,7 +25,8 @@ def sequence(name: str) -> Any:
 
 @twin("parallel")
 def parallel(names: list[str]) -> list[str]:
-    return workflow.gather(*[start("echo", name) for name in names])
+    tasks: list[workflow.Task[str]] = [start("echo", name) for name in names]
+    return workflow.gather(*tasks)
 
 
 @twin("chains")
@@ -429,9 +430,9 @@ def exhausted() -> None:
 @twin("timeouts")
 def timeouts() -> Any:
     seen = []
-    for call in (lambda: act("gated", "slow"), lambda: act("echo", "x", task_queue="nobody-listens")):
+    for name, argument, queue in (("gated", "slow", ""), ("echo", "x", "nobody-listens")):
         try:
-            call()
+            act(name, argument, **({"task_queue": queue} if queue else {}))
             seen.append("fine")
         except ActivityError as error:
             seen.append(type(error.cause).__name__)

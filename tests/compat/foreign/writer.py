@@ -155,7 +155,7 @@ class Writer:
         data = {
             "ActivityID": str(number),
             "ActivityType": name,
-            "ReplayTime": "2023-11-14T22:14:20.70309514+01:00",
+            "ReplayTime": more.get("time", "2023-11-14T22:14:20.70309514+01:00"),
             "Attempt": more.get("attempt", 1),
             "Backoff": more.get("backoff", 0),
         }

@@ -1,0 +1,79 @@
+"""In which order a run is told what happened at once, and the search for the one that another SDK had. Pure.
+
+Must not know: what is told, or compared. What happened between two workflow tasks is told in one; whether a signal's handler runs
+before the body, and who wins where two timers fired in the same task, is another matter in each SDK. So a history is replayed in
+its own order first. Where that does not fit, the last task with a choice, up to the one that did not fit, is told in another,
+and so on, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from hourglass._embedded.tellings import rank
+from hourglass._engine import events as e
+from hourglass._engine.context import HOURGLASS, SINGLE_BATCH
+
+_WAYS = 4
+"""All at once; messages first; one by one; one by one, the last first."""
+_TRIES = 24
+_EVENTS = 50_000  # about so many are told in all tries together
+_FIRST = 3  # the rank of messages: what is below comes before all else
+
+
+class Order(msgspec.Struct, frozen=True):
+    """The ways in which tasks are told, by their place; all that are not named in the first."""
+
+    ways: Mapping[int, int] = {}
+    late_updates: bool = False
+    """Whether updates wait for handlers that the body registers."""
+
+    def choices(self, due: Sequence[e.AnyEvent]) -> int:
+        """How many ways there are to tell a run these."""
+        return _WAYS if len([event for event in due if rank(event) > 1]) > 1 or _meets_start(due) else 1
+
+    def of(self, place: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
+        """The flags, and the batches, in which a task is told."""
+        way = self.ways.get(place, 0)
+        flags = (*((SINGLE_BATCH,) if way != 1 else ()), *((HOURGLASS,) if self.late_updates else ()))
+        if way < 2:
+            return flags, [due] if due else []
+        first = [event for event in due if rank(event) < _FIRST]
+        rest = [[event] for event in due if rank(event) >= _FIRST]
+        ordered = rest if way == 2 else rest[::-1]
+        return flags, [first, *ordered] if first else ordered
+
+
+def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
+    return len(due) > 1 and isinstance(due[0], e.RunStarted)
+
+
+class Search:
+    """Orders to try, one after another; after each that did not fit it is to be `missed`."""
+
+    def __init__(self, events: int, *, has_updates: bool) -> None:
+        self._tries = max(3, min(_TRIES, _EVENTS // max(events, 1)))
+        self._late_updates = (False, True) if has_updates else (False,)
+        self._ways: dict[int, int] = {}
+        self._again = True
+
+    def missed(self, at: int, choices: Sequence[int]) -> None:
+        """The order did not fit: seen in the task at this place, of tasks with so many choices."""
+        for place in range(min(at, len(choices) - 1), -1, -1):
+            way = self._ways.get(place, 0) + 1
+            if way < choices[place]:
+                self._ways[place] = way
+                return
+            self._ways.pop(place, None)
+        self._again = False
+
+    def orders(self) -> Iterator[Order]:
+        """The orders, fewer for a long history."""
+        for late_updates in self._late_updates:
+            self._ways, self._again = {}, True
+            for _ in range(self._tries):
+                if not self._again:
+                    break
+                yield Order(dict(self._ways), late_updates)

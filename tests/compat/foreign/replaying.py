@@ -1,0 +1,33 @@
+"""Replays written histories: what fits, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hourglass import workflow
+from hourglass.errors import NondeterminismError
+from hourglass.replay import History, Replayer, ReplayResult
+
+from .writer import Writer
+
+
+def replay(text: str | Writer, code: Callable[..., Any], name: str = "W", **options: Any) -> ReplayResult:
+    """Replay a written history on a plain function."""
+    document = text.json() if isinstance(text, Writer) else text
+    with Replayer(workflows=[workflow.defn(name=name)(code)], **options) as replayer:
+        return replayer.try_replay(History.from_json(document))
+
+
+def fits(text: str | Writer, code: Callable[..., Any], **options: Any) -> None:
+    """Assert that the code fits the history."""
+    result = replay(text, code, **options)
+    if result.error is not None:
+        raise result.error
+
+
+def refused(text: str | Writer, code: Callable[..., Any], **options: Any) -> NondeterminismError:
+    """Assert that it does not, and give the report."""
+    error = replay(text, code, **options).error
+    assert isinstance(error, NondeterminismError)
+    return error

@@ -1,0 +1,77 @@
+"""The search for the order in which another SDK told a run what happened at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hourglass._engine import events as e
+from hourglass.replay import History, Replayer, _foreign_order
+from hourglass.replay._foreign_order import Order, Search
+
+from .typescript_random import TWINS
+
+TWO: list[e.AnyEvent] = [e.TimerFired(1), e.TimerFired(2)]
+STARTED = e.RunStarted(workflow_type="W", workflow_id="w")
+
+
+def test_the_ways_to_tell_two_things() -> None:
+    """At once, at once with messages first, one by one, and one by one from the last."""
+    told = [Order({0: way}).of(0, TWO)[1] for way in range(4)]
+    assert told == [[TWO], [TWO], [[TWO[0]], [TWO[1]]], [[TWO[1]], [TWO[0]]]]
+    assert Order({0: 0}).of(0, TWO)[0] != Order({0: 1}).of(0, TWO)[0]
+
+
+def test_what_comes_first_stays_first() -> None:
+    """The beginning of a run and its patches are told before all else, in whatever way."""
+    due: list[e.AnyEvent] = [STARTED, e.PatchNoticed("p"), e.SignalReceived("a"), e.SignalReceived("b")]
+    for way in (2, 3):
+        batches = Order({0: way}).of(0, due)[1]
+        assert batches[0] == due[:2]
+        assert sorted(event.name for batch in batches[1:] for event in batch) == ["a", "b"]  # type: ignore[union-attr]
+
+
+def test_there_is_no_choice_with_one_thing() -> None:
+    """One thing can be told in one way only; nothing in none."""
+    assert Order().choices(TWO[:1]) == 1
+    assert Order().choices([]) == 1
+    assert Order().choices(TWO) > 1
+    assert Order().of(0, [])[1] == []
+
+
+def test_the_search_goes_back_from_where_it_missed() -> None:
+    """The last task with a choice is told otherwise first, then the one before; tasks beyond the miss are left alone."""
+    search = Search(10, has_updates=False)
+    seen = []
+    for order in search.orders():
+        seen.append(dict(order.ways))
+        search.missed(2, [4, 1, 4, 4])
+    assert seen[:6] == [{}, {2: 1}, {2: 2}, {2: 3}, {0: 1}, {0: 1, 2: 1}]
+    assert len(seen) == len({str(sorted(ways.items())) for ways in seen}) == 16
+
+
+def test_the_search_ends() -> None:
+    """Where there is no choice it ends at once; a long history is tried less often; updates double the tries."""
+
+    def tries(events: int, *, has_updates: bool, choices: list[int]) -> int:
+        search = Search(events, has_updates=has_updates)
+        count = 0
+        for _ in search.orders():
+            count += 1
+            search.missed(len(choices) - 1, choices)
+        return count
+
+    assert tries(10, has_updates=False, choices=[1, 1]) == 1
+    assert tries(10, has_updates=False, choices=[4] * 9) == 24
+    assert tries(10, has_updates=True, choices=[4] * 9) == 48
+    assert tries(50_000, has_updates=False, choices=[4] * 9) == 3
+
+
+def test_a_recording_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two timers of this run fired in one task, and the later one won: told in their own order it does not fit."""
+    history = History.from_file(Path(__file__).parent / "typescript" / "random08.json")
+    with Replayer(workflows=list(TWINS.values())) as replayer:
+        assert replayer.try_replay(history).ok
+        monkeypatch.setattr(_foreign_order, "_WAYS", 1)
+        assert not replayer.try_replay(history).ok

@@ -1,0 +1,252 @@
+"""However a history is spelt it is read, whoever wrote it is known, and what does not fit is refused with both sides named."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass.errors import HistoryError
+
+from ._corpus import act, local, start
+from .replaying import fits, refused, replay
+from .writer import Writer, payload, payloads
+
+# --- spellings and oddities -----------------------------------------------------------------------------------------
+
+
+def echoes(name: str) -> Any:
+    """One activity and one timer."""
+    answer = act("echo", name)
+    workflow.sleep(5)
+    return answer
+
+
+def _plain(**options: Any) -> Writer:
+    history = Writer("W", "x", **options)
+    history.task()
+    history.activity_done(history.activity("echo", "x"), "x")
+    history.task()
+    history.fired(history.timer("5s"))
+    history.task()
+    history.completed("x")
+    return history
+
+
+def _in_old_spelling(text: str) -> str:
+    def short(found: re.Match[str]) -> str:
+        return '"' + "".join(word.title() for word in found.group(1).split("_")) + '"'
+
+    return re.sub(r'"EVENT_TYPE_([A-Z_]+)"', short, text)
+
+
+def _in_snake_case(text: str) -> str:
+    def keys(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {re.sub(r"(?<!^)(?=[A-Z])", "_", key).lower(): keys(item) for key, item in value.items()}
+        return [keys(item) for item in value] if isinstance(value, list) else value
+
+    return json.dumps(keys(json.loads(text)))
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "today's": lambda text: text,
+    "old names": _in_old_spelling,
+    "snake case": _in_snake_case,
+    "events alone": lambda text: json.dumps(json.loads(text)["events"]),
+    "an answer of the API": lambda text: json.dumps({"history": json.loads(text), "nextPageToken": None}),
+    "fields that we do not know": lambda text: text.replace(
+        '"eventTime"', '"novelty": {"a": 1}, "eventTime"'
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("sdk", ["temporal-go", "temporal-java", "temporal-php", "", "temporal-unheard-of"])
+def test_spellings(spelling: str, sdk: str) -> None:
+    """A history is read however it was exported, and whoever wrote it."""
+    fits(SPELLINGS[spelling](_plain(sdk=sdk).json()), echoes)
+
+
+@pytest.mark.parametrize("ids", ["events", "count", "uuids"])
+def test_ids_tell_who_wrote_it(ids: str) -> None:
+    """Without the name of its SDK a history is known by its ids: of events, of one count for all, or made up."""
+    fits(_plain(sdk="", ids=ids), echoes)
+
+
+def test_a_server_for_tests() -> None:
+    """Java's server for tests leaves out where tasks started, and names starts where others name completions."""
+    history = _plain(sdk="", ids="uuids")
+    for event in history.events:
+        event.get("workflowTaskCompletedEventAttributes", {}).pop("startedEventId", None)
+        for key, attributes in event.items():
+            if key.endswith("Attributes") and "workflowTaskCompletedEventId" in attributes:
+                completed = int(attributes["workflowTaskCompletedEventId"])
+                attributes["workflowTaskCompletedEventId"] = str(completed - 1)
+    fits(history, echoes)
+
+
+def test_an_event_that_may_be_ignored() -> None:
+    """An event of a kind from the future is passed over where its server allows it, and refused where not."""
+    history = Writer("W")
+    history.task()
+    timer = history.timer("5s")
+    history.add("NOVELTY_OF_TOMORROW")
+    history.events[-1]["workerMayIgnore"] = True
+    history.fired(timer)
+    history.task()
+    history.completed()
+
+    def code() -> None:
+        workflow.sleep(5)
+
+    fits(history, code)
+    del history.events[5]["workerMayIgnore"]
+    assert isinstance(replay(history, code).error, HistoryError)
+
+
+def test_nothing_may_be_said_in_several_ways() -> None:
+    """No result, a null of JSON and an empty payload are all None."""
+
+    def code() -> None:
+        act("nothing", None)
+
+    for result in ((), (None,)):
+        history = Writer("W")
+        history.task()
+        history.activity_done(history.activity("nothing", None), *result)
+        history.task()
+        history.completed(*result)
+        fits(history, code)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_of_no_known_kind() -> None:
+    """It is named, with its event, and nothing hangs."""
+    history = Writer("W")
+    history.task()
+    history.marker("Astrology", sign=payloads("Leo"))
+    history.completed()
+    error = replay(history, lambda: None).error
+    assert isinstance(error, HistoryError)
+    assert "event 5 is a marker 'Astrology'" in str(error)
+
+
+@pytest.mark.parametrize("name", ["Version", "LocalActivity", "MutableSideEffect"])
+def test_a_marker_that_cannot_be_read(name: str) -> None:
+    """It is named, with its event."""
+    history = Writer("W")
+    history.task()
+    history.marker(name, data={"payloads": [payload(b"\xff", "binary/plain"), payload(b"{")]})
+    history.completed()
+    error = replay(history, lambda: None).error
+    assert isinstance(error, HistoryError)
+    assert f"event 5: the marker {name!r} cannot be read" in str(error)
+
+
+def test_a_nexus_operation() -> None:
+    """It is named as what it is."""
+    history = Writer("W")
+    history.task()
+    history.asked("NEXUS_OPERATION_SCHEDULED", endpoint="e", service="s", operation="o")
+    error = replay(history, lambda: None).error
+    assert isinstance(error, HistoryError)
+    assert "event 5 (nexus_operation_scheduled)" in str(error)
+
+
+def _skips_timer(name: str) -> Any:
+    return act("echo", name)
+
+
+def _calls_another(name: str) -> Any:
+    return act("other", name)
+
+
+def _passes_another(name: str) -> Any:
+    answer = act("echo", name + "!")
+    workflow.sleep(5)
+    return answer
+
+
+def _sleeps_longer(name: str) -> Any:
+    answer = act("echo", name)
+    workflow.sleep(6)
+    return answer
+
+
+def _does_both_at_once(name: str) -> Any:
+    task = start("echo", name)
+    workflow.sleep(5)
+    return task.result()
+
+
+def _returns_another(name: str) -> Any:
+    return str(echoes(name)) + "!"
+
+
+def _goes_on(name: str) -> Any:
+    answer = echoes(name)
+    local("one more")
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("code", "expected", "produced"),
+    [
+        (_skips_timer, "timer", "completion"),
+        (_calls_another, "activity echo", "activity other"),
+        (_passes_another, "activity echo", "another arguments"),
+        (_sleeps_longer, "timer", "another duration"),
+        (_does_both_at_once, "nothing more", "timer"),
+        (_returns_another, "completion", "another result"),
+        (_goes_on, "completion", "local activity one more"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_other_code_is_refused(code: Callable[..., Any], expected: str, produced: str) -> None:
+    """What is missing, other, too much, too early or with other arguments is refused, with both sides named."""
+    error = refused(_plain(), code)
+    assert expected in error.expected
+    assert produced in error.produced
+
+
+def test_code_that_raises_is_parked() -> None:
+    """A bug in the code is reported as that, with its place."""
+
+    def code(name: str) -> Any:
+        raise KeyError(name)
+
+    error = replay(_plain(), code).error
+    assert type(error).__name__ == "WorkflowParked"
+    assert "test_spellings.py" in str(error)
+
+
+def test_a_workflow_that_is_not_there() -> None:
+    """A type that nobody gave to the replayer is named."""
+    error = replay(_plain(), echoes, name="Another").error
+    assert error is not None
+    assert "'W'" in str(error)
+
+
+def test_a_history_that_ends_within_a_task() -> None:
+    """What the run asks for in a task that was not completed is not on record, and not compared."""
+    history = Writer("W", "x")
+    history.task()
+    history.activity_done(history.activity("echo", "x"), "x")
+    history.task()
+    del history.events[-1]
+    fits(history, echoes)
+
+
+def test_an_open_run() -> None:
+    """A run that still waits fits; code that waits for nothing does not."""
+    history = _plain()
+    del history.events[-5:]
+    fits(history, echoes)
+    refused(history, _skips_timer)

@@ -1,0 +1,310 @@
+"""Traces through clients, workflows and activities: who is whose child, and that nothing is emitted twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass.client import AsyncClient, Client
+from hourglass.contrib.opentelemetry import HEADER, RunIdGenerator, TracingInterceptor, completed_span
+from hourglass.converter import default_converter
+from hourglass.errors import NotInWorkflowError, WorkflowFailedError, WorkflowParked
+from hourglass.interceptors import Interceptor
+from hourglass.replay import Replayer
+from hourglass.testing import DevServer, Environment
+from hourglass.worker import Worker
+
+
+@activity.defn
+def pack(item: str) -> str:
+    with trace.get_tracer_provider().get_tracer("none").start_as_current_span("ignored"):
+        return f"{item} {baggage.get_baggage('tenant')}"
+
+
+@activity.defn
+async def ship(item: str) -> str:
+    return item
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def burn() -> None:
+    raise ValueError("hot")
+
+
+@workflow.defn
+def parcel(item: str) -> str:
+    return pack(item)
+
+
+@workflow.defn
+class Shop:
+    def __init__(self) -> None:
+        self.open = True
+
+    @workflow.run
+    def run(self) -> list[str]:
+        packed = [pack("tea"), pack.local("milk"), ship("salt"), parcel("rice")]
+        completed_span("all is packed", attributes={"parcels": len(packed)})
+        workflow.wait_condition(lambda: not self.open)
+        return packed
+
+    @workflow.signal
+    def close(self) -> None:
+        self.open = False
+
+    @workflow.query
+    def is_open(self) -> bool:
+        return self.open
+
+    @workflow.update
+    def sell(self, item: str) -> str:
+        return pack(item)
+
+    @sell.validator
+    def _(self, item: str) -> None:
+        assert item
+
+
+@workflow.defn
+def burns() -> None:
+    burn()
+
+
+@workflow.defn
+def goes_round(left: int) -> str:
+    if left:
+        workflow.continue_as_new(left - 1)
+    return pack("last")
+
+
+WORKFLOWS: list[Any] = [Shop, parcel, burns, goes_round]
+ACTIVITIES: list[Any] = [pack, ship, burn]
+
+
+class Recorded:
+    """A tracer, and every span that it has emitted."""
+
+    def __init__(self, *, stable: bool = True) -> None:
+        self.exporter = InMemorySpanExporter()
+        provider = TracerProvider(id_generator=RunIdGenerator()) if stable else TracerProvider()
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracer = provider.get_tracer("test")
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self.exporter.get_finished_spans()
+
+    @property
+    def names(self) -> Counter[str]:
+        return Counter(each.name for each in self.spans)
+
+    def paths(self) -> Counter[str]:
+        """Every span, with all that it is below."""
+        by_id = {each.context.span_id: each for each in self.spans if each.context}
+
+        def path(span: ReadableSpan) -> str:
+            parent = span.parent and by_id.get(span.parent.span_id)
+            return f"{path(parent)} > {span.name}" if parent else span.name
+
+        return Counter(path(each) for each in self.spans)
+
+    def one(self, name: str) -> ReadableSpan:
+        (found,) = [each for each in self.spans if each.name == name]
+        return found
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Each engine."""
+    if request.param == "server":
+        server: DevServer = request.getfixturevalue("quick_server")
+        yield server.target
+    elif request.param == "memory":
+        yield "local:"
+    else:
+        yield f"local:{tmp_path_factory.mktemp('t') / 'runs.db'}"
+
+
+BELOW = "StartWorkflow:Shop > RunWorkflow:Shop"
+EXPECTED = Counter(
+    {
+        "StartWorkflow:Shop": 1,
+        BELOW: 1,
+        f"{BELOW} > StartActivity:pack": 2,
+        f"{BELOW} > StartActivity:pack > RunActivity:pack": 2,
+        f"{BELOW} > StartActivity:ship": 1,
+        f"{BELOW} > StartActivity:ship > RunActivity:ship": 1,
+        f"{BELOW} > StartChildWorkflow:parcel": 1,
+        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel": 1,
+        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel > StartActivity:pack": 1,
+        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel > StartActivity:pack > RunActivity:pack": 1,
+        f"{BELOW} > StartChildWorkflow:parcel > RunWorkflow:parcel > CompleteWorkflow:parcel": 1,
+        f"{BELOW} > all is packed": 1,
+        f"{BELOW} > HandleSignal:close": 1,
+        f"{BELOW} > HandleQuery:is_open": 1,
+        f"{BELOW} > CompleteWorkflow:Shop": 1,
+        "SignalWorkflow:close": 1,
+        "QueryWorkflow:is_open": 1,
+    }
+)
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_a_trace_follows_a_request(target: str, stable: bool) -> None:
+    """One trace from the client's call to the last activity of a child; nothing twice, although the run is verified."""
+    recorded = Recorded(stable=stable)
+    queue = f"trace-{stable}"
+    with (
+        Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client,
+        Worker(client, queue, workflows=WORKFLOWS, activities=ACTIVITIES, verify="always", watch="error"),
+    ):
+        token = context.attach(baggage.set_baggage("tenant", "acme"))
+        try:
+            handle = client.start_workflow(Shop.run, task_queue=queue)
+        finally:
+            context.detach(token)
+        assert handle.query(Shop.is_open) is True
+        handle.signal(Shop.close)
+        assert handle.result(timeout=30) == ["tea acme", "milk acme", "salt", "rice acme"]
+        history = handle.history()
+    expected = EXPECTED.copy()
+    if not stable:  # a verified run answers queries on a copy, which cannot know the id that was drawn
+        expected["StartWorkflow:Shop > HandleQuery:is_open"] = expected.pop(f"{BELOW} > HandleQuery:is_open")
+    assert recorded.paths() == expected
+    shop = recorded.one("RunWorkflow:Shop")
+    assert shop.attributes is not None
+    assert shop.attributes["temporalWorkflowID"] == handle.id
+    signal = recorded.one("HandleSignal:close")
+    assert [each.context.span_id for each in signal.links] == [
+        recorded.one("SignalWorkflow:close").get_span_context().span_id  # type: ignore[union-attr]
+    ]
+    replayed = Recorded(stable=stable)
+    with Replayer(workflows=WORKFLOWS, interceptors=[TracingInterceptor(replayed.tracer)]) as replayer:
+        assert replayer.replay(history).ok
+    assert not replayed.spans
+
+
+def test_a_run_goes_on_in_its_trace_on_another_worker(target: str) -> None:
+    """With ids that follow from the run, what it asks for after its worker was replaced hangs where it belongs."""
+    recorded = Recorded()
+    with Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client:
+        with Worker(client, "trace-move", workflows=WORKFLOWS, activities=ACTIVITIES):
+            handle = client.start_workflow(Shop.run, task_queue="trace-move")
+            assert handle.execute_update(Shop.sell, "tea")
+            while "all is packed" not in recorded.names:
+                assert handle.query(Shop.is_open)  # answered after the tasks before it
+        with Worker(client, "trace-move", workflows=WORKFLOWS, activities=ACTIVITIES):
+            assert handle.execute_update(Shop.sell, "salt")
+            handle.signal(Shop.close)
+            handle.result(timeout=30)
+    assert recorded.names["RunWorkflow:Shop"] == 1
+    assert recorded.paths()[f"{BELOW} > HandleUpdate:sell"] == 2
+    assert recorded.paths()[f"{BELOW} > CompleteWorkflow:Shop"] == 1
+
+
+def test_updates_and_failures_are_in_the_trace() -> None:
+    """An update has a span of its own, linked to who asked; what fails says so."""
+    recorded = Recorded()
+    with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
+        handle = env.start_workflow(Shop.run)
+        assert handle.execute_update(Shop.sell, "tea") == "tea None"
+        with pytest.raises(WorkflowFailedError):
+            env.execute_workflow(burns)
+        env.client.with_start(Shop.run, id="x").signal(Shop.close)
+        planned = env.client.with_start(Shop.run, id="y")
+        assert planned.execute_update(Shop.sell, "tea") == "tea None"
+    asked = recorded.one("StartWorkflowUpdate:sell").get_span_context()
+    handled = [each for each in recorded.spans if each.name == "HandleUpdate:sell"]
+    assert asked is not None
+    assert [each.context.span_id for each in handled[0].links] == [asked.span_id]
+    assert recorded.names["ValidateUpdate:sell"] == 2
+    assert recorded.names["SignalWithStartWorkflow:Shop"] == 1
+    assert recorded.names["StartUpdateWithStartWorkflow:Shop"] == 1
+    failed = recorded.one("CompleteWorkflow:burns")
+    assert failed.status.status_code is StatusCode.ERROR
+    assert recorded.one("RunActivity:burn").status.status_code is StatusCode.ERROR
+
+
+def test_a_chain_of_runs_is_one_trace() -> None:
+    """A run that continues as new hands its context on, and does not end in an error."""
+    recorded = Recorded()
+    with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
+        env.execute_workflow(goes_round, 2)
+    assert len({each.context.trace_id for each in recorded.spans if each.context}) == 1
+    assert recorded.names["RunWorkflow:goes_round"] == recorded.names["CompleteWorkflow:goes_round"] == 3
+    assert not [each for each in recorded.spans if each.status.status_code is StatusCode.ERROR]
+
+
+def test_the_asynchronous_client_is_traced() -> None:
+    """Its spans have the same names, and are current on the caller's loop."""
+    recorded = Recorded()
+
+    async def drive() -> None:
+        async with (
+            await AsyncClient.connect("local:", interceptors=[TracingInterceptor(recorded.tracer)]) as client,
+            Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES),
+        ):
+            with recorded.tracer.start_as_current_span("request"):
+                handle = await client.start_workflow(Shop.run)
+                await handle.execute_update(Shop.sell, "tea")
+                await handle.query(Shop.is_open)
+                await handle.signal(Shop.close)
+            await handle.result()
+            await client.with_start(Shop.run, id="x").execute_update(Shop.sell, "tea")
+
+    asyncio.run(drive())
+    found = recorded.paths()
+    for name in ("StartWorkflow:Shop", "StartWorkflowUpdate:sell", "QueryWorkflow:is_open"):
+        assert found[f"request > {name}"] == 1
+    assert recorded.names["StartUpdateWithStartWorkflow:Shop"] == 1
+
+
+@pytest.mark.parametrize("value", [b"\x00", {"traceparent": 7}, "text", {"traceparent": "nonsense"}])
+def test_a_header_that_nobody_can_read_is_ignored(value: Any) -> None:
+    """A trace begins anew: other people's headers break no run."""
+
+    class Spoiling(Interceptor):
+        def intercept_client(self, next: Any) -> Any:
+            plain = next.start_workflow
+
+            def start_workflow(input: Any) -> Any:
+                input.headers[HEADER] = default_converter.encode(value)
+                return plain(input)
+
+            next.start_workflow = start_workflow
+            return next
+
+    recorded = Recorded()
+    with Environment(interceptors=[TracingInterceptor(recorded.tracer), Spoiling()]) as env:
+        assert env.execute_workflow(parcel, "tea") == "tea None"
+    assert recorded.one("RunWorkflow:parcel").parent is None
+
+
+def test_completed_span_needs_a_traced_run() -> None:
+    """Outside a workflow, and where no worker traces, it says so."""
+    with pytest.raises(NotInWorkflowError):
+        completed_span("x")
+    with (
+        Environment() as env,
+        pytest.raises(WorkflowParked, match="needs a worker with a TracingInterceptor"),
+    ):
+        env.execute_workflow(Shop.run)
+
+
+def test_ids_are_drawn_elsewhere() -> None:
+    """Outside workflows the generator draws, as the default one does: never zero, never the same."""
+    ids = RunIdGenerator()
+    assert (
+        len({ids.generate_span_id() for _ in range(100)} | {ids.generate_trace_id() for _ in range(100)})
+        == 200
+    )

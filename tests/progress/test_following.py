@@ -1,0 +1,171 @@
+"""A follower against a scripted engine: what it asks, when, and what it makes of answers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from hourglass._bridge.service import GetHistory, HistoryPage, QueryAnswer, QueryWorkflow
+from hourglass.client._operations import Reference
+from hourglass.converter import default_converter
+from hourglass.errors import QueryFailedError, ServiceError, UsageError
+from hourglass.progress import _following
+from hourglass.progress._following import Follower, read_position
+
+TASK = b'{"eventType":"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"}'
+OTHER = b'{"eventType":"EVENT_TYPE_ACTIVITY_TASK_STARTED"}'
+END = (
+    b'{"eventType":"EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED","workflowExecutionCompletedEventAttributes":{}}'
+)
+
+
+class Script:
+    """Stands for a session: histories and answers come as they are written down."""
+
+    converter = default_converter
+
+    def __init__(self, pages: Sequence[Any], answers: Sequence[Any]) -> None:
+        self.pages = list(pages)
+        self.answers = list(answers)
+        self.asked: list[Any] = []
+
+    async def call(self, request: Any) -> Any:
+        """The next that is written down for this kind of request."""
+        self.asked.append(request)
+        if isinstance(request, GetHistory):
+            said = self.pages.pop(0)
+        else:
+            assert isinstance(request, QueryWorkflow)
+            said = self.answers.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
+        """A time limit."""
+        return asyncio.timeout(seconds)
+
+    @property
+    def offsets(self) -> list[int]:
+        """From where it was asked."""
+        return [
+            default_converter.decode(each.arguments[0], int)
+            for each in self.asked
+            if isinstance(each, QueryWorkflow)
+        ]
+
+
+def page(*events: bytes, more: bool = True) -> HistoryPage:
+    """A page of a history that goes on, or not."""
+    return HistoryPage(events, b"token" if more else b"")
+
+
+def batch(first: int, published: int, *items: str) -> QueryAnswer:
+    """An answer of the workflow."""
+    return QueryAnswer((default_converter.encode([first, published, list(items)]),))
+
+
+def read(script: Script, begin: str | int = 0, limit: float | None = None) -> tuple[list[str], Follower[str]]:
+    """Read to the end."""
+    follower: Follower[str] = Follower("lines", str, Reference("w", "r"), begin, limit)
+    while not follower.ended:
+        operation = follower.more()
+        operation.parse(asyncio.run(operation.ask(script)))  # type: ignore[arg-type]
+    return list(follower.pending), follower
+
+
+def test_only_a_completed_task_is_worth_a_question() -> None:
+    """Other events of the run change nothing that it has published, and no question is asked for them."""
+    script = Script(
+        [page(TASK), page(OTHER), page(), page(OTHER), page(TASK), page(END, more=False)],
+        [batch(0, 1, "a"), batch(1, 2, "b"), batch(2, 2)],
+    )
+    assert read(script)[0] == ["a", "b"]
+    assert script.offsets == [0, 1, 2]
+
+
+def test_an_answer_that_is_not_all_is_followed_by_the_next_question_at_once() -> None:
+    """While there is more, nobody waits for the history."""
+    script = Script([page(TASK), page(END, more=False)], [batch(0, 2, "a"), batch(1, 2, "b"), batch(2, 2)])
+    assert read(script)[0] == ["a", "b"]
+    assert [type(each).__name__ for each in script.asked] == [
+        "GetHistory",
+        "QueryWorkflow",
+        "QueryWorkflow",
+        "GetHistory",
+        "QueryWorkflow",
+    ]
+
+
+def test_a_question_that_fails_does_not_lose_the_place() -> None:
+    """A run that cannot answer for a moment is asked again from where the reader stands."""
+    script = Script(
+        [page(TASK), page(TASK), page(END, more=False)],
+        [QueryFailedError("parked"), batch(5, 6, "f"), batch(6, 6)],
+    )
+    items, follower = read(script, "r/5")
+    assert items == ["f"]
+    assert script.offsets == [5, 5, 6]
+    assert follower.missed == 0
+
+
+def test_new_ones_are_all_of_them_where_nothing_was_published_yet() -> None:
+    """Whoever waits for what is to come begins with the very first item."""
+    script = Script(
+        [page(TASK), page(TASK), page(END, more=False)],
+        [QueryFailedError("there is no handler"), batch(0, 1, "a"), batch(1, 1)],
+    )
+    assert read(script, _following.NEW_ONES)[0] == ["a"]
+
+
+def test_a_closed_run_that_cannot_tell_its_last_items_is_an_error() -> None:
+    """A stream that ended early in silence would be taken for the whole."""
+    script = Script([page(TASK), page(END, more=False)], [batch(0, 1, "a"), QueryFailedError("code is gone")])
+    with pytest.raises(QueryFailedError, match="code is gone"):
+        read(script)
+
+
+def test_an_outage_is_waited_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nobody answers it asks again; what will not pass is raised."""
+    monkeypatch.setattr(_following, "_FIRST_PAUSE", 0.0)
+    away = ServiceError("away", status="UNAVAILABLE")
+    script = Script(
+        [away, page(TASK), away, page(END, more=False)], [away, away, batch(0, 1, "a"), batch(1, 1)]
+    )
+    assert read(script)[0] == ["a"]
+    with pytest.raises(ServiceError, match="forbidden"):
+        read(Script([ServiceError("forbidden", status="PERMISSION_DENIED")], []))
+
+
+def test_a_wait_that_is_interrupted_loses_nothing() -> None:
+    """A reader that gives up between the news and the answer asks at once when it comes back."""
+    script = Script([page(TASK), page(END, more=False)], [TimeoutError(), batch(0, 1, "a"), batch(1, 1)])
+    follower: Follower[str] = Follower("lines", str, Reference("w", "r"), 0, None)
+    with pytest.raises(TimeoutError):
+        asyncio.run(follower.more().ask(script))  # type: ignore[arg-type]
+    asyncio.run(follower.more().ask(script))  # type: ignore[arg-type]
+    assert not follower.pending  # the answer came, and whoever waited for it was gone
+    script.answers.insert(0, batch(0, 1, "a"))
+    again = follower.more()
+    again.parse(asyncio.run(again.ask(script)))  # type: ignore[arg-type]
+    assert list(follower.pending) == ["a"]
+    assert [type(each).__name__ for each in script.asked] == ["GetHistory", *["QueryWorkflow"] * 3]
+
+
+def test_items_that_were_dropped_are_counted() -> None:
+    """An answer that begins later than was asked for says how many are gone."""
+    script = Script([page(TASK), page(END, more=False)], [batch(4, 5, "e"), batch(5, 5)])
+    items, follower = read(script, "r/1")
+    assert (items, follower.missed) == (["e"], 3)
+
+
+def test_a_position_is_read_as_it_was_written() -> None:
+    """Run and offset; anything else is refused."""
+    assert read_position("run-1/12") == ("run-1", 12)
+    for wrong in ("", "12", "run/", "run/-1", "/1", "run/x"):
+        with pytest.raises(UsageError):
+            read_position(wrong)

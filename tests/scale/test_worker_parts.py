@@ -1,0 +1,213 @@
+"""The worker around large runs: what it checks, what it keeps, and when it believes that one hangs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hourglass._engine.commands import Succeeded
+from hourglass._engine.context import RunSettings
+from hourglass._engine.evaluator import Run
+from hourglass._engine.events import Activation
+from hourglass._runtime.cache import CacheLimits, Entry, Key, StateCache
+from hourglass._runtime.evaluation import Evaluations
+from hourglass._runtime.lane import Chore
+from hourglass._runtime.lane_guard import LaneGuard
+from hourglass._runtime.resolver import Resolver
+
+from . import shapes
+from .counting import assert_flat
+from .pump import Pump, numbers, run_of
+
+WORKFLOWS = [shapes.acting, shapes.sequence, shapes.reader, shapes.in_line]
+
+
+def lane(**options: Any) -> Evaluations:
+    """The runs of one lane."""
+    return Evaluations(Resolver(workflows=WORKFLOWS).workflow, RunSettings(task_queue="q"), **options)
+
+
+def pump_on(evaluations: Evaluations, workflow: Any, size: int) -> Pump:
+    """A run on a lane."""
+
+    def activate(activation: Activation) -> Any:
+        return evaluations.evaluate(activation).completion
+
+    return Pump(activate, workflow, size)
+
+
+@pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence])
+@pytest.mark.parametrize("at_a_time", [1, 5])
+def test_verifying_everything_costs_the_same(workflow: Any, at_a_time: int) -> None:
+    """What is executed a second time, over the whole life of a run, grows with the run and not faster."""
+
+    def work(size: int) -> int:
+        pump = pump_on(lane(verify="always"), workflow, size)
+        pump.begin()
+        pump.finish(at_a_time)
+        return pump.events
+
+    # Powers of two fall differently into runs of different sizes: by four they fall alike.
+    assert_flat(work, small=64, large=256)
+
+
+def test_a_large_run_is_checked_when_it_has_grown() -> None:
+    """Thousands of fibers that begin at once are executed again once, not at each of the next powers of two."""
+    evaluations = lane(verify="always")
+    pump = pump_on(evaluations, shapes.acting, 2000)
+    pump.begin()
+    first = evaluations.steps
+    for _ in range(63):
+        pump.send([pump._waiting.popleft()])
+    assert first > 0
+    assert evaluations.steps == first
+
+
+def test_a_small_run_is_checked_at_every_power_of_two() -> None:
+    """Early faults are found early."""
+    evaluations = lane(verify="always")
+    pump = pump_on(evaluations, shapes.sequence, 100)
+    pump.begin()
+    seen = [evaluations.steps]
+    for _ in range(7):
+        pump.send([pump._waiting.popleft()])
+        seen.append(evaluations.steps)
+    changed = [n for n, (was, now) in enumerate(zip([0, *seen], seen, strict=False), 1) if now != was]
+    assert changed == [1, 2, 4, 8]
+
+
+def test_the_journal_of_the_longest_history_is_kept() -> None:
+    """A run as long as Temporal allows is not evicted after each of its tasks, which would replay it each time."""
+    limits = CacheLimits()
+    assert limits.journal_entries > 51_200
+    assert limits.journal_bytes > 50 * 1024 * 1024
+    cache = StateCache(limits)
+    cache.admit("me")
+    long = entry("long", activations=51_200, journal_bytes=50 * 1024 * 1024)
+    cache.put(long, "me")
+    assert cache.to_evict(long) == []
+
+
+def entry(run_id: str, **facts: Any) -> Entry:
+    """A run that the cache keeps."""
+    return Entry(Key("q", run_id), run_of(shapes.sequence), **facts)
+
+
+def test_many_long_journals_are_limited_together() -> None:
+    """The least recently used go, as many as it takes, each asked for once; what has gone counts no more."""
+    cache = StateCache(CacheLimits(all_journals_bytes=1000))
+    cache.admit("me")
+    entries = [entry(name, journal_bytes=300) for name in "abcd"]
+    for each in entries[:3]:
+        cache.put(each, "me")
+        assert cache.to_evict(each) == []
+    cache.put(entries[3], "me")
+    assert [key.run_id for key in cache.to_evict(entries[3])] == ["a"]
+    assert cache.to_evict(entries[3]) == []
+    cache.remove(entries[0].key, "me")
+    entries[1].journal_bytes = 500
+    assert [key.run_id for key in cache.to_evict(entries[1])] == ["c"]
+
+
+def test_one_journal_that_is_too_much_alone_stays_for_its_own_task() -> None:
+    """The run at hand is not given up for what it takes itself, and those handed over are counted once."""
+    cache = StateCache(CacheLimits(all_journals_bytes=1000))
+    cache.admit("old")
+    big = entry("big", journal_bytes=5000)
+    cache.put(big, "old")
+    assert cache.to_evict(big) == []
+    cache.hand_over("old", "new")
+    small = entry("small", journal_bytes=1)
+    cache.put(small, "new")
+    assert [key.run_id for key in cache.to_evict(small)] == ["big"]
+    cache.release("new")
+    cache.admit("new")
+    cache.put(fresh := entry("fresh", journal_bytes=900), "new")
+    assert cache.to_evict(fresh) == []
+
+
+class Clock:
+    """Time that moves when it is told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Watched:
+    """As much of a lane as its guard looks at: it is at one thing, and has no thread that a debugger could be at."""
+
+    thread_id = None
+
+    def __init__(self, evaluations: Evaluations) -> None:
+        self.busy = Chore(lambda _: None)
+        self.evaluations = evaluations
+
+
+def looks(moving: bool) -> bool:
+    """Whether a lane is said to hang that is at one thing for a long time, and moves meanwhile or not."""
+    clock, evaluations = Clock(), lane()
+    guard = LaneGuard(2.0, clock)
+    watched: Any = Watched(evaluations)
+    for _ in range(40):
+        clock.now += guard.interval
+        evaluations.steps += moving
+        if guard.look([watched]):
+            return True
+    return False
+
+
+def test_a_lane_that_moves_does_not_hang() -> None:
+    """Executing a long journal again may take longer than the timeout; standing still may not."""
+    assert not looks(moving=True)
+    assert looks(moving=False)
+
+
+def test_progress_moves_with_every_fiber_and_every_activation_executed_again() -> None:
+    """Fibers that begin, end and are unwound, and activations of a journal, each move the number."""
+    evaluations = lane()
+    pump = pump_on(evaluations, shapes.in_line, 50)
+    pump.begin()
+    run = the_run(evaluations)
+    assert run.live is not None
+    assert run.live.turning_points >= 50
+    before = evaluations.steps
+    run.drop()
+    assert evaluations.steps == before + 51
+    run.rebuild()
+    assert evaluations.steps == before + 52
+    pump.send(numbers(1))
+    assert pump.closed
+
+
+def the_run(evaluations: Evaluations) -> Run:
+    """The only run of a lane."""
+    (kept,) = evaluations._cache.owned(evaluations)
+    return kept.run
+
+
+def test_endless_fibers_are_no_progress() -> None:
+    """A run that spawns without end is found to hang at last."""
+    evaluations = lane()
+    pump = pump_on(evaluations, shapes.sequence, 2)
+    pump.begin()
+    (kept,) = evaluations._cache.owned(evaluations)
+    live = kept.run.live
+    assert live is not None
+    evaluations._current = kept
+    live.turning_points = 10**6
+    first = evaluations.progress()
+    live.turning_points = 10**7
+    assert evaluations.progress() == first
+
+
+def test_a_dropped_run_goes_on_where_it_was() -> None:
+    """After its fibers were dropped a large run is brought back, and finishes with the same result."""
+    evaluations = lane(limits=CacheLimits(live=0))
+    pump = pump_on(evaluations, shapes.acting, 60)
+    pump.begin()
+    pump.finish(20)
+    assert pump.result == sum(range(60))
+    assert isinstance(the_run(evaluations).last, Succeeded)

@@ -1,0 +1,239 @@
+"""Dynamic workflows and activities: what may be one, what it gets, and in which order names and it are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from hourglass import Client, Worker, activity, workflow
+from hourglass._runtime.resolver import Resolver
+from hourglass.activity import RawPayload
+from hourglass.converter import Payload, default_converter
+from hourglass.errors import (
+    ActivityError,
+    ApplicationError,
+    DecodeError,
+    DefinitionError,
+    UnknownTypeError,
+    UsageError,
+)
+from hourglass.testing import Environment
+
+
+@dataclass
+class Order:
+    """Something to decode."""
+
+    id: str
+    cents: int
+
+
+@activity.defn(dynamic=True)
+def any_activity(arguments: Sequence[RawPayload]) -> str:
+    """Says its name and its arguments."""
+    return f"{activity.info().activity_type}{[each.decode() for each in arguments]}"
+
+
+@activity.defn(dynamic=True)
+async def any_coroutine(arguments: list[RawPayload]) -> int:
+    """Counts its arguments, on the activity loop."""
+    return len(arguments)
+
+
+@workflow.defn(dynamic=True)
+def any_workflow(arguments: Sequence[workflow.RawPayload]) -> object:
+    """Decodes one order and gives the rest on."""
+    called = workflow.info().workflow_type
+    if called == "orders":
+        order = arguments[0].decode(Order)
+        return [called, order.id, order.cents]
+    if called == "forwards":
+        return workflow.execute_activity("step", *arguments)
+    if called == "reads-wrongly":
+        return arguments[0].decode(int)
+    return called
+
+
+@workflow.defn
+def plain(name: str) -> str:
+    """Has a name."""
+    return f"plain {name}"
+
+
+# --- running -----------------------------------------------------------------------------------------------------------
+
+
+def test_it_takes_any_type_and_decodes_what_it_wants() -> None:
+    """Whatever a run is called, the dynamic workflow gets it, and its arguments as they came."""
+    with Environment(workflows=[any_workflow, plain]) as env:
+        assert env.execute_workflow("orders", Order("o-1", 7)) == ["orders", "o-1", 7]
+        assert env.execute_workflow("whatever") == "whatever"
+        assert env.execute_workflow("plain", "x") == "plain x"
+
+
+def test_raw_arguments_are_given_on_untouched() -> None:
+    """An argument that is not decoded travels on with its own bytes and encoding."""
+    with Environment(workflows=[any_workflow], activities=[any_activity]) as env:
+        assert env.execute_workflow("forwards", "a", 2, None) == "step['a', 2, None]"
+
+
+def test_a_coroutine_can_be_dynamic() -> None:
+    """An `async def` activity takes any type too."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[any_workflow], activities=[any_coroutine]),
+    ):
+        assert client.execute_workflow("forwards", 1, 2, 3) == 3
+
+
+def test_a_dynamic_method_needs_its_instance() -> None:
+    """A dynamic activity can be a method of an object that the worker has."""
+
+    class Shop:
+        @activity.defn(dynamic=True)
+        def anything(self, arguments: Sequence[RawPayload]) -> str:
+            return f"shop {activity.info().activity_type} {len(arguments)}"
+
+    with Client.connect("local:") as client, Worker(client, workflows=[any_workflow], activities=[Shop()]):
+        assert client.execute_workflow("forwards", 1) == "shop step 1"
+
+
+def test_what_cannot_be_decoded_parks_or_fails_as_anywhere() -> None:
+    """A wrong type in `decode` is a DecodeError, where it is written."""
+    raw = RawPayload(default_converter.encode("text"), default_converter)
+    with pytest.raises(DecodeError, match="expected int, got str"):
+        raw.decode(int)
+    assert raw.decode(str) == "text"
+    assert default_converter.encode(raw) is raw.payload
+    assert "text" not in repr(raw)
+
+
+def test_names_in_sight_come_first() -> None:
+    """In an environment a child that is called as an object, and an activity likewise, are not taken by the dynamic ones."""
+
+    @activity.defn
+    def own() -> str:
+        return "own"
+
+    @workflow.defn
+    def child() -> str:
+        return "child"
+
+    @workflow.defn
+    def parent() -> list[object]:
+        return [child(), own(), workflow.execute_activity("other")]
+
+    with Environment(workflows=[any_workflow], activities=[any_activity]) as env:
+        assert env.execute_workflow(parent) == ["child", "own", "other[]"]
+
+
+def test_a_failure_names_what_was_called() -> None:
+    """The failure of a dynamic activity carries the type that was asked for."""
+
+    @activity.defn(dynamic=True)
+    def fails(arguments: Sequence[RawPayload]) -> None:
+        raise ApplicationError("no", non_retryable=True)
+
+    @workflow.defn
+    def asks() -> str:
+        try:
+            workflow.execute_activity("made-up")
+        except ActivityError as error:
+            return error.activity_type
+        return ""
+
+    with Environment(workflows=[asks], activities=[fails]) as env:
+        assert env.execute_workflow(asks) == "made-up"
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------
+
+
+def none() -> None: ...
+def two(a: Sequence[RawPayload], b: int) -> None: ...
+def rest(*arguments: RawPayload) -> None: ...
+def wrong(arguments: Sequence[int]) -> None: ...
+def a_text(arguments: str) -> None: ...
+def a_dict(arguments: dict[str, RawPayload]) -> None: ...
+def optional(arguments: Sequence[RawPayload], more: int = 1) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [none, two, rest, wrong, a_text, a_dict, optional])
+@pytest.mark.parametrize("define", [workflow.defn(dynamic=True), activity.defn(dynamic=True)])
+def test_a_wrong_signature_is_refused(define: Callable[..., Any], fn: Callable[..., Any]) -> None:
+    """A dynamic definition takes one parameter, a sequence of raw payloads, and the message says so."""
+    with pytest.raises(DefinitionError, match=r"takes one parameter, a Sequence\[RawPayload\]"):
+        define(fn)
+
+
+def bare(arguments): ...  # type: ignore[no-untyped-def]
+def a_list(arguments: list[RawPayload]) -> None: ...
+def any_sequence(arguments: Sequence[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [bare, a_list, any_sequence])
+def test_loose_annotations_are_taken(fn: Callable[..., Any]) -> None:
+    """No annotation, a list and a sequence of anything say the same."""
+    assert workflow.defn(dynamic=True)(fn).__hourglass_workflow__.dynamic
+    assert activity.defn(dynamic=True)(fn).__hourglass_activity__.dynamic
+
+
+def test_it_has_no_name_of_its_own() -> None:
+    """A name, or options, on a dynamic definition mean nothing, and are refused."""
+    with pytest.raises(DefinitionError, match="has no name of its own"):
+        workflow.defn(dynamic=True, name="x")(a_list)
+    with pytest.raises(DefinitionError, match="no name and no options"):
+        activity.defn(dynamic=True, name="x")(a_list)
+    with pytest.raises(DefinitionError, match="no name and no options"):
+        activity.defn(dynamic=True, start_to_close_timeout=5)(a_list)
+
+
+def test_two_are_one_too_many() -> None:
+    """A worker has at most one dynamic workflow and one dynamic activity; the same one twice is one."""
+
+    @workflow.defn(dynamic=True)
+    def another(arguments: list[RawPayload]) -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"two dynamic workflows: .*any_workflow.* and .*another"):
+        Resolver(workflows=[any_workflow, another])
+    with pytest.raises(DefinitionError, match="two dynamic activities"):
+        Resolver(activities=[any_activity, any_coroutine])
+    assert Resolver(workflows=[any_workflow, any_workflow]).workflow("x").dynamic
+
+
+def test_it_cannot_be_called_by_its_own_name() -> None:
+    """A dynamic definition has no type: whoever calls or starts it as an object is told to give one."""
+
+    @workflow.defn
+    def calls_it() -> None:
+        any_activity([])
+
+    with Environment(workflows=[any_workflow, calls_it], activities=[any_activity]) as env:
+        with pytest.raises(UsageError, match="takes any type: give the type's name"):
+            env.execute_workflow(any_workflow, [])
+        with pytest.raises(Exception, match="is dynamic: it has no type of its own"):
+            env.execute_workflow(calls_it)
+    with pytest.raises(UsageError, match="is dynamic"):
+        any_workflow([])
+    assert any_workflow.fn is not None
+
+
+def test_a_resolver_without_one_still_refuses() -> None:
+    """Where there is no dynamic definition an unknown name is an error that lists what is known."""
+    resolver = Resolver(workflows=[plain])
+    with pytest.raises(UnknownTypeError, match="it knows plain"):
+        resolver.workflow("other")
+    assert Resolver(activities=[any_activity]).known_activity("other") is not None
+    assert Resolver(activities=[any_activity], modules=["json"]).known_activity("other") is None
+
+
+def test_an_unmatched_payload_is_not_looked_at() -> None:
+    """Arguments whose encoding nobody knows reach a dynamic activity all the same."""
+    raw = RawPayload(Payload(b"\x00\x01", "binary/own"), default_converter)
+    assert (
+        any_activity.__hourglass_activity__.arguments(default_converter, (raw.payload,))[0][0].payload
+        is raw.payload
+    )
