@@ -16,6 +16,7 @@ for _module in (
     "lives",
     "messages",
     "questions",
+    "schedule_actions",
     "shapes",
     "steps",
     "taking_turns",

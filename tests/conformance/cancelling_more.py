@@ -209,17 +209,17 @@ def one_of_two() -> str:
 
 @scenario("loose")
 def a_signal_and_a_timer_in_one_task(world: World) -> None:
-    """A signal that comes while nobody works meets the timer that fires meanwhile, in one task; both are heard."""
+    """A signal that comes while nobody works meets the timer that fires after it, in one task: the signal counts."""
     handle = world.start(one_of_two)
     world.until(handle, "TIMER_STARTED")
     world.until(handle, "WORKFLOW_TASK_COMPLETED")
     world.stop_worker()
     handle.signal("word", "now")
-    if world.engine == "server":
+    if world.engine != "file":  # a file that nobody serves fires no timers
         world.until(handle, "TIMER_FIRED")
     world.start_worker()
-    assert handle.result(timeout=LIMIT) in ("told", "time is up")
-    world.handles.clear()
+    assert handle.result(timeout=LIMIT) == "told"
+    world.handles.clear()  # on a file the run may end before its timer fires
 
 
 @scenario()

@@ -39,6 +39,7 @@ from . import (  # noqa: F401
     notes,
     questions,
     resets,
+    schedule_actions,
     schedules,
     shapes,
     steps,
@@ -140,4 +141,4 @@ def assert_flagged(history: History) -> None:
 
 def test_there_are_enough() -> None:
     """Conformance on ten happy paths would be a toy."""
-    assert len(SCENARIOS) >= 200
+    assert len(SCENARIOS) >= 400

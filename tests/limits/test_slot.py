@@ -205,6 +205,8 @@ def test_blocks_that_cancel_leave_the_slot_and_the_keeper_alone() -> None:
         assert env.execute_workflow(scoped, "b") == "left"
         assert env.execute_workflow(timed, "b") == "too long"
         assert keeper(env, "b").query(SlotKeeper.slots).is_idle
+        kinds = [event["eventType"] for event in keeper(env, "b").history().events]
+        assert "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED" not in kinds
         assert keeper(env, "b").describe().status is WorkflowStatus.RUNNING
         env.start_workflow(hold, "b", 2, 100.0)
         env.start_workflow(hold, "b", 2, 100.0)
@@ -236,6 +238,19 @@ def test_a_terminated_holder_is_noticed_however_busy_the_key_is() -> None:
             handles.append(env.start_workflow(hold, "busy", 1, 0.5))
             env.skip(1)
         assert handles[0].result()[0] - before <= 10
+
+
+def test_a_terminated_holder_is_noticed_while_other_slots_change_hands() -> None:
+    """Those who enter beside it do not put off the look at the holders either."""
+    with Environment() as env:
+        holder = env.start_workflow(hold, "beside", 2, 1e6)
+        holder.terminate()
+        for _ in range(60):
+            env.start_workflow(hold, "beside", 2, 1.0)
+        env.skip(20)
+        places = keeper(env, "beside").query(SlotKeeper.slots)
+        assert places.waiting
+        assert holder.id not in {place.workflow_id for place in places.held}
 
 
 def test_a_holder_that_lives_is_never_robbed() -> None:

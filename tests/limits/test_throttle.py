@@ -100,6 +100,16 @@ def test_a_keeper_does_not_forget_a_long_period() -> None:
         assert env.execute_workflow(turn, "day", 1, 86_400.0) - first == 86_400
 
 
+def test_a_keeper_does_not_forget_turns_that_are_still_to_come() -> None:
+    """Turns given for later count although nobody has asked for a while."""
+    with Environment() as env:
+        begin = env.now().timestamp()
+        for _ in range(5):
+            env.start_workflow(turn, "ahead", 1, 60.0)
+        env.skip(150)
+        assert env.execute_workflow(turn, "ahead", 1, 60.0) - begin == 300
+
+
 @pytest.mark.parametrize(
     ("limit", "per", "words"),
     [(0, 1.0, "at least 1"), (1, 0.0, "longer than nothing"), (1001, 1.0, "smooth=True")],

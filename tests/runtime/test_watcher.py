@@ -270,3 +270,22 @@ def test_what_is_called_when_the_collector_runs_is_nobodys():
         assert watched(body) is None
     finally:
         gc.callbacks.remove(measure)
+
+
+def test_an_authors_log_handler_may_read_clocks():
+    """What a handler does with a line that a workflow logged reaches no result."""
+
+    class Stamping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            self.at = time.monotonic()
+
+    def body() -> None:
+        workflow.logger.warning("stamped")
+
+    logger, handler = logging.getLogger("hourglass.workflow"), Stamping()
+    logger.addHandler(handler)
+    try:
+        assert watched(body) is None
+        assert handler.at > 0
+    finally:
+        logger.removeHandler(handler)

@@ -18,7 +18,7 @@
     ledger, record, alarms, wakes, together, others, awaiting       runs in memory, and what they do to each other
     offers, task_desk, update_desk, attempt_desk, schedule_desk, upkeep     who takes what, and when
     deployments                         which versions of workers there are, which is current
-    clock, bell                         time and waking
+    clock, naps, bell                   time and waking
 
   Core's part, for one worker
     cursor, tellings, matching, outcomes, child_outcomes    history -> activations, commands -> answer
@@ -27,8 +27,8 @@
 
   What remembers
     store, memory_store                 the seam, and the one in memory
-    sqlite_store, database, schema, stored_form, stored_reads, stored_steps, stored_schedules   the one in a file
-    store_thread, coalesce, batch_writer, durability, disk_faults, known_ids    how it is written, and what may go wrong
+    sqlite_store, database, schema, encoding, stored_form, stored_reads, stored_steps, stored_schedules   the one in a file
+    store_thread, coalesce, batch_writer, written_runs, durability, disk_faults, known_ids   how it is written, what may fail
     inherited, standstill, file_copy, backup    forks, and copies of a file in use
 
   What clients ask

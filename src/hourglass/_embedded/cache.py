@@ -57,6 +57,13 @@ class Out(Enum):
     EVICTION = 3
 
 
+_SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
+
+
+def _mismatch(error: NondeterminismError) -> Failure:
+    return Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError"))
+
+
 def _nothing() -> None:
     """Cancels no alarm."""
 
@@ -184,10 +191,9 @@ class Cache:
         """Give up everything that is out."""
         for cached in tuple(self._runs.values()):
             if cached.task_number:
-                failure = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
                 cause = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
                 self._engine.tasks.fail(
-                    cached.record, cached.task_number, cause, failure, self._taker.identity
+                    cached.record, cached.task_number, cause, _SHUT_DOWN, self._taker.identity
                 )
             self._forget(cached)
         self.local.abandon()
@@ -231,10 +237,11 @@ class Cache:
         cached.alarm = self._engine.clock.call_at(limit, lambda: self._finish(cached, again=True))
 
     def _rouse(self, cached: _Cached) -> None:
-        """A task that rested goes on."""
-        cached.resting = False
-        self._engine.tasks.rest(cached.record, False)
-        cached.alarm()
+        """A task that rested, if it did, goes on."""
+        if cached.resting:
+            cached.resting = False
+            self._engine.tasks.rest(cached.record, False)
+            cached.alarm()
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -250,8 +257,7 @@ class Cache:
 
     def _advance(self, cached: _Cached) -> None:
         """Give out the next activation, or end the task."""
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         try:
             cursor = cached.cursor
             cursor.walk_on()
@@ -260,10 +266,7 @@ class Cache:
                 cursor.resolve_local(result)
             activation = cursor.take_activation()
         except NondeterminismError as error:
-            failure = Failure(
-                f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError")
-            )
-            self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, failure, "NONDETERMINISM")
+            self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, _mismatch(error), "NONDETERMINISM")
             return
         if activation is not None:
             cached.untouched = False
@@ -274,8 +277,7 @@ class Cache:
             self._finish(cached)
 
     def _accept(self, cached: _Cached, completion: Succeeded) -> None:
-        if completion.used_flags:
-            cached.used_flags.update(completion.used_flags)
+        cached.used_flags.update(completion.used_flags)
         cached.behavior = completion.versioning_behavior or self._behavior
         try:
             cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
@@ -287,8 +289,7 @@ class Cache:
         self._advance(cached)
 
     def _finish(self, cached: _Cached, *, again: bool = False) -> None:
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         if number:
             self._answer_task(cached, number, again)
@@ -309,8 +310,7 @@ class Cache:
         self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: _Cached, cause: int, failure: Failure, reason: str) -> None:
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         for question in cached.questions:
             question.fail(failure)
@@ -376,8 +376,7 @@ class Cache:
 
     def _forget(self, cached: _Cached) -> None:
         self._unstick(cached)
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)

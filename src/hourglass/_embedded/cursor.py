@@ -266,17 +266,13 @@ class Cursor:
         self._admitted.clear()
 
     def _hear_what_waited(self) -> None:
-        """What this task brings beside its events."""
+        """What this task brings beside its events: updates, and what ended while there was no task."""
         if self._admitted or self._updates:
             self._receive_updates()
         if self._early:
-            self._resolve_early()
-
-    def _resolve_early(self) -> None:
-        """What ended while there was no task is told in this one."""
-        early, self._early = self._early, []
-        for result in early:
-            self.resolve_local(result)
+            early, self._early = self._early, []
+            for result in early:
+                self.resolve_local(result)
 
     def _read_start(self, event: h.HistoryEvent, attributes: h.WorkflowExecutionStarted) -> None:
         self._time_ns = event.time_ns
@@ -298,9 +294,6 @@ class Cursor:
     def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
         told = told_of(attributes)
         self._jobs += self._outcomes.resolve(attributes, event.id) if told is None else (told,)
-
-    def _read_end_of_activity(self, event: h.HistoryEvent, attributes: h.ActivityTaskCompleted) -> None:
-        self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _look_ahead(self) -> None:
         """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
@@ -356,7 +349,6 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.WorkflowTaskScheduled: None,
     h.ActivityTaskScheduled: None,
     h.ActivityTaskStarted: None,
-    h.ActivityTaskCompleted: Cursor._read_end_of_activity,
     h.WorkflowExecutionStarted: Cursor._read_start,
     h.WorkflowTaskStarted: Cursor._read_task_started,
     h.WorkflowTaskCompleted: Cursor._read_task_completed,

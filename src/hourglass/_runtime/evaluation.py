@@ -19,27 +19,18 @@ import dataclasses
 import logging
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import (
-    CancelRun,
-    CompleteRun,
-    Completion,
-    ContinueAsNew,
-    FailRun,
-    Succeeded,
-    TaskFailed,
-    TaskFailureCause,
-)
+from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
+from hourglass._runtime.lane_counts import Counts as Counts
 from hourglass._runtime.lane_notes import LaneNote
 from hourglass._runtime.lane_stopping import LaneStopped
 from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
@@ -62,33 +53,6 @@ class Verdict(msgspec.Struct, frozen=True):
     completion: Completion
     closed: bool = False
     evict: tuple[str, ...] = ()
-
-
-_ENDS: dict[type, str] = {
-    CompleteRun: "completed",
-    FailRun: "failed",
-    CancelRun: "canceled",
-    ContinueAsNew: "continued_as_new",
-}
-
-
-@dataclass
-class Counts:
-    """What a lane has done so far. Written by the lane, read by anybody."""
-
-    activations: int = 0
-    failed_tasks: int = 0
-    misses: int = 0
-    cached: int = 0
-    live: int = 0
-    parked: dict[str, str] = field(default_factory=dict)
-    closed: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How many runs closed, by workflow type and how."""
-
-    def run_closed(self, workflow_type: str, result: object) -> None:
-        """A run has sent its last command."""
-        key = workflow_type, _ENDS.get(type(result), "")
-        self.closed[key] = self.closed.get(key, 0) + 1
 
 
 class Evaluations:

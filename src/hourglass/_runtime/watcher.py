@@ -131,7 +131,8 @@ class Watcher:
 
 def _author(frame: FrameType) -> FrameType | None:
     """The frame to blame, None if nobody is: the call is ours, or excused."""
-    first: FrameType | None = None
+    author: FrameType | None = None
+    package: FrameType | None = None
     each: FrameType | None = frame
     on_collection = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while each is not None:
@@ -139,15 +140,15 @@ def _author(frame: FrameType) -> FrameType | None:
         if each.f_code in on_collection:
             return None  # the collector happened to run here: what is told of it is not the author's doing
         if is_ours(file):
-            return first
+            break
         if file.startswith(("<frozen importlib", "<frozen zipimport", *_EXCUSED)):
-            return None
+            return None  # whoever is called by these, an author's own log handler too, is excused with them
         if is_package(file):
-            first = first or each
+            package = package or each
         elif not is_library(file):
-            return each
+            author = author or each
         each = each.f_back
-    return first
+    return author or package
 
 
 def _name(function: Any, frame: FrameType, author: FrameType) -> str:

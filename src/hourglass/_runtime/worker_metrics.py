@@ -103,7 +103,7 @@ _RESTARTS = "hourglass_restarts", "Restarts in the supervision tree."
 
 def described() -> list[tuple[str, Kind, str]]:
     """Name, kind and text of all that `worker_metrics` gives."""
-    ours = [(name, kind, text) for name, kind, text, _ in _OF_A_QUEUE]
+    ours: list[tuple[str, Kind, str]] = [(name, kind, text) for name, kind, text, _ in _OF_A_QUEUE]
     return [*ours, (_CLOSED[0], "counter", _CLOSED[1]), (_RESTARTS[0], "counter", _RESTARTS[1])]
 
 

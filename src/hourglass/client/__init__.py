@@ -2,8 +2,8 @@
 
 The map: `_blocking…` and `_async…` are the two faces, with equal names; `_operations`, `_updates`, `_reset`,
 `_with_start`, `_schedules`, `_activities`, `_task_queues` and `_deployments` hold every operation, once; `_session` runs
-them over a `_link`; `_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into data; `_waiting`
-waits for results; `_codec_edge` seals what leaves.
+them over a `_link`; `_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into
+data; `_waiting` waits for results; `_codec_edge` seals what leaves.
 """
 
 from __future__ import annotations

@@ -197,9 +197,7 @@ class Client(ClientFacts):
         )
         return self._session.run(operation)
 
-    def describe_deployment(
-        self, name: str, *, rpc_timeout: Duration | None = None
-    ) -> DeploymentDescription:
+    def describe_deployment(self, name: str, *, rpc_timeout: Duration | None = None) -> DeploymentDescription:
         """The versions of a deployment, and which of them is current."""
         return self._session.run(_deployments.describe_deployment(name, rpc_timeout))
 

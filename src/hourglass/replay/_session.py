@@ -26,6 +26,7 @@ _TICK = 0.05
 _SILENT_TICKS = (
     16  # Core answers within milliseconds; silence for this long while the loop is on time means never
 )
+_BYTES_A_TICK = 20_000  # of the encoded history; an event has about a hundred
 
 
 class Execution:
@@ -135,7 +136,9 @@ class Session:
             self._handle = ReplayHandle()
         handle = self._handle
         await handle.push(workflow_id, history, checked=True)
-        watch = _Watch(self._loop, asyncio.current_task())
+        # Core takes its time with a long history: a second for every ten thousand events before it says a word.
+        patience = _SILENT_TICKS + len(history) // _BYTES_A_TICK
+        watch = _Watch(self._loop, asyncio.current_task(), patience)
         try:
             while execution.eviction is None:
                 activation = await handle.poll_activation()
@@ -194,9 +197,12 @@ class _Watch:
     Ticks that come late do not count: then the machine is busy, or workflow code runs, and silence means nothing.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None, patience: int
+    ) -> None:
         self._loop = loop
         self._task = task
+        self._patience = patience
         self._quiet = 0
         self.silent = False
         self._due = loop.time() + _TICK
@@ -210,7 +216,7 @@ class _Watch:
         late = self._loop.time() - self._due
         if late < _TICK / 2:
             self._quiet += 1
-        if self._quiet > _SILENT_TICKS and self._task is not None:
+        if self._quiet > self._patience and self._task is not None:
             self.silent = True
             self._task.cancel()
             return

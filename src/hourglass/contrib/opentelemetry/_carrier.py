@@ -29,7 +29,7 @@ class Carrier:
     def put(self, headers: Headers, context: Context) -> None:
         """Have the context travel with these headers."""
         texts: dict[str, str] = {}
-        self._propagator.inject(texts, context)
+        self._propagator.inject(texts, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
         if texts:
             headers[HEADER] = default_converter.encode(texts)
 

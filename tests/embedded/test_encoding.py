@@ -1,0 +1,36 @@
+"""What is stored, as bytes; and the seed of a run, which is a hash of its id."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hourglass._embedded import seed
+from hourglass._embedded.encoding import array, encode
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 65_535, 65_536])
+def test_values_put_together_are_a_list(count: int) -> None:
+    """Encoded values, however many, make the same bytes as the list of them does."""
+    values = [{"n": number % 7} for number in range(count)]
+    assert bytes(array([encode(value) for value in values])) == msgspec.msgpack.encode(values)
+
+
+def test_half_a_character_is_stored_as_a_question_mark() -> None:
+    """A name that UTF-8 cannot hold is encoded nevertheless, wherever it stands, and bytes stay as they are."""
+    value = {"half \ud800": ["\udfff", b"\xff\x00", 1]}
+    assert msgspec.msgpack.decode(encode(value)) == {"half ?": ["?", b"\xff\x00", 1]}
+
+
+@pytest.mark.parametrize("run_id", ["", "a", "1234567", "12345678", "é" * 20, "0" * 36, "x" * 300])
+def test_both_ways_to_a_seed_agree(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether Python's own hash is used or ours, a run id has one seed."""
+    expected = seed.siphash(run_id.encode() + b"\xff")
+    for native in {seed._IS_NATIVE, False}:
+        monkeypatch.setattr(seed, "_IS_NATIVE", native)
+        assert seed.seed_of.__wrapped__(run_id) == expected
+
+
+def test_a_seed_never_changes() -> None:
+    """A run id has the seed today that it had when its run began. (That it is Core's is shown where Core replays.)"""
+    assert seed.seed_of("01234567-89ab-cdef-0123-000000000001") == 0x372AFB2DF019857D

@@ -1,0 +1,110 @@
+"""Callbacks by time: one timer for all who wait on a loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hourglass._embedded.naps import SECOND, Naps
+
+
+class Clock:
+    """A clock that the test sets; it is looked at again in every turn of the loop."""
+
+    longest_nap = 0.0
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def now_ns(self) -> int:
+        return self.now
+
+
+async def turns(count: int = 10) -> None:
+    """Let the loop go round."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_each_at_its_time_and_in_order() -> None:
+    """Callbacks run by due time, then in the order of asking; what is not due waits, what is cancelled never runs."""
+
+    async def work() -> None:
+        clock, seen = Clock(), list[str]()
+        naps = Naps(asyncio.get_running_loop(), clock)
+        naps.add(20, lambda: seen.append("late"))
+        naps.add(10, lambda: seen.append("first"))
+        naps.add(10, lambda: seen.append("second"))
+        naps.add(5, lambda: seen.append("cancelled"))()
+        await turns()
+        assert seen == []
+        clock.now = 10
+        await turns()
+        assert seen == ["first", "second"]
+        clock.now = 20
+        await turns()
+        assert seen == ["first", "second", "late"]
+
+    asyncio.run(work())
+
+
+def test_a_callback_may_ask_for_more() -> None:
+    """One that asks for a later time does not put off what was to come before; one for now runs in a later turn."""
+
+    async def work() -> None:
+        clock, seen = Clock(), list[str]()
+        naps = Naps(asyncio.get_running_loop(), clock)
+
+        def again() -> None:
+            naps.add(50, lambda: seen.append("fifty"))
+            naps.add(10, lambda: seen.append("at once"))
+            seen.append("again")
+
+        naps.add(10, again)
+        naps.add(20, lambda: seen.append("twenty"))
+        clock.now = 10
+        await turns()
+        assert seen == ["again", "at once"]
+        clock.now = 20
+        await turns()
+        assert seen == ["again", "at once", "twenty"]
+        clock.now = 50
+        await turns()
+        assert seen[-1] == "fifty"
+
+    asyncio.run(work())
+
+
+def test_one_that_raises_stops_nobody() -> None:
+    """What a callback raises goes to the loop, and the others run."""
+
+    async def work() -> None:
+        clock, seen, told = Clock(), list[str](), list[object]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+        naps = Naps(loop, clock)
+        naps.add(1, lambda: seen.append(str(1 // 0)))
+        naps.add(1, lambda: seen.append("other"))
+        clock.now = 1
+        await turns()
+        assert seen == ["other"]
+        assert [type(each) for each in told] == [ZeroDivisionError]
+
+    asyncio.run(work())
+
+
+def test_the_cancelled_are_swept_out() -> None:
+    """However many are cancelled long before their time, few remains are kept, and none of what is alive is lost."""
+
+    async def work() -> None:
+        clock, seen = Clock(), list[int]()
+        naps = Naps(asyncio.get_running_loop(), clock)
+        for place in range(10):
+            naps.add(100 + place, lambda place=place: seen.append(place))  # type: ignore[misc]
+        for _ in range(5000):
+            naps.add(1000 * SECOND, lambda: seen.append(-1))()
+        assert len(naps._due) < 200
+        clock.now = 200
+        await turns()
+        assert seen == list(range(10))
+
+    asyncio.run(work())
