@@ -8,12 +8,8 @@ it is there and gives what it should.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-
-try:
-    from _imp import source_hash
-except ImportError:  # another implementation of Python
-    source_hash = None  # type: ignore[assignment]
 
 _MASK = (1 << 64) - 1
 _INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
@@ -23,7 +19,7 @@ _INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x746564
 def seed_of(run_id: str) -> int:
     """The 64-bit seed of a run, from the id of its first run."""
     data = run_id.encode() + b"\xff"
-    return int.from_bytes(source_hash(0, data), "little") if _IS_NATIVE else siphash(data)
+    return siphash(data) if _native is None else int.from_bytes(_native(0, data), "little")
 
 
 def siphash(data: bytes) -> int:
@@ -56,10 +52,14 @@ def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
     return v0, v1, v2 << 32 & _MASK | v2 >> 32, v3
 
 
-def _is_native() -> bool:
-    """Whether this Python has the function: before 3.11 it was SipHash-2-4."""
+def _pythons_own() -> Callable[[int, bytes], bytes] | None:
+    """The function of this Python, if it has the right one: before 3.11 it was SipHash-2-4."""
+    try:
+        from _imp import source_hash
+    except ImportError:  # another implementation of Python
+        return None
     sample = bytes(range(37))
-    return source_hash is not None and source_hash(0, sample) == siphash(sample).to_bytes(8, "little")
+    return source_hash if source_hash(0, sample) == siphash(sample).to_bytes(8, "little") else None
 
 
-_IS_NATIVE = _is_native()
+_native = _pythons_own()
