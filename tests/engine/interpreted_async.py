@@ -159,14 +159,17 @@ class InterpretedAsync:
     async def _do_limit(self, me: int, limit: int, block: list[Any]) -> None:
         task = asyncio.current_task()
         assert task is not None
+        timeout = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with timeout:
                 await self._block(block, me)
         except TimeoutError:
             self.number += 1
         finally:
-            # `asyncio.timeout` takes its own request back.
-            self.delivered[task] = min(self.delivered.get(task, 0), task.cancelling())
+            # `asyncio.timeout` takes its own request back, which was delivered: it came while the task waited. Others that
+            # are still to be delivered, such as the task's own to itself, stay so.
+            if timeout.expired():
+                self.delivered[task] -= 1
 
     async def _do_add(self, me: int, number: int) -> None:
         self.number += number

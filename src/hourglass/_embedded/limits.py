@@ -33,6 +33,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
     held_events: int = 5_000
+    """What may happen during one workflow task before it is failed. A server says 100, to spare its own memory; here that
+    would make a run with hundreds of activities begin its task anew, from the whole history, again and again.
+    """
     updates_in_flight: int = 10
     updates: int = 2_000
     suggest_events: int = 4_096

@@ -44,7 +44,6 @@ Verify: TypeAlias = Literal["off", "always"] | float
 """Which runs are executed twice and compared: none, all, or a fraction of them."""
 
 _DROP_ATTEMPTS = 3
-_MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -156,27 +155,9 @@ class Evaluations:
         """The run whose code is executing now, or is being unwound."""
         return self._dropping or self._current
 
-    def progress(self) -> int:
-        """A number that moves while a lane is long at something but does not hang: it executes a large run again, unwinds
-        it, or begins and ends its fibers, unless there is no end of them.
-        """
-        entry = self._current
-        live = entry.run.live if entry is not None else None
-        return self.steps + (min(live.turning_points, _MOST_POINTS) if live is not None else 0)
-
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
         """Give all runs to a successor on another thread, as data; the run of the activation that failed is forgotten."""
-        heir = Evaluations(
-            self._resolve,
-            self._settings,
-            limits=self._limits,
-            verify=self._verify,
-            watcher=self._watcher.renewed() if self._watcher is not None else None,
-            cache=self._cache,
-            quarantine=self.quarantine,
-            on_demand=self._on_demand,
-        )
-        heir._note = self._note.renewed() if self._note is not None else None
+        heir = _heir_of(self)
         self._retired = True
         without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
         left = self._cache.hand_over(self, heir, without)
@@ -371,6 +352,22 @@ class Evaluations:
         if self._note is not None and self._current is None:
             self._note.strike()
         self.unwound += 1
+
+
+def _heir_of(lane: Evaluations) -> Evaluations:
+    """Who will have a lane's runs: the same on another thread, with nothing yet."""
+    heir = Evaluations(
+        lane._resolve,
+        lane._settings,
+        limits=lane._limits,
+        verify=lane._verify,
+        watcher=lane._watcher.renewed() if lane._watcher is not None else None,
+        cache=lane._cache,
+        quarantine=lane.quarantine,
+        on_demand=lane._on_demand,
+    )
+    heir._note = lane._note.renewed() if lane._note is not None else None
+    return heir
 
 
 def _unwind(entry: Entry) -> None:

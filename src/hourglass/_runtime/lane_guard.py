@@ -1,9 +1,9 @@
 """Notices lanes that hang: an activation, or a chore, has been in work for longer than the deadlock timeout.
 
 A lane that executes a long journal again, or begins, ends or unwinds thousands of fibers, gets its time anew with each
-activation and each fiber: only one that takes too long by itself is a hang. And only time counts in which the control loop was awake to
-see it. If the whole process stood still — a C call that held the interpreter, a paused machine — the lane is not to
-blame, and gets its time again.
+activation and each fiber: only one that takes too long by itself is a hang. And only time counts in which the control
+loop was awake to see it. If the whole process stood still — a C call that held the interpreter, a paused machine — the
+lane is not to blame, and gets its time again.
 
 Looks only: whoever asks replaces the lane. Runs on the control loop, never in the lane.
 """
@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.hung_stack import frame_of, is_debugged
 from hourglass._runtime.lane import Lane, Work
 
 _LOOKS = 4  # per timeout
 _UNGUARDED_INTERVAL = 1.0
+_MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
 
 @dataclass
@@ -61,7 +63,7 @@ class LaneGuard:
         if work is None:
             watched.work = None
             return False
-        steps = lane.evaluations.progress()
+        steps = progress_of(lane.evaluations)
         if work is not watched.work:
             watched.work, watched.seconds, watched.steps = work, min(now - work.since, passed), steps
         elif steps != watched.steps:
@@ -75,3 +77,12 @@ class LaneGuard:
             watched.seconds = 0.0  # whoever steps through the code takes their time
             return False
         return True
+
+
+def progress_of(evaluations: Evaluations) -> int:
+    """A number that moves while a lane is long at something but does not hang: it executes a large run again, unwinds it, or
+    begins and ends its fibers, unless there is no end of them.
+    """
+    entry = evaluations.suspect()
+    live = entry.run.live if entry is not None else None
+    return evaluations.steps + (min(live.turning_points, _MOST_POINTS) if live is not None else 0)
