@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test check bench chaos docs format clean
+.PHONY: demo demo-temporal test thorough check bench chaos docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -18,8 +18,16 @@ demo: $(READY)  ## a checkout that survives being killed: no server, one file; k
 demo-temporal: $(READY)  ## the same on a real Temporal dev server
 	$(BIN)/python examples/checkout.py --temporal
 
-test: $(READY)  ## the whole suite
-	$(BIN)/python -m pytest -q
+# Much of the suite waits for servers, timers and processes, so there are more workers than one core needs. Each
+# gets one stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together,
+# so each worker starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other.
+WORKERS ?= 3
+
+test: $(READY)  ## the whole suite (WORKERS=0 for one process)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+
+thorough: export HOURGLASS_THOROUGH = 1
+thorough: test  ## the whole suite, with many more random cases
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .

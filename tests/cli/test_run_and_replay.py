@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,9 +69,7 @@ def flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
     monkeypatch.delenv("TEMPORAL_ADDRESS", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    level = logging.getLogger("hourglass").level
     yield path
-    logging.getLogger("hourglass").setLevel(level)
     sys.modules.pop(name, None)
 
 

@@ -48,7 +48,7 @@ def ended_by(error: BaseException | None) -> str:
     """A chain of failures in short."""
     names: list[str] = []
     while error is not None:
-        names.append(f"{type(error).__name__}({error})")
+        names.append(f"{type(error).__name__}({getattr(error, 'message', error)})")
         error = error.__cause__
     return " <- ".join(names)
 

@@ -236,7 +236,7 @@ def leaves_the_block(kind: int) -> list[Any]:
     """A block that ends after a while cancels the local activity in it."""
     chosen = waits_for.options(cancellation_type=Kind(kind))
     try:
-        with workflow.timeout(0.5):
+        with workflow.timeout(0.1):
             chosen.local("held")
     except TimeoutError:
         return ["left", workflow.info().workflow_type]
@@ -244,7 +244,7 @@ def leaves_the_block(kind: int) -> list[Any]:
 
 
 def left(world: World, kind: Kind) -> Any:
-    handle = world.start(leaves_the_block, int(kind), task_timeout=2)
+    handle = world.start(leaves_the_block, int(kind), task_timeout=1)
     acts.arrived("held runs")
     return handle
 

@@ -228,6 +228,7 @@ def a_retry_begins_on_the_current_version(world: World) -> None:
         handle.signal(go, "")
         again = world.client.get_workflow_handle(handle.id)
         world.until_true(lambda: again.describe().run_id != handle.run_id, "a second attempt")
+        world.until(again, "WORKFLOW_TASK_COMPLETED")  # else the signal may meet it while it still backs off
         again.signal(go, "")
         assert again.result(timeout=LIMIT) == ["2", "2", "done"]
 

@@ -85,6 +85,7 @@ class World:
         deadline = time.monotonic() + LIMIT
         while not holds():
             assert time.monotonic() < deadline, f"there never was {what}"
+            time.sleep(0.005)  # whoever asks without a pause takes the processor from those who answer
 
     def histories(self) -> list[History]:
         """The histories of all runs, those that continued as new ones along their chain."""

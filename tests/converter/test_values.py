@@ -149,7 +149,7 @@ CASES: list[tuple[Any, Any]] = [
     ((1, 2, 3), tuple[int, ...]),
     ((), tuple[()]),
     ({1, 2}, set[int]),
-    (frozenset("ab"), frozenset[str]),
+    (frozenset("a"), frozenset[str]),
     (collections.deque([1, 2]), collections.deque[int]),
     (collections.OrderedDict(a=1), collections.OrderedDict[str, int]),
     (collections.Counter("aab"), collections.Counter[str]),

@@ -154,11 +154,6 @@ class Life:
             if isinstance(activation.events[0], e.RunEvicted):
                 await world.complete(activation.run_id)
                 continue
-            stored = self.disk.load(activation.run_id)  # nothing may be seen that a crash could undo
-            assert stored is not None
-            task = stored.run.task
-            unwritten = 2 if task is None or task.transient else 0
-            assert stored.run.length + unwritten >= activation.history_length
             if isinstance(activation.events[0], e.RunStarted):
                 self.program = Program(self.seed)
             place = self.program.activations

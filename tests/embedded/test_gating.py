@@ -1,4 +1,6 @@
-"""Nothing leaves the engine before what it rests on is durable, and everything does after; a dead store ends it."""
+"""Nothing that has an effect leaves the engine before what it rests on is durable, and everything does after; a dead store
+ends it. Activations have no effect but their answer: they go ahead, within a limit.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from hourglass._bridge.handle import (
     HandleBroken,
     HandleConfig,
 )
+from hourglass._embedded.cache import AHEAD
 from hourglass._embedded.connection import EngineConnection
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -70,33 +73,32 @@ def test_an_acknowledgement_waits_for_the_commit() -> None:
     run_async(body)
 
 
-def test_a_step_takes_two_commits() -> None:
-    """Task done, activity scheduled, attempt started: one change. Attempt done, task scheduled, started: another."""
+def test_a_step_takes_one_commit() -> None:
+    """What an attempt returned, and what the workflow then asks for, become durable together, before the next attempt."""
 
     async def body() -> None:
         world, store = await new_world()
         start = await started(world.start())
         task = await started(world.activation())
-        assert not task.done()
-        attempt = await started(world.handle.poll_activity())
+        run_id = (await task).run_id
+        assert not start.done()
         store.commit()
-        run_id = (await start).run_id
-        assert (await task).run_id == run_id
+        assert (await start).run_id == run_id
+        attempt = await started(world.handle.poll_activity())
         before = store.commits
         for seq in range(1, 6):
             await world.complete(run_id, activity(seq))
             await settle()
             assert not attempt.done()
-            assert store.commit() == 1
+            assert store.commit() == (
+                1 if seq == 1 else 2
+            )  # changes: the answer, and the result that it answers
             item = await attempt
             attempt = await started(world.handle.poll_activity())
             task = await started(world.activation())
             await world.handle.complete_activity(ActivityOk(item.token, text("r")))
-            await settle()
-            assert not task.done()
-            assert store.commit() == 1
             assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
-        assert store.commits - before == 10
+        assert store.commits - before == 5
         attempt.cancel()
         await world.close()
 
@@ -104,16 +106,65 @@ def test_a_step_takes_two_commits() -> None:
 
 
 def test_many_runs_share_a_commit() -> None:
-    """While a poll waits for the first of many tasks it takes the others, too; they come out in order, at once."""
+    """Their attempts wait together, and come out in order, at once."""
 
     async def body() -> None:
         world, store = await new_world()
-        task = await started(world.activation())
         starts = [await started(world.start(f"w{number}")) for number in range(20)]
-        assert store.commit() == 40
-        ids = [(await start).run_id for start in starts]
-        assert [(await task).run_id, *[(await world.activation()).run_id for _ in range(19)]] == ids
-        assert not store.queue
+        ids = [(await world.activation()).run_id for _ in starts]
+        for run_id in ids:
+            await world.complete(run_id, activity())
+        poll = await started(world.handle.poll_activity())
+        assert not poll.done()
+        store.commit()
+        assert [(await start).run_id for start in starts] == ids
+        first = await poll
+        assert [first.run_id, *(item.run_id for item in world.handle.take_activities())] == ids
+        await world.close()
+
+    run_async(body)
+
+
+def test_nobody_runs_ahead_for_ever() -> None:
+    """While nothing becomes durable, activations are given out for a limited number of changes, and then wait."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        run_id, seq = (await world.activation()).run_id, 0
+        while len(store.queue) < AHEAD:
+            seq += 1
+            await world.complete(run_id, c.StartTimer(seq, 10**9))
+            world.clock.advance(2)
+            poll = await started(world.activation())
+            if not poll.done():
+                break
+        assert AHEAD <= len(store.queue) < AHEAD + 5
+        store.commit()
+        await start
+        assert (await poll).events == (e.TimerFired(seq),)
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_local_activity_waits_for_what_its_run_knew() -> None:
+    """The signal that the run answers by a local activity must be durable before the activity is begun."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        run_id = (await world.activation()).run_id
+        poll = await started(world.handle.poll_activity())
+        local = c.ScheduleLocalActivity(
+            seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
+        )
+        await world.complete(run_id, local)
+        await settle()
+        assert not poll.done()
+        store.commit()
+        await start
+        assert (await poll).is_local
         await world.close()
 
     run_async(body)
@@ -125,14 +176,9 @@ def test_a_poll_that_is_cancelled_loses_nothing() -> None:
     async def body() -> None:
         world, store = await new_world()
         starts = [await started(world.start(name)) for name in ("a", "b")]
-        for _ in range(3):
-            poll = await started(world.activation())
-            poll.cancel()
-            await settle()
+        ids = [(await world.activation()).run_id for _ in starts]
         store.commit()
-        ids = [(await start).run_id for start in starts]
-        polled = [(await world.activation()).run_id for _ in ids]
-        assert polled == ids
+        assert [(await start).run_id for start in starts] == ids
         for run_id in ids:
             await world.complete(run_id, activity())
         for _ in range(3):
@@ -190,12 +236,9 @@ def test_a_cancellation_comes_after_its_attempt() -> None:
         signalled = await started(
             world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
         )
-        task = await started(world.activation())
-        store.commit(3)
-        assert not task.done()
+        await world.activation()
         store.commit()
         await signalled
-        await task
         await world.complete(run_id, c.RequestCancelActivity(1))
         item = await poll
         assert isinstance(item, ActivityTask)
@@ -259,7 +302,9 @@ def test_a_dead_store_ends_the_engine() -> None:
         await start
         close = await started(world.call(s.WaitForClose(workflow_id="w")))
         query = await started(world.call(s.QueryWorkflow(workflow_id="w", query_name="q")))
-        polls = [await started(world.activation()), await started(world.handle.poll_activity())]
+        run_id = (await world.activation()).run_id
+        await world.complete(run_id, activity())
+        polls = [await started(world.handle.poll_activity())]
         signal = await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
         store.die("no such disk")
         await settle()

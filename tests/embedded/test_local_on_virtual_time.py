@@ -60,7 +60,7 @@ def fails_locally() -> list[Any]:
     try:
         fetch.options(start_to_close_timeout=5, retry_policy=RetryPolicy(maximum_attempts=1)).local("x")
     except ActivityError as error:
-        return [str(error), type(error.__cause__).__name__]
+        return [error.message, type(error.__cause__).__name__]
     return []
 
 

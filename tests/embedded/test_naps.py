@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from hourglass._embedded.clock import RealClock
 from hourglass._embedded.naps import SECOND, Naps
 
 
@@ -106,5 +107,25 @@ def test_the_cancelled_are_swept_out() -> None:
         clock.now = 200
         await turns()
         assert seen == list(range(10))
+
+    asyncio.run(work())
+
+
+def test_a_jump_of_the_clock_wakes_who_is_due() -> None:
+    """A timer that was set before the wall clock jumped keeps nobody waiting who is due after it."""
+
+    async def work() -> None:
+        wall, monotonic, seen = [10**18], [0], list[str]()
+        clock = RealClock(lambda: wall[0], lambda: monotonic[0])
+        began = clock.now_ns()
+        clock.call_at(began + 10 * SECOND, lambda: seen.append("ten seconds"))
+        await turns()
+        assert seen == []
+        wall[0] += 3600 * SECOND
+        monotonic[0] += SECOND
+        assert clock.now_ns() >= began + 3600 * SECOND
+        clock.call_at(began + 1800 * SECOND, lambda: seen.append("half an hour"))
+        await turns()
+        assert seen == ["ten seconds", "half an hour"]
 
     asyncio.run(work())

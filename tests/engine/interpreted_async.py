@@ -1,7 +1,8 @@
 """Programs as data, interpreted by a `temporalio` workflow; `interpreted_plain` is its twin, operation by operation.
 
 One difference is bridged here. Who is cancelled while it waits for an activity sees `ActivityError` in `temporalio` and
-`Cancelled` in Hourglass: `_wait` turns the former into the latter, by counting the requests that were delivered to a task.
+`Cancelled` in Hourglass: `_wait` turns the former into the latter, by counting the requests that were delivered to a task. All
+that were ever made count: asyncio's own count goes down again where a request is taken back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 from temporalio.workflow import ActivityCancellationType, ChildWorkflowCancellationType
 
+from .official import CountingTask
+
 KINDS = {
     "try": ActivityCancellationType.TRY_CANCEL,
     "wait": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -25,6 +28,13 @@ MINUTE = timedelta(minutes=1)
 
 class _Failed(Exception):
     """What `raise` raises."""
+
+
+def current_task() -> CountingTask:
+    """The task that runs."""
+    task = asyncio.current_task()
+    assert isinstance(task, CountingTask)
+    return task
 
 
 @workflow.defn(name="Interpreted", sandboxed=False, failure_exception_types=[_Failed])
@@ -64,8 +74,7 @@ class InterpretedAsync:
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     async def _wait(self, awaitable: Awaitable[Any]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         waits = not (isinstance(awaitable, asyncio.Future) and awaitable.done())
         try:
             await awaitable
@@ -75,18 +84,17 @@ class InterpretedAsync:
             self.number += 1
         finally:
             if waits:
-                self.delivered[task] = task.cancelling()
+                self.delivered[task] = task.asked
 
-    def _take_cancellation(self, task: asyncio.Task[Any]) -> bool:
-        return task.cancelling() > self.delivered.get(task, 0)
+    def _take_cancellation(self, task: CountingTask) -> bool:
+        return task.asked > self.delivered.get(task, 0)
 
     async def _mine(self, awaitable: Awaitable[Any]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         try:
             await awaitable
         finally:
-            self.delivered[task] = task.cancelling()
+            self.delivered[task] = task.asked
 
     def _start(self, kind: str, note: str = "", local: bool = False) -> Any:
         start = workflow.start_local_activity if local else workflow.start_activity
@@ -142,12 +150,11 @@ class InterpretedAsync:
 
     async def _do_first(self, me: int, blocks: list[Any], when: str, limit: int) -> None:
         tasks = [self._spawn(block) for block in blocks]
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         try:
             done, _ = await workflow.wait(tasks, timeout=limit or None, return_when=when)
         finally:
-            self.delivered[task] = task.cancelling()
+            self.delivered[task] = task.asked
         self.number += len(done)
 
     async def _do_completed(self, me: int, kinds: list[str]) -> None:
@@ -157,19 +164,11 @@ class InterpretedAsync:
             self._start("try", f"follow {number}")
 
     async def _do_limit(self, me: int, limit: int, block: list[Any]) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        timeout = asyncio.timeout(limit)
         try:
-            async with timeout:
+            async with asyncio.timeout(limit):
                 await self._block(block, me)
         except TimeoutError:
             self.number += 1
-        finally:
-            # `asyncio.timeout` takes its own request back, which was delivered: it came while the task waited. Others that
-            # are still to be delivered, such as the task's own to itself, stay so.
-            if timeout.expired():
-                self.delivered[task] -= 1
 
     async def _do_add(self, me: int, number: int) -> None:
         self.number += number
@@ -249,12 +248,11 @@ class InterpretedAsync:
 
     async def _deliver(self, awaitable: Awaitable[Any]) -> Any:
         # Nobody else can cancel these: `CancelledError` means the one who waits, also where its count was set back.
-        task = asyncio.current_task()
-        assert task is not None
+        task = current_task()
         try:
             return await awaitable
         except FailureError:
             self.number += 1
             return None
         finally:
-            self.delivered[task] = task.cancelling()
+            self.delivered[task] = task.asked

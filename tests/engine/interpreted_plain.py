@@ -1,7 +1,12 @@
-"""The twin of `interpreted_async`: the same programs, interpreted by a plain Hourglass workflow."""
+"""The twin of `interpreted_async`: the same programs, interpreted by a plain Hourglass workflow.
+
+One rule of ours is another than asyncio's, in runs that we began: who is to blame where a time limit meets other requests to
+cancel. `departures` tells where it was followed; what a run does from there on cannot be compared.
+"""
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any
 
 from hourglass import workflow
@@ -13,6 +18,7 @@ from hourglass._engine.commands import (
 )
 from hourglass.errors import FailureError, ServiceError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType
+from hourglass.workflow._cancellation import Timeout
 
 KINDS = {
     "try": ActivityCancellationType.TRY_CANCEL,
@@ -26,6 +32,28 @@ class _Failed(Exception):
 
 
 CAUGHT = (FailureError, TaskCancelledError, ServiceError, _Failed)
+
+
+departures: list[str] = []
+
+
+class _Limit(Timeout):
+    """A time limit that notes where `asyncio.timeout`, which only counts requests, would have ended otherwise."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        timed_out = False
+        try:
+            super().__exit__(kind, error, trace)
+        except TimeoutError:
+            timed_out = True
+            raise
+        finally:
+            assert self._fiber is not None
+            by_count = self._fiber.cancel_count <= self._requests_before
+            if timed_out != (self.expired and isinstance(error, workflow.Cancelled) and by_count):
+                departures.append("who is to blame for the end of a limited block")
 
 
 @workflow.defn(name="Interpreted", failure_exceptions=[_Failed])
@@ -131,7 +159,7 @@ class InterpretedPlain:
 
     def _do_limit(self, me: int, limit: int, block: list[Any]) -> None:
         try:
-            with workflow.timeout(limit):
+            with _Limit(limit):
                 self._block(block, me)
         except TimeoutError:
             self.number += 1

@@ -58,6 +58,18 @@ NAMES = {
 Brief = tuple[Any, ...]
 
 
+class CountingTask(asyncio.Task[Any]):
+    """A task that knows how often it was ever asked to stop."""
+
+    asked = 0
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Ask it to stop."""
+        if not self.done():
+            self.asked += 1
+        return super().cancel(msg)
+
+
 class Official:
     """One run of a `temporalio` workflow."""
 
@@ -68,7 +80,15 @@ class Official:
         self._instance = asyncio.run(self._create())
 
     async def _create(self) -> Any:
-        return instance.UnsandboxedWorkflowRunner().create_instance(self._details)
+        created: Any = instance.UnsandboxedWorkflowRunner().create_instance(self._details)
+
+        def create_task(coroutine: Any, *, name: str | None = None, context: Any = None) -> CountingTask:
+            task = CountingTask(coroutine, loop=created, context=context)
+            created._register_task(task, name=name)
+            return task
+
+        created.create_task = create_task
+        return created
 
     def activate(self, activation: Activation) -> list[Brief]:
         """The commands of one activation, in brief; a failed task is one command of that name."""

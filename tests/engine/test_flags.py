@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from hourglass import workflow
 from hourglass._engine.commands import Succeeded
+from hourglass._engine.events import SeedChanged
 from hourglass.workflow import Channel
 
 from .acts import charge
@@ -84,6 +86,116 @@ def test_replay_follows_the_recorded_behaviour(drive: Drive, flags: tuple[int, .
     d.begin()
     assert brief(d.send(d.done("charge", ""), cancel()))[-1] == ends
     assert used(d) == [(), ()]
+
+
+@workflow.defn
+def without_time() -> None:
+    """A block for which there is no time."""
+    with workflow.timeout(0):
+        charge("a")
+
+
+@pytest.mark.parametrize(
+    ("flags", "commands"),
+    [
+        ((1000,), ["timer 1", "charge(a)"]),
+        ((1000, 1002), ["charge(a)", "cancel activity 1", "FailRun"]),
+        ((), ["charge(a)", "cancel activity 1", "FailRun"]),
+    ],
+    ids=["ours, before", "ours, since", "temporalio's"],
+)
+def test_a_limit_of_nothing_replays_as_it_was(
+    drive: Drive, flags: tuple[int, ...], commands: list[str]
+) -> None:
+    """Runs of ours that started a timer of 0 go on doing so; temporalio's never have."""
+    d = drive(without_time, replaying=True, flags=flags)
+    assert brief(d.begin()) == commands
+
+
+def test_a_limit_of_nothing_is_flagged(drive: Drive) -> None:
+    """Number 1002, in the completion in which it mattered."""
+    d = drive(without_time)
+    d.begin()
+    assert used(d) == [(1000, 1002)]
+
+
+@workflow.defn
+def limited_clean_up() -> str:
+    """Cleans up after a cancellation, within a time limit."""
+    try:
+        workflow.sleep(1000)
+    except workflow.Cancelled:
+        try:
+            with workflow.timeout(60):
+                charge("clean up")
+        except TimeoutError:
+            return "too slow"
+    return ""
+
+
+@pytest.mark.parametrize(("flags", "ends"), [((1000,), "CancelRun"), ((1000, 1001), "CompleteRun")])
+def test_a_limit_in_clean_up_replays_as_it_was(drive: Drive, flags: tuple[int, ...], ends: str) -> None:
+    """Runs of ours in which such a limit ended as the cancellation that came before it end so again."""
+    d = drive(limited_clean_up, replaying=True, flags=flags)
+    d.begin()
+    d.send(cancel())
+    assert brief(d.send(d.fired())) == ["cancel activity 1"]
+    assert brief(d.send()) == [ends]
+
+
+def test_a_limit_in_clean_up_is_flagged(drive: Drive) -> None:
+    """Number 1001: the limit that began while the run cleaned up ends in `TimeoutError`, which can be caught."""
+    d = drive(limited_clean_up)
+    d.begin()
+    d.send(cancel())
+    d.send(d.fired())
+    d.send()
+    assert d.result == "too slow"
+    assert used(d) == [(1000,), (), (), (1001,)]
+
+
+@workflow.defn
+class DrawsOnSignal:
+    """A run whose handler and body both draw."""
+
+    def __init__(self) -> None:
+        self.drawn: list[int] = []
+
+    @workflow.run
+    def run(self) -> list[int]:
+        """The body."""
+        workflow.sleep(10)
+        self.drawn.append(workflow.random().randint(0, 10**9))
+        return self.drawn
+
+    @workflow.signal
+    def draw(self) -> None:
+        """Draws."""
+        self.drawn.append(workflow.random().randint(0, 10**9))
+
+
+@pytest.mark.parametrize(
+    ("replaying", "flags", "same_seed", "recorded"),
+    [
+        (True, (), False, ()),
+        (True, (1000,), True, ()),
+        (True, (1000, 1003), False, ()),
+        (False, (), False, (1003,)),
+    ],
+    ids=["temporalio's", "ours, before", "ours, since", "live"],
+)
+def test_a_seed_holds_after_the_messages_that_come_with_it(
+    drive: Drive, replaying: bool, flags: tuple[int, ...], same_seed: bool, recorded: tuple[int, ...]
+) -> None:
+    """After a reset handlers draw by the old seed, as temporalio's do; runs of ours that did otherwise go on so."""
+    d = drive(DrawsOnSignal, replaying=replaying, flags=flags)
+    d.begin()
+    d.send(SeedChanged(99), signal("draw"), d.fired())
+    by_new = random.Random(99)
+    expected = [by_new.randint(0, 10**9), by_new.randint(0, 10**9)]
+    assert (d.result[0] == expected[0]) is same_seed
+    assert d.result[1] == expected[1 if same_seed else 0]
+    assert used(d)[-1] == recorded
 
 
 def test_a_single_batch_is_honoured(drive: Drive) -> None:

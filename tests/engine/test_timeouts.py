@@ -57,22 +57,38 @@ def test_a_block_out_of_time_raises_timeout_error(drive: Drive) -> None:
     assert d.result == [True, True]
 
 
+@workflow.defn
+def within_nothing() -> str:
+    """Sleeps where there is no time for it."""
+    try:
+        with workflow.timeout(0):
+            workflow.sleep(10)
+    except TimeoutError:
+        return "late"
+    return ""
+
+
 def test_a_timeout_of_nothing_strikes_at_the_first_wait(drive: Drive) -> None:
-    """A limit of 0 is a timer of 0."""
+    """A limit of 0 starts no timer: the time is up a turn later, as it is for `asyncio.timeout`."""
+    d = drive(within_nothing)
+    assert brief(d.begin()) == ["timer 1", "cancel timer 1", "CompleteRun"]
+    assert d.result == "late"
+
+
+def test_a_timeout_of_nothing_lets_through_what_does_not_wait(drive: Drive) -> None:
+    """A block that has ended before its turn came is not struck later."""
 
     @workflow.defn
     def run() -> str:
-        try:
-            with workflow.timeout(0):
-                workflow.sleep(10)
-        except TimeoutError:
-            return "late"
-        return ""
+        with workflow.timeout(0) as limit:
+            pass
+        charge("after")
+        return f"{limit.expired}"
 
     d = drive(run)
-    d.begin()
-    d.send(d.fired(1))
-    assert d.result == "late"
+    assert brief(d.begin()) == ["charge(after)"]
+    d.send(d.done("charge", ""))
+    assert d.result == "False"
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["the outer", "the inner"])

@@ -75,7 +75,7 @@ def test_checkout_is_killed_and_goes_on(tmp_path: Path) -> None:
     """Killed by SIGKILL, then by Ctrl-C, the demo goes on where it was, and the bank has charged once."""
     folder = tmp_path / "place"
     paced = ("checkout.py", "--folder", folder, "--pace", 0.05)
-    status, first = _run_until("everything is reserved", signal.SIGKILL, *paced)
+    status, first = _run_until("the bank does not answer", signal.SIGKILL, *paced)
     assert status == -signal.SIGKILL
     assert "is started: from now on it is durable" in first
     status, second = _run_until("approved by Ann", signal.SIGINT, *paced)
@@ -114,7 +114,6 @@ def test_checkout_on_temporal(tmp_path: Path) -> None:
         "everything is reserved",
         "the bank does not answer",
         "attempt 2; the bank takes 129.00",
-        "wait for a signal",
         "Ann approves",
         "(a timer)",
         "the workflow returned Receipt(",
@@ -122,6 +121,7 @@ def test_checkout_on_temporal(tmp_path: Path) -> None:
         "replay on this code",
         "stopped",
     ), output
+    assert _in_order(output, "takes 129.00", "wait for a signal", "(a timer)"), output  # Ann may be the quicker
     for item in ("lamp", "chair", "rug"):
         assert _in_order(output, f"reserve the {item}", f"ship the {item}")
     port = re.search(r"listens on 127\.0\.0\.1:(\d+)", output)

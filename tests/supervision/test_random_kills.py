@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import cases
 from hourglass._supervision import ChildSpec, Context, State, Supervisor, Tree
 
 from .world import World, run_in_world
@@ -83,7 +84,7 @@ def _expected(id: str, plan: Any, above: str = "") -> list[str]:
 
 
 @given(plan=SUPERVISORS, data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=cases(40, 300), deadline=None)
 def test_random_kills_of_random_paths_in_random_trees(plan: Any, data: st.DataObject) -> None:
     """Random kills at random instants: every path lives again, once, running, started in the order that its strategy promises."""
 
@@ -130,7 +131,7 @@ def _check_starts(life: Life, path: str, plan: Any) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=cases(30, 200), deadline=None)
 def test_stop_at_any_instant_of_a_recovery(data: st.DataObject) -> None:
     """A tree that is stopped while it heals stops cleanly: everybody has ended, in whatever state it was met."""
 

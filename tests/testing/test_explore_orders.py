@@ -89,7 +89,7 @@ class Listens:
 
     @workflow.signal
     def hear(self) -> None:
-        self.heard.append((workflow.now() - workflow.info().start_time).total_seconds())
+        self.heard.append((workflow.now() - workflow.info().workflow_start_time).total_seconds())
 
 
 @workflow.defn

@@ -23,7 +23,7 @@
   Core's part, for one worker
     cursor, tellings, matching, outcomes, child_outcomes    history -> activations, commands -> answer
     local_activities, local_rules, local_attempts           activities within the workflow task
-    cache, heartbeats, attempt_hand, activity_tasks, handle what a worker knows and has out
+    cache, cached_run, heartbeats, attempt_hand, activity_tasks, handle   what a worker knows and has out
 
   What remembers
     store, memory_store                 the seam, and the one in memory

@@ -30,6 +30,11 @@ class AttemptHand:
         self._offered = engine.offers.all_attempts(config.task_queue)
         self._most = config.max_concurrent_activities
 
+    @property
+    def rests_on(self) -> int:
+        """The change that the next item waits for; 0 if there is none."""
+        return self.kept[0][1] if self.kept else 0
+
     def next_item(self) -> ActivityItem | None:
         """What may be given out now, if anything may."""
         self.take()

@@ -3,7 +3,7 @@
 Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
 activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
 been answered; a task that is begun is finished or failed exactly once, unless the engine took it back
-(timeout, termination); an activation comes with the number of the change that it rests on.
+(timeout, termination); an activation comes with the number of the change before which it may not be given out.
 
 A task whose run waits for local activities rests: nothing of it is out. It is answered when they have ended, and in
 time before it would time out: with what there is, and asked for again at once (a heartbeat), so that the run hears
@@ -15,46 +15,34 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._embedded import history as h
 from hourglass._embedded.attempt_hand import AttemptHand
-from hourglass._embedded.clock import Cancel, to_ns
+from hourglass._embedded.cached_run import CachedRun, Out
+from hourglass._embedded.clock import to_ns
 from hourglass._embedded.cursor import BadCommand, Cursor
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.local_activities import LocalResult
 from hourglass._embedded.local_attempts import LocalAttempts
 from hourglass._embedded.local_rules import HEARTBEAT_FRACTION
 from hourglass._embedded.offers import Taker
-from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
 from hourglass._embedded.run import RUNNING
-from hourglass._embedded.task_transitions import Answer, leaves_no_trace, unwritten
-from hourglass._engine.commands import (
-    AnswerQuery,
-    Command,
-    Completion,
-    Succeeded,
-    TaskFailed,
-    TaskFailureCause,
-)
+from hourglass._embedded.task_transitions import leaves_no_trace, unwritten
+from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.events import Activation, RunEvicted
-from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import NondeterminismError
 
 logger = logging.getLogger("hourglass.embedded")
 
 
-class Out(Enum):
-    """What a worker has of a run."""
-
-    NOTHING = 0
-    EVENTS = 1
-    QUERIES = 2
-    EVICTION = 3
+AHEAD = 1000
+"""An activation is given out before what it tells is durable: workflow code has no effect but its answer, and all that
+the answer leads to waits for both. So a step costs one commit, not two. This many changes may be on their way then:
+while the disk is full, nobody runs ahead for ever.
+"""
 
 
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
@@ -62,31 +50,6 @@ _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="Worker
 
 def _mismatch(error: NondeterminismError) -> Failure:
     return Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError"))
-
-
-def _nothing() -> None:
-    """Cancels no alarm."""
-
-
-@dataclass(eq=False)
-class _Cached:
-    record: Record
-    cursor: Cursor
-    out: Out = Out.NOTHING
-    task_number: int = 0
-    used_flags: set[int] = field(default_factory=set)
-    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    questions: list[Query] = field(default_factory=list)
-    eviction: RunEvicted | None = None
-    resting: bool = False
-    alarm: Cancel = _nothing
-    untouched: bool = False
-    """Whether nothing has been given out of the task in hand."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the worker has nothing of the run and owes nothing to it."""
-        return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
 
 
 class Cache:
@@ -106,13 +69,14 @@ class Cache:
         self._hand = hand
         self._size = config.max_cached_workflows
         self._behavior = config.default_behavior
-        self._runs: dict[str, _Cached] = {}
+        self._runs: dict[str, CachedRun] = {}
         self._letting_go = False
         self.outstanding = 0  # runs that have an activation out, those not yet polled included
         self.local = LocalAttempts(
             engine.clock,
             config,
             engine.namespace,
+            is_durable=engine.is_durable,
             ended=self.local_ended,
             stalled=self.hand_over,
             changed=changed,
@@ -163,7 +127,7 @@ class Cache:
         elif out is Out.EVENTS:
             self._accept(cached, completion)
         else:
-            _answer(cached, completion.commands)
+            cached.answer_questions(completion.commands)
             if cached.task_number:
                 self._advance(cached)
             else:
@@ -217,7 +181,7 @@ class Cache:
             self._finish(cached, again=True)
             self.local.forget(run_id)
 
-    def _let_rest(self, cached: _Cached) -> None:
+    def _let_rest(self, cached: CachedRun) -> None:
         """Nothing is to be done for a task before a local activity has ended, but it may not last too long."""
         record, task = cached.record, cached.record.run.task
         if cached.untouched:  # all that the run has done is in its history: this is the time to ask it
@@ -236,7 +200,7 @@ class Cache:
         limit = started + to_ns(record.run.started.task_timeout * HEARTBEAT_FRACTION)
         cached.alarm = self._engine.clock.call_at(limit, lambda: self._finish(cached, again=True))
 
-    def _rouse(self, cached: _Cached) -> None:
+    def _rouse(self, cached: CachedRun) -> None:
         """A task that rested, if it did, goes on."""
         if cached.resting:
             cached.resting = False
@@ -245,25 +209,26 @@ class Cache:
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
-    def _cached(self, record: Record) -> _Cached:
+    def _cached(self, record: Record) -> CachedRun:
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
-            cached = _Cached(record, Cursor(run_id, self._engine.namespace, self._taker.version))
+            cached = CachedRun(record, Cursor(run_id, self._engine.namespace, self._taker.version))
             self._engine.runs.hold(record)
             self._make_room()
         self._runs[run_id] = cached  # now the most recently used
         return cached
 
-    def _advance(self, cached: _Cached) -> None:
+    def _advance(self, cached: CachedRun) -> None:
         """Give out the next activation, or end the task."""
         self._rouse(cached)
         try:
             cursor = cached.cursor
             cursor.walk_on()
             requests = cursor.take_local_requests()
-            for result in self.local.carry_out(cached.record.run, requests) if requests else ():
-                cursor.resolve_local(result)
+            if requests:
+                for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
+                    cursor.resolve_local(result)
             activation = cursor.take_activation()
         except NondeterminismError as error:
             self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, _mismatch(error), "NONDETERMINISM")
@@ -276,7 +241,7 @@ class Cache:
         else:
             self._finish(cached)
 
-    def _accept(self, cached: _Cached, completion: Succeeded) -> None:
+    def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
         cached.used_flags.update(completion.used_flags)
         cached.behavior = completion.versioning_behavior or self._behavior
         try:
@@ -288,16 +253,16 @@ class Cache:
             return
         self._advance(cached)
 
-    def _finish(self, cached: _Cached, *, again: bool = False) -> None:
+    def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
         self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         if number:
             self._answer_task(cached, number, again)
         self._rest(cached)
 
-    def _answer_task(self, cached: _Cached, number: int, again: bool) -> None:
+    def _answer_task(self, cached: CachedRun, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
-        answer = _answer_of(cached, self._taker, again)
+        answer = cached.answer(self._taker, again)
         eager, since = self._hand.wanted() if answer.commands else None, len(record.events)
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
@@ -309,22 +274,20 @@ class Cache:
             cached.cursor.step_back(record.events)
         self._engine.updates.settle(record, number, answer)
 
-    def _fail(self, cached: _Cached, cause: int, failure: Failure, reason: str) -> None:
+    def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
         self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
-        for question in cached.questions:
-            question.fail(failure)
-        cached.questions = []
+        cached.refuse_questions(failure)
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
             self._engine.tasks.fail(cached.record, number, cause, failure, self._taker.identity)
         else:  # replayed for queries alone: whoever asked must hear why there is no answer
-            for question in self._engine.tasks.take_questions(cached.record):
-                question.fail(failure)
+            cached.questions = self._engine.tasks.take_questions(cached.record)
+            cached.refuse_questions(failure)
         self._engine.tasks.refuse_hopeless_queries(cached.record)
         self._rest(cached)
 
-    def _rest(self, cached: _Cached) -> None:
+    def _rest(self, cached: CachedRun) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
         if cached.out is not Out.NOTHING:  # closing the run has told us of it, and led here before
             return
@@ -343,7 +306,7 @@ class Cache:
         elif self._letting_go:
             self._unstick(cached)
 
-    def _ask(self, cached: _Cached) -> None:
+    def _ask(self, cached: CachedRun) -> None:
         events = tuple(question.event for question in cached.questions)
         self._give(cached, cached.cursor.query_activation(events), Out.QUERIES)
 
@@ -369,48 +332,22 @@ class Cache:
         elif cached.out is Out.NOTHING and not cached.task_number:
             self._rest(cached)
 
-    def _evict(self, cached: _Cached) -> None:
+    def _evict(self, cached: CachedRun) -> None:
         assert cached.eviction is not None
         self.local.forget(cached.cursor.run_id)
         self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
 
-    def _forget(self, cached: _Cached) -> None:
+    def _forget(self, cached: CachedRun) -> None:
         self._unstick(cached)
         self._rouse(cached)
         self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
 
-    def _unstick(self, cached: _Cached) -> None:
+    def _unstick(self, cached: CachedRun) -> None:
         self._engine.tasks.unstick(cached.record, self._taker)
 
-    def _give(self, cached: _Cached, activation: Activation, out: Out) -> None:
+    def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
         cached.out = out
         self.outstanding += 1
-        self.ready.append((activation, cached.record.number))
-
-
-def _answer_of(cached: _Cached, taker: Taker, again: bool) -> Answer:
-    cursor = cached.cursor
-    return Answer(
-        commands=cursor.answer(),
-        flags=cursor.new_flags(cached.used_flags),
-        identity=taker.identity,
-        refused_updates=cursor.take_refusals(),
-        version=taker.version,
-        behavior=cached.behavior if taker.version is not None else VersioningBehavior.UNSPECIFIED,
-        again=again,
-    )
-
-
-def _answer(cached: _Cached, commands: tuple[Command, ...]) -> None:
-    answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
-    for question in cached.questions:
-        answer = answers.get(question.event.id)
-        if answer is None:
-            question.fail(Failure("the worker did not answer the query"))
-        elif answer.failure is not None:
-            question.fail(answer.failure)
-        else:
-            question.succeed(answer.result)
-    cached.questions = []
+        self.ready.append((activation, cached.record.number - AHEAD))

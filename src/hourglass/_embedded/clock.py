@@ -83,6 +83,7 @@ class RealClock:
         self._ahead = wall_ns() - monotonic_ns()
         self._look_ns = 0
         self._naps: Naps | None = None
+        self._followed = 0  # of the jumps, those that the naps have heard of
 
     def now_ns(self) -> int:
         """The wall clock's time, or later if it was set back."""
@@ -104,6 +105,9 @@ class RealClock:
         loop = asyncio.get_running_loop()
         if self._naps is None or self._naps.loop is not loop:
             self._naps = Naps(loop, self)
+        if self._followed != self.jumps:
+            self._followed = self.jumps
+            self._naps.look_again()
         return self._naps.add(when_ns, fn)
 
 

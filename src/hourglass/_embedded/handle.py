@@ -162,10 +162,9 @@ class EngineHandle:
 
     def take_activations(self) -> list[Activation]:
         """Those that a poll would bring at once."""
-        ready, is_durable = self._cache.ready, self._engine.is_durable
         taken = []
-        while ready and is_durable(ready[0][1]):
-            taken.append(ready.popleft()[0])
+        while (activation := self._next_activation()) is not None:
+            taken.append(activation)
         return taken
 
     def _take_tasks(self) -> None:
@@ -219,8 +218,9 @@ class EngineHandle:
                 item = self._local.next_item() or self._hand.next_item()
                 if item is not None:
                     return item
-                if self._hand.kept:
-                    await self._until_durable(self._hand.kept[0][1])
+                rests_on = self._hand.rests_on or self._local.rests_on
+                if rests_on:
+                    await self._until_durable(rests_on)
                 elif self._closing and not self._hand.out and not self._local.has_out:
                     raise Shutdown("the handle is shut down")
                 else:

@@ -59,6 +59,7 @@ class _Attempt:
 
     run: Run
     wanted: RunLocal
+    rests_on: int
     ready_ns: int
     number: int
     phase: _Phase = _Phase.WAITING
@@ -87,6 +88,7 @@ class LocalAttempts:
         config: HandleConfig,
         namespace: str,
         *,
+        is_durable: Callable[[int], bool],
         ended: Callable[[str, LocalResult], object],
         stalled: Callable[[str], object],
         changed: Callable[[], object],
@@ -94,6 +96,7 @@ class LocalAttempts:
         self._clock = clock
         self._config = config
         self._namespace = namespace
+        self._is_durable = is_durable
         self._ended = ended
         self._stalled = stalled
         self._changed = changed
@@ -107,22 +110,26 @@ class LocalAttempts:
 
     # --- what the run asks for ------------------------------------------------------------------------------
 
-    def carry_out(self, run: Run, requests: Sequence[LocalRequest]) -> list[LocalResult]:
-        """Do what a run wants of its local activities; gives the ends of those that are over already."""
+    def carry_out(self, run: Run, requests: Sequence[LocalRequest], rests_on: int) -> list[LocalResult]:
+        """Do what a run wants of its local activities; gives the ends of those that are over already. What it knew when
+        it asked must be durable before anything is begun.
+        """
         results = [
-            self.submit(run, each) if isinstance(each, RunLocal) else self.cancel(run.run_id, each.seq)
+            self.submit(run, each, rests_on)
+            if isinstance(each, RunLocal)
+            else self.cancel(run.run_id, each.seq)
             for each in requests
         ]
         return [each for each in results if each is not None]
 
-    def submit(self, run: Run, wanted: RunLocal) -> LocalResult | None:
+    def submit(self, run: Run, wanted: RunLocal, rests_on: int = 0) -> LocalResult | None:
         """Make attempts of a local activity; gives its end if it is over already."""
         command = wanted.command
         now = self._clock.now_ns()
         when, kind = local_rules.deadline(command, wanted.original_schedule_ns, now, 0)
         if when and kind is TimeoutType.SCHEDULE_TO_CLOSE and when <= now:
             return self._late(wanted, kind, command.attempt)
-        attempt = _Attempt(run, wanted, now, max(command.attempt, 1))
+        attempt = _Attempt(run, wanted, rests_on, now, max(command.attempt, 1))
         self._known.setdefault(run.run_id, {})[command.seq] = attempt
         self._waiting.append(attempt)
         self._set_alarm(attempt)
@@ -160,13 +167,18 @@ class LocalAttempts:
 
     @property
     def has_out(self) -> bool:
-        """Whether a worker has something in hand, or could take it now."""
+        """Whether a worker has something in hand, or could take it, now or once it is durable."""
         return bool(self._in_hand or self._forgotten or self.has_items)
 
     @property
     def has_items(self) -> bool:
-        """Whether a poll would get something."""
+        """Whether a poll would get something, now or once it is durable."""
         return bool(self._cancels or self._may_start())
+
+    @property
+    def rests_on(self) -> int:
+        """The change that the next attempt waits for; 0 if none does."""
+        return self._waiting[0].rests_on if self._may_start() else 0
 
     def next_item(self) -> ActivityItem | None:
         """The next attempt to make, or to stop."""
@@ -174,7 +186,9 @@ class LocalAttempts:
             cancel = self._cancels.popleft()
             if cancel.token in self._in_hand or cancel.token in self._forgotten:
                 return cancel
-        return self._start(self._waiting.popleft()) if self._may_start() else None
+        if not self._may_start() or not self._is_durable(self._waiting[0].rests_on):
+            return None
+        return self._start(self._waiting.popleft())
 
     def complete(self, result: ActivityResult) -> None:
         """An attempt ended."""

@@ -47,6 +47,11 @@ class Naps:
             self._set_timer(when_ns)
         return nap.cancel
 
+    def look_again(self) -> None:
+        """Time has jumped: who is due sooner than the timer was set for is not kept waiting."""
+        if self._due:
+            self._set_timer(self._due[0][0])
+
     def note_cancelled(self) -> None:
         """One more was cancelled."""
         self._remains += 1

@@ -1,8 +1,9 @@
 """The durable store: an engine's runs in one SQLite file.
 
 Must not know: transitions, queues, sockets, who may own the file (its owner opens it). Two connections: one
-writes, on the store thread; one reads, on the control loop, what is durable. Invariants: those of `store`; and
-everything that is appended in one turn of the control loop, without a wait in between, becomes durable together.
+writes, on the store thread; one reads, on the control loop, what is durable. A change is written when somebody waits
+for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of the control
+loop, without a wait in between, becomes durable together.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ logger = logging.getLogger("hourglass")
 RESERVE_BYTES = 32 << 20
 """New workflows are refused when less is free on the disk."""
 
+PATIENCE = 0.002
+"""A change that nobody waits for is handed over after so many seconds at the latest. Most are followed at once by one
+that somebody waits for, and share its commit: what an activity returned is written with what the workflow then asks for.
+"""
+
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
 
@@ -53,6 +59,8 @@ class SqliteStore:
         self._durability = Durability()
         self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
+        self._is_wanted = False  # somebody waits for it: it is handed over at the end of this turn
+        self._timer_runs = False
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the how-manieth telling it was."""
@@ -113,14 +121,14 @@ class SqliteStore:
         if self._known_ids is not None:
             self._know_ids(self._known_ids, change)
         self._turn.append(change)
-        if len(self._turn) == 1:
-            try:
-                asyncio.get_running_loop().call_soon(self._hand_over)
-            except RuntimeError:  # no loop, no turns: each change for itself
-                number = self._durability.next_number()
-                self._hand_over()
-                return number
-        return self._durability.next_number()
+        number = self._durability.next_number()
+        loop = asyncio._get_running_loop()
+        if loop is None:  # no loop, no turns: each change for itself
+            self._hand_over()
+        elif not self._timer_runs:
+            self._timer_runs = True
+            loop.call_later(PATIENCE, self._patience_ends)
+        return number
 
     def is_durable(self, number: int) -> bool:
         """Whether this change, and all before it, are durable."""
@@ -128,6 +136,9 @@ class SqliteStore:
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
+        if not self._is_wanted and number > self._durability.given - len(self._turn):
+            self._is_wanted = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
         await self._durability.wait(number)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
@@ -243,8 +254,13 @@ class SqliteStore:
         for each in change.also:
             self._know_ids(known, each)
 
+    def _patience_ends(self) -> None:
+        self._timer_runs = False
+        self._hand_over()
+
     def _hand_over(self) -> None:
-        """Give the thread what this turn of the loop appended."""
+        """Give the thread what was appended since the last time."""
+        self._is_wanted = False
         if self._turn and self.failure is None:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()

@@ -1,9 +1,9 @@
 """What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers.
 
 Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its
-store: it applies a step, queues it here with `append`, and goes on. What leaves the engine (an activation, an
-attempt, the answer to a call) waits until all that it rests on is durable. So a crash forgets only what nobody was
-told.
+store: it applies a step, queues it here with `append`, and goes on. What has an effect outside (an attempt, the
+answer to a call) waits until all that it rests on is durable. So a crash forgets only what nobody was told. An
+activation has none: it may go ahead, and what the run answers waits.
 
 Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
 `durable` raises once a change can never become so, and from then on the store is dead and must be opened anew.

@@ -1,16 +1,20 @@
-"""One handler for each kind of event: what it does to a run. A table, so that a test can walk it (I8)."""
+"""One handler for each kind of event: what it does to a run. A table, so that a test can walk it (I8).
+
+Patches and seeds are not in it: they make nobody ready, and are taken in before or between the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._engine.context import LiveRun
+from hourglass._engine.context import SEED_AFTER_MESSAGES, LiveRun
 from hourglass._engine.events import (
     ActivityBackedOff,
     ActivityCancelled,
     ActivityCompleted,
     ActivityFailed,
+    AnyEvent,
     CancelRequested,
     ChildCancelled,
     ChildCompleted,
@@ -21,7 +25,9 @@ from hourglass._engine.events import (
     Event,
     ExternalCancelResolved,
     ExternalSignalResolved,
+    PatchNoticed,
     RunStarted,
+    SeedChanged,
     SignalReceived,
     TimerFired,
     UpdateReceived,
@@ -32,6 +38,20 @@ from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError, WorkflowAlreadyStartedError
+
+
+def prepare(live: LiveRun, event: AnyEvent) -> None:
+    """Take in a patch or a seed: it holds for whatever runs from here on."""
+    if isinstance(event, PatchNoticed):
+        live.patches |= {event.patch_id}
+    elif isinstance(event, SeedChanged):
+        live.reseed(event.seed)
+
+
+def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
+    """The seeds that take effect only when the messages have run: for temporalio they are like any other event."""
+    seeds = tuple([event for event in first if isinstance(event, SeedChanged)])
+    return seeds if seeds and (live.has_flag(SEED_AFTER_MESSAGES) or not live.is_ours) else ()
 
 
 def _run_started(live: LiveRun, _: RunStarted) -> None:

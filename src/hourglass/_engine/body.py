@@ -27,7 +27,7 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     state.workflow_type = started.workflow_type
     state.input = started.arguments
     if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
-        live.flags = OUR_FLAGS
+        live.flags |= OUR_FLAGS
     if live.settings.interceptors:
         with live.looking("the start of an interceptor"):
             live.inbound, live.outbound = chain(live.settings.interceptors)

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 CANCEL_BEATS_RESULT = 1  # temporalio: cancelling an activity that has just completed raises
 SINGLE_BATCH = 2  # temporalio: all jobs of an activation are applied before anything runs
 HOURGLASS = 1000  # the run was begun by us: late update handlers, cancellation beats a condition that holds
+LIMITS_IN_CLEAN_UP = 1001  # a block begun while one cleans up after a cancellation ends like any other
+LIMITS_OF_NOTHING = 1002  # a block limited to no time at all starts no timer: its time is up a turn later
+SEED_AFTER_MESSAGES = 1003  # a reset's new seed holds for what runs after the messages that come with it
 
 NO_FLAGS: frozenset[int] = frozenset()
 OUR_FLAGS = frozenset({HOURGLASS})

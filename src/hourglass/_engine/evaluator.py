@@ -4,9 +4,9 @@ Three levels, each a fallback for the one above: live fibers are resumed, in the
 journal is executed again; if the journal is gone the engine sends the whole history. Resuming and re-executing give the
 same completion, byte for byte (I2).
 
-The order within an activation (I1): patches and seed; the object is built; signals and updates become fibers, in order, and run
-until blocked; then the body starts (first task) and all other events are applied, in order; then the ready fibers run until
-none is ready. Conditions are checked each time the queue has run dry. Queries come alone, and leave no trace.
+The order within an activation (I1): patches; the object is built; signals and updates become fibers, in order, and run until
+blocked; then the seed changes, the body starts (first task) and all other events are applied, in order; then the ready fibers run
+until none is ready. Conditions are checked each time the queue has run dry. Queries come alone, and leave no trace.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.apply import APPLY
+from hourglass._engine.apply import APPLY, late_seeds, prepare
 from hourglass._engine.body import run_top_level, start
 from hourglass._engine.commands import (
     Command,
@@ -243,11 +243,14 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, rest = _sort(activation.events)
+    single = SINGLE_BATCH in activation.flags
+    late = late_seeds(live, first) if first and messages and not single else ()
     for event in first:
-        _prepare(live, event)
+        if event not in late:
+            prepare(live, event)
     if live.started is None:
         start(live, rest)
-    if SINGLE_BATCH in activation.flags:
+    if single:
         _apply(live, messages)
         _apply(live, rest)
         _drain(live, activation)
@@ -255,6 +258,8 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
         if messages:
             _apply(live, messages)
             _drain(live, activation)
+        for event in late:
+            prepare(live, event)
         if rest:
             _apply(live, rest)
             _drain(live, activation)
@@ -277,13 +282,6 @@ def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent],
         else:
             rest.append(event)
     return first, messages, rest
-
-
-def _prepare(live: LiveRun, event: AnyEvent) -> None:
-    if isinstance(event, PatchNoticed):
-        live.patches |= {event.patch_id}
-    elif isinstance(event, SeedChanged):
-        live.reseed(event.seed)
 
 
 def _apply(live: LiveRun, events: list[AnyEvent]) -> None:

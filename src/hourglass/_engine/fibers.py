@@ -69,7 +69,7 @@ class Task(Future, Generic[T]):
 
     def cancelled(self) -> bool:
         """Whether it ended because it was cancelled."""
-        return self.state == CANCELLED or (self.state == FAILED and is_cancellation(self.value))
+        return was_cancelled(self)
 
     def exception(self) -> BaseException | None:
         """Wait for the end and return what it raised, None if it returned."""
@@ -248,6 +248,10 @@ class FiberTask(Task[T]):
             self.must_cancel = True
         return True
 
+    def take_back_request(self) -> None:
+        """One request to cancel no longer counts, as after `Task.uncancel`: by the count foreign runs tell their time limits."""
+        self.cancel_count = max(0, self.cancel_count - 1)
+
     def _blame(self, source: object, *, fresh: bool) -> None:
         # A block swallows only what is its own. Of requests that meet the outermost counts: it ends the inner ones too.
         if fresh or depth_of(source) < depth_of(self.cancel_source):
@@ -257,7 +261,7 @@ class FiberTask(Task[T]):
         """Called when a wait ends without a value: if it ended because this fiber is cancelled, say so."""
         if self.cancelling:
             self.cancelling = False
-            if future.state == CANCELLED or (future.state == FAILED and is_cancellation(future.value)):
+            if was_cancelled(future):
                 error = Cancelled()
                 error.source = self.cancel_source  # type: ignore[attr-defined]
                 raise error from (future.value if future.state == FAILED else None)
@@ -293,6 +297,11 @@ def depth_of(source: object) -> int:
     """How deep in its fiber's blocks a request to cancel comes from; 0 for one from outside."""
     depth: int = getattr(source, "depth", 0)
     return depth
+
+
+def was_cancelled(future: Future) -> bool:
+    """Whether a future has no value because it, or the remote work that it stands for, was cancelled."""
+    return future.state == CANCELLED or (future.state == FAILED and is_cancellation(future.value))
 
 
 def is_cancellation(error: BaseException | None) -> bool:

@@ -456,6 +456,8 @@ def _wait_through_cancellation(
             if future.state != PENDING and (fiber.run.is_ours or SINGLE_BATCH in fiber.run.facts.flags):
                 raise  # the answer is here, nothing can be taken back; asyncio would lose the cancellation
             on_cancel()
+            if not fiber.run.is_ours:
+                fiber.take_back_request()
             if reraise and fiber.run.cancel_reason is not None:
                 raise
     wait_for(future)

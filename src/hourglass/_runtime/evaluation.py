@@ -161,26 +161,14 @@ class Evaluations:
         self._retired = True
         without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
         left = self._cache.hand_over(self, heir, without)
-        heir._lost, heir._parked = self._lost, self._parked.copy()
-        heir.counts = dataclasses.replace(self.counts, cached=self._cache.count(heir), live=0)
-        if failed is not None:
-            heir.counts.failed_tasks += 1
-            if left is not None:
-                heir._lost.keep(failed.run_id, [*left.run.state.journal, failed], left.journal_bytes)
-        self._silence()
+        _bequeath(self, heir, left, failed)
+        _silence(self._current)
         return heir
 
     def park_hung(self, run_id: str, place: str) -> None:
         """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")
         self.counts.parked = self._parked.kinds()
-
-    def _silence(self) -> None:
-        # I5: what the hung code asks for from now on is refused, should it come back to ask.
-        entry = self._current
-        live = entry.run.live if entry is not None else None
-        if live is not None:
-            live.dead = live.latched = True
 
     def _stepped(self) -> None:
         self.steps += 1
@@ -335,10 +323,7 @@ class Evaluations:
             return
         self._current = entry
         self._drop(entry)
-        journal = entry.run.state.journal
-        self._lost.keep(
-            key.run_id, [*journal, failed] if failed is not None else journal, entry.journal_bytes
-        )
+        _remember(self._lost, entry, failed)
         self._current = None
 
     def _drop(self, entry: Entry) -> None:
@@ -368,6 +353,29 @@ def _heir_of(lane: Evaluations) -> Evaluations:
     )
     heir._note = lane._note.renewed() if lane._note is not None else None
     return heir
+
+
+def _bequeath(lane: Evaluations, heir: Evaluations, left: Entry | None, failed: Activation | None) -> None:
+    """Leave an heir what a lane knows beside its runs; `left` is the one run that the heir does not have."""
+    heir._lost, heir._parked = lane._lost, lane._parked.copy()
+    heir.counts = dataclasses.replace(lane.counts, cached=lane._cache.count(heir), live=0)
+    if failed is not None:
+        heir.counts.failed_tasks += 1
+        if left is not None:
+            _remember(heir._lost, left, failed)
+
+
+def _silence(entry: Entry | None) -> None:
+    """Refuse what the hung code of a run asks for from now on, should it come back to ask (I5)."""
+    live = entry.run.live if entry is not None else None
+    if live is not None:
+        live.dead = live.latched = True
+
+
+def _remember(lost: LostJournals, entry: Entry, failed: Activation | None) -> None:
+    """Keep what a run that is lost did, with the activation that failed."""
+    journal = entry.run.state.journal
+    lost.keep(entry.key.run_id, journal if failed is None else [*journal, failed], entry.journal_bytes)
 
 
 def _unwind(entry: Entry) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from hourglass._engine.context import LIMITS_IN_CLEAN_UP, LIMITS_OF_NOTHING
 from hourglass._engine.fibers import FiberTask, Task, depth_of, require_fiber
 from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, seconds
@@ -21,8 +23,10 @@ class Timeout:
         self._limit = limit
         self._fiber: FiberTask[Any] | None = None
         self._timer: Timer | None = None
+        self._inside = False
         self._expired = False
         self._requests_before = 0
+        self._handled_before: BaseException | None = None
 
     @property
     def expired(self) -> bool:
@@ -33,14 +37,21 @@ class Timeout:
         if self._fiber is not None:
             raise UsageError("a timeout can be entered only once")
         fiber = self._fiber = require_fiber("workflow.timeout")
-        self._timer = Timer(fiber, self._limit, self._expire)
+        if self._limit > 0 or (fiber.run.is_ours and not fiber.run.has_flag(LIMITS_OF_NOTHING)):
+            self._timer = Timer(fiber, self._limit, self._expire)
+        else:  # as `asyncio.timeout` does it
+            fiber.scheduler.soon(self._expire)
+        self._inside = True
         fiber.depth += 1
         self.depth = fiber.depth
         self._requests_before = fiber.cancel_count
+        self._handled_before = sys.exception()
         return self
 
     def _expire(self, _: Any) -> None:
         assert self._fiber is not None
+        if not self._inside:
+            return
         self._timer = None
         self._expired = True
         self._fiber.cancel(self)
@@ -50,13 +61,15 @@ class Timeout:
     ) -> None:
         assert self._fiber is not None
         self._fiber.depth -= 1
+        self._inside = False
+        handled_before, self._handled_before = self._handled_before, None
         if self._timer is not None:
             self._timer.cancel()
         if self._expired:
-            self._fiber.cancel_count -= 1
+            self._fiber.take_back_request()
             forget_undelivered(self._fiber, self)
             if isinstance(error, Cancelled) and self._is_to_blame(error):
-                interrupted = outermost(error)
+                interrupted = outermost(self._fiber, error, handled_before)
                 if interrupted is not error and self._fiber.run.is_ours:
                     raise interrupted
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
@@ -74,10 +87,18 @@ def _reach(error: Cancelled) -> int:
     return depth_of(getattr(error, "source", None))
 
 
-def outermost(error: Cancelled) -> Cancelled:
-    """Of a cancellation and those that it interrupted while they were cleaned up after, the one that reaches furthest."""
+def outermost(fiber: FiberTask[Any], error: Cancelled, handled_before: BaseException | None) -> Cancelled:
+    """Of a cancellation and those that it interrupted while they were cleaned up after, the one that reaches furthest.
+
+    Not those that were being cleaned up after when the block began, `handled_before`: they go on by themselves.
+    """
+    found, within = _furthest(error, None), _furthest(error, handled_before)
+    return found if found is within or not fiber.run.has_flag(LIMITS_IN_CLEAN_UP) else within
+
+
+def _furthest(error: Cancelled, end: BaseException | None) -> Cancelled:
     found, context = error, error.__context__
-    while context is not None:
+    while context is not None and context is not end:
         if isinstance(context, Cancelled) and _reach(context) < _reach(found):
             found = context
         context = context.__context__
@@ -105,6 +126,7 @@ class Scope:
         self._limit = 64
         self._inside = False
         self._cancelled = False
+        self._handled_before: BaseException | None = None
 
     @property
     def cancelled(self) -> bool:
@@ -140,6 +162,7 @@ class Scope:
         if self._outer is not None:
             self._outer.add(self)
         fiber.scope = self
+        self._handled_before = sys.exception()
         self._inside = True
         return self
 
@@ -150,10 +173,11 @@ class Scope:
         self._inside = False
         self._fiber.depth -= 1
         self._fiber.scope = self._outer
+        handled_before, self._handled_before = self._handled_before, None
         forget_undelivered(self._fiber, self)
         if not (isinstance(error, Cancelled) and getattr(error, "source", None) is self):
             return False
-        interrupted = outermost(error)
+        interrupted = outermost(self._fiber, error, handled_before)
         if interrupted is not error:
             raise interrupted
         return True

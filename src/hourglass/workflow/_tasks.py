@@ -8,7 +8,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
 from hourglass._engine.context import SINGLE_BATCH, current_run
-from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber
+from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer
 from hourglass._engine.options import Duration, optional_seconds, seconds
@@ -254,8 +254,9 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
             wait_until(waiter)
         except Cancelled:
             if future.state != PENDING:
-                # asyncio forgets the cancellation here; in our own runs it is never lost.
-                if fiber.run.is_ours:
+                # asyncio forgets the cancellation here, unless what was waited for is cancelled itself; in our own runs it is
+                # never lost.
+                if fiber.run.is_ours or was_cancelled(future):
                     raise
                 return wait_until(future)
             future.remove_callback(waiter.release)

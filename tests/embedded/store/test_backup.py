@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,8 +123,8 @@ def test_a_file_that_appears_meanwhile_stays(
     dest = tmp_path / "copy.db"
     copied = file_copy._copy
 
-    def copy(connection: sqlite3.Connection, draft: str) -> None:
-        copied(connection, draft)
+    def copy(connection: sqlite3.Connection, draft: str, progress: file_copy.Progress | None) -> None:
+        copied(connection, draft, progress)
         dest.write_bytes(b"precious")
 
     monkeypatch.setattr(file_copy, "_copy", copy)

@@ -46,7 +46,7 @@ async def main():
             del store
             gc.collect()
             good = len(said) == 3 and "forked" in said[0] and "forked" in said[1] and "forked" in said[2]
-            sys.exit(0 if good else 1)
+            os._exit(0 if good else 1)  # closing the parent's loop here would make it deaf
         _, status = os.waitpid(child, 0)
         assert status == 0, status
         await store.durable(number)

@@ -1,0 +1,89 @@
+"""One run as a worker has it: its cursor, what is out of it, what it was asked, and what it answers to its task.
+
+Must not know: other runs, the engine, when anything is given out or forgotten; the cache decides that.
+Invariant: a question that was taken is answered or refused, and then no longer here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hourglass._embedded.clock import Cancel
+from hourglass._embedded.cursor import Cursor
+from hourglass._embedded.offers import Taker
+from hourglass._embedded.queries import Query
+from hourglass._embedded.record import Record
+from hourglass._embedded.task_transitions import Answer
+from hourglass._engine.commands import AnswerQuery, Command
+from hourglass._engine.events import RunEvicted
+from hourglass._engine.versions import VersioningBehavior
+from hourglass.converter import Failure
+
+
+class Out(Enum):
+    """What a worker has of a run."""
+
+    NOTHING = 0
+    EVENTS = 1
+    QUERIES = 2
+    EVICTION = 3
+
+
+def _nothing() -> None:
+    """Cancels no alarm."""
+
+
+@dataclass(eq=False)
+class CachedRun:
+    """A run that a worker knows."""
+
+    record: Record
+    cursor: Cursor
+    out: Out = Out.NOTHING
+    task_number: int = 0
+    used_flags: set[int] = field(default_factory=set)
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    questions: list[Query] = field(default_factory=list)
+    eviction: RunEvicted | None = None
+    resting: bool = False
+    alarm: Cancel = _nothing
+    untouched: bool = False
+    """Whether nothing has been given out of the task in hand."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the worker has nothing of the run and owes nothing to it."""
+        return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
+
+    def answer(self, taker: Taker, again: bool) -> Answer:
+        """What is said to the task in hand; `again` asks for another at once."""
+        cursor = self.cursor
+        return Answer(
+            commands=cursor.answer(),
+            flags=cursor.new_flags(self.used_flags),
+            identity=taker.identity,
+            refused_updates=cursor.take_refusals(),
+            version=taker.version,
+            behavior=self.behavior if taker.version is not None else VersioningBehavior.UNSPECIFIED,
+            again=again,
+        )
+
+    def answer_questions(self, commands: tuple[Command, ...]) -> None:
+        """Give those who asked what the worker answered."""
+        answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
+        for question in self.questions:
+            answer = answers.get(question.event.id)
+            if answer is None:
+                question.fail(Failure("the worker did not answer the query"))
+            elif answer.failure is not None:
+                question.fail(answer.failure)
+            else:
+                question.succeed(answer.result)
+        self.questions = []
+
+    def refuse_questions(self, failure: Failure) -> None:
+        """Tell those who asked why there is no answer."""
+        for question in self.questions:
+            question.fail(failure)
+        self.questions = []
