@@ -121,7 +121,9 @@ def test_checkout_on_temporal(tmp_path: Path) -> None:
         "replay on this code",
         "stopped",
     ), output
-    assert _in_order(output, "takes 129.00", "wait for a signal", "(a timer)"), output  # Ann may be the quicker
+    assert _in_order(output, "takes 129.00", "wait for a signal", "(a timer)"), (
+        output
+    )  # Ann may be the quicker
     for item in ("lamp", "chair", "rug"):
         assert _in_order(output, f"reserve the {item}", f"ship the {item}")
     port = re.search(r"listens on 127\.0\.0\.1:(\d+)", output)

@@ -33,7 +33,7 @@ from hourglass._embedded.task_transitions import leaves_no_trace, unwritten
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure
-from hourglass.errors import NondeterminismError
+from hourglass.errors import HourglassError, NondeterminismError
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -163,6 +163,13 @@ class Cache:
         self.local.abandon()
         self.ready.clear()
         self.outstanding = 0
+
+    def refuse_questions(self, error: HourglassError) -> None:
+        """The engine is over: queries that a worker has in hand will not be answered."""
+        for cached in self._runs.values():
+            for question in cached.questions:
+                question.refuse(error)
+            cached.questions = []
 
     # --- local activities -----------------------------------------------------------------------------------
 

@@ -109,6 +109,8 @@ class EngineHandle:
             self._take_tasks()
         if hand.polls and self._attempts_offered:
             hand.take()
+        if is_over:
+            self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
         if self._cache.ready or is_over:
             self._task_bell.ring()
         if hand.kept or is_over or self._local.has_items:
