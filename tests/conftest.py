@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -23,6 +24,21 @@ def pytest_collection_finish() -> None:
     """Thousands of tests are a large heap that stays: whoever collects garbage in a test need not go through it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """For tests of programs that configure logging, each for its whole process: afterwards it is as it was."""
+    named = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
+    ours = [logging.root, *(each for each in named if each.name.partition(".")[0] == "hourglass")]
+    before = [(each, each.level, each.propagate, list(each.handlers)) for each in ours]
+    yield
+    for each, level, propagate, handlers in before:
+        each.setLevel(level)
+        each.propagate = propagate
+        for handler in [*each.handlers]:
+            if handler not in handlers:
+                each.removeHandler(handler)
 
 
 # By itself a server fires timers up to a second late, several of them together, and lets a second pass between the

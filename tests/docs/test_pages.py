@@ -85,6 +85,7 @@ def _compiled(block: Block, page: Path) -> object:
 
 
 @pytest.mark.server
+@pytest.mark.usefixtures("logging_as_it_was")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_runs(
     page: Path,

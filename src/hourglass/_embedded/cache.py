@@ -29,7 +29,7 @@ from hourglass._embedded.local_rules import HEARTBEAT_FRACTION
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.record import Record
 from hourglass._embedded.run import RUNNING
-from hourglass._embedded.task_transitions import leaves_no_trace, unwritten
+from hourglass._embedded.task_transitions import leaves_no_trace
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure
@@ -95,16 +95,7 @@ class Cache:
     def begin_task(self, record: Record) -> None:
         """Work on a task that the engine gave us."""
         cached = self._cached(record)
-        task = record.run.task
-        assert task is not None
-        cached.task_number = task.number
-        tail = unwritten(record.run)
-        cached.cursor.extend(
-            [*record.events, *tail] if tail else record.events,
-            live=True,
-            updates=self._engine.updates.give(record),
-        )
-        cached.untouched = True
+        cached.take_task(record, self._engine.updates.give(record))
         self._advance(cached)
 
     def begin_queries(self, record: Record) -> None:

@@ -6,15 +6,17 @@ Invariant: a question that was taken is answered or refused, and then no longer 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from hourglass._embedded.clock import Cancel
 from hourglass._embedded.cursor import Cursor
+from hourglass._embedded.history_updates import UpdateRequest
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
-from hourglass._embedded.task_transitions import Answer
+from hourglass._embedded.task_transitions import Answer, unwritten
 from hourglass._engine.commands import AnswerQuery, Command
 from hourglass._engine.events import RunEvicted
 from hourglass._engine.versions import VersioningBehavior
@@ -55,6 +57,16 @@ class CachedRun:
     def is_idle(self) -> bool:
         """Whether the worker has nothing of the run and owes nothing to it."""
         return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
+
+    def take_task(self, record: Record, updates: Sequence[UpdateRequest]) -> None:
+        """Have a task in hand, which came with these updates."""
+        task = record.run.task
+        assert task is not None
+        self.task_number = task.number
+        tail = unwritten(record.run)
+        history = [*record.events, *tail] if tail else record.events
+        self.cursor.extend(history, live=True, updates=updates)
+        self.untouched = True
 
     def answer(self, taker: Taker, again: bool) -> Answer:
         """What is said to the task in hand; `again` asks for another at once."""
