@@ -33,9 +33,10 @@ _OUTCOMES: dict[type[ActivityResult], str] = {
 
 @dataclass(frozen=True)
 class _Series:
-    """The keys of one activity type's series."""
+    """What records for one activity type; how attempts ended is recorded by the keys of those series."""
 
-    plain: Labels
+    waited: Callable[[float], None]
+    took: Callable[[float], None]
     outcomes: dict[type[ActivityResult], Labels]
 
 
@@ -60,29 +61,25 @@ class ActivityMetrics:
 
     def counted(self, task: ActivityTask, ended: Ended) -> Ended:
         """An attempt begins: what is to be called at its end, so that it is counted."""
-        self._begun(task)
-        return partial(self._ended, task, ended, time.monotonic())
-
-    def _begun(self, task: ActivityTask) -> None:
+        series = self._known.get(task.activity_type) or self._series(task.activity_type)
         since = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns
         if since and task.started_time_ns and not task.is_local:
-            waited = max(0, task.started_time_ns - since) / 1e9
-            self._waits.record(waited, self._series(task.activity_type).plain)
+            series.waited(max(0, task.started_time_ns - since) / 1e9)
+        return partial(self._ended, series, ended, time.monotonic())
 
-    def _ended(self, task: ActivityTask, ended: Ended, since: float, result: ActivityResult) -> None:
-        series = self._series(task.activity_type)
+    def _ended(self, series: _Series, ended: Ended, since: float, result: ActivityResult) -> None:
         self._executions.record(1, series.outcomes[type(result)])
-        self._seconds.record(time.monotonic() - since, series.plain)
+        series.took(time.monotonic() - since)
         ended(result)
 
     def _series(self, activity_type: str) -> _Series:
-        found = self._known.get(activity_type)
-        if found is None:
-            plain = {**self._common, "activity_type": activity_type}
-            found = _Series(
-                labels_of(plain),
-                {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()},
-            )
-            if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
-                self._known[activity_type] = found
+        plain = {**self._common, "activity_type": activity_type}
+        labels = labels_of(plain)
+        found = _Series(
+            self._waits.series(labels),
+            self._seconds.series(labels),
+            {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()},
+        )
+        if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
+            self._known[activity_type] = found
         return found

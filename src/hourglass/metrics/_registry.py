@@ -14,6 +14,7 @@ import math
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 from hourglass.errors import UsageError
@@ -81,6 +82,25 @@ class Metric:
         if self._registry.sinks:
             self._registry.tell(self, value, labels)
 
+    def series(self, labels: Labels) -> Callable[[float], None]:
+        """What records in one series, found once: for those who record thousands of times in a second."""
+        with self._lock:
+            if not self._has_room(labels):
+                return _drop
+            if self.kind != "histogram":
+                return partial(self.record, labels=labels)
+            histogram = self._histograms.setdefault(labels, _Histogram(len(self.bounds) + 1))
+        lock, counts, bounds, registry = self._lock, histogram.counts, self.bounds, self._registry
+
+        def record(value: float) -> None:
+            with lock:
+                counts[bisect_left(bounds, value)] += 1
+                histogram.total += value
+            if registry.sinks:
+                registry.tell(self, value, labels)
+
+        return record
+
     def collect(self) -> Family:
         """Where it stands."""
         with self._lock:
@@ -110,6 +130,10 @@ class Metric:
             found = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
         found.counts[bisect_left(self.bounds, value)] += 1
         found.total += value
+
+
+def _drop(_: float) -> None:
+    """Records in a series for which there was no room."""
 
 
 class Registry:
