@@ -234,7 +234,7 @@ def locally() -> list[Any]:
 def local_activities(world: World) -> None:
     """Within the workflow task: recorded as markers, no activity task."""
     handle = world.start(locally)
-    assert handle.result(timeout=5) == [8, "Broke", 2]
+    assert handle.result(timeout=30) == [8, "Broke", 2]
     assert kinds(handle.history()).count("MARKER_RECORDED") == 2
 
 
