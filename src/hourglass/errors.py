@@ -375,7 +375,11 @@ class TimedOutError(FailureError, TimeoutError):
     @property
     def ending(self) -> str:
         """What it did to the work, in words."""
-        return f"timed out ({TimeoutType(self.type).name.replace('_', ' ').lower()})" if self.type else "timed out"
+        return (
+            f"timed out ({TimeoutType(self.type).name.replace('_', ' ').lower()})"
+            if self.type
+            else "timed out"
+        )
 
 
 class TerminatedError(FailureError):

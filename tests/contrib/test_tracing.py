@@ -200,7 +200,9 @@ def test_a_run_goes_on_in_its_trace_on_another_worker(target: str) -> None:
     with Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client:
         with Worker(client, "trace-move", workflows=WORKFLOWS, activities=ACTIVITIES):
             handle = client.start_workflow(Shop.run, task_queue="trace-move")
-            assert handle.query(Shop.is_open)  # it has begun: a handler that runs before the body is beside its span
+            assert handle.query(
+                Shop.is_open
+            )  # it has begun: a handler that runs before the body is beside its span
             assert handle.execute_update(Shop.sell, "tea")
             while "all is packed" not in recorded.names:
                 assert handle.query(Shop.is_open)  # answered after the tasks before it

@@ -411,7 +411,9 @@ def use_versions(client: Client) -> None:
     version = WorkerDeploymentVersion("shop", "2")
     config = WorkerDeploymentConfig(version, default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
     Worker(client, workflows=[any_flow], activities=[any_step], deployment_config=config)
-    assert_type(client.set_current_version("shop", "2", wait=timedelta(seconds=5)), WorkerDeploymentVersion | None)
+    assert_type(
+        client.set_current_version("shop", "2", wait=timedelta(seconds=5)), WorkerDeploymentVersion | None
+    )
     client.set_current_version("shop", None)
     assert_type(client.describe_deployment("shop").current, WorkerDeploymentVersion | None)
     client.start_workflow("x", versioning_override=PinnedVersioningOverride(version))
