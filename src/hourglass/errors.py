@@ -117,6 +117,11 @@ class HourglassError(Exception):
     """The root of every error of Hourglass."""
 
     @property
+    def cause(self) -> BaseException | None:
+        """The reason of this failure, where it has one: what an activity, a child, a run or a handler raised or ended with."""
+        return self.__cause__
+
+    @property
     def root_cause(self) -> BaseException:
         """What it all began with: the innermost cause, such as what an activity raised; this error where it has none."""
         return innermost(self)
@@ -261,11 +266,6 @@ class FailureError(HourglassError):
         self.message = message
         self.remote_traceback = ""
 
-    @property
-    def cause(self) -> BaseException | None:
-        """The reason of this failure."""
-        return self.__cause__
-
 
 class ApplicationError(FailureError):
     """Raised by you: fails the workflow, or this attempt of an activity.
@@ -404,12 +404,7 @@ class ServerError(FailureError):
 
 
 class WorkflowFailedError(HourglassError):
-    """The run did not complete; `cause` says why."""
-
-    @property
-    def cause(self) -> BaseException | None:
-        """What ended the run: an `ApplicationError`, `CancelledError`, `TerminatedError`, `TimedOutError` …"""
-        return self.__cause__
+    """The run did not complete; `cause` says why: an `ApplicationError`, `CancelledError`, `TimedOutError` …"""
 
 
 class WorkflowContinuedAsNewError(WorkflowFailedError):
@@ -434,11 +429,6 @@ class QueryRejectedError(HourglassError):
 
 class UpdateFailedError(HourglassError):
     """The workflow rejected an update, or its handler failed; `cause` says why."""
-
-    @property
-    def cause(self) -> BaseException | None:
-        """What the validator or the handler raised."""
-        return self.__cause__
 
 
 # --- the service refused ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
     updates, update_answers, update_outcomes    what waits for a run, and what it answers
     rebuilding, resetting               a run from the beginning of a history; begun anew from one of its tasks
     versioning                          which version of worker a run belongs to
-    workflow_cron, run_ids, seed        when the next run begins, what it is called, its randomness
+    workflow_cron, seed                 when the next run begins, its randomness
     schedule_record, schedule_times, schedule_overlaps, schedule_transitions    what starts runs again and again
 
   The engine (thin: applies steps, lets time pass, is ahead of its store)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
 from hourglass._embedded import transitions
@@ -27,7 +28,6 @@ from hourglass._embedded.record import Record
 from hourglass._embedded.recovery import needs_recovery, recover
 from hourglass._embedded.relations import TellSchedule
 from hourglass._embedded.run import RUNNING, Run, Step
-from hourglass._embedded.run_ids import new_run_id as new_run_id
 from hourglass._embedded.store import Change, ScheduleChange, Store, Stored
 from hourglass._embedded.together import Part, Together, as_one
 
@@ -56,7 +56,7 @@ class Ledger:
         self.newest = 0
         self.stopped = False
         self.in_hand: set[str] = set()
-        self.new_run_id: Callable[[], str] = new_run_id
+        self.new_run_id: Callable[[], str] = new_id
         self.next_due: Callable[[list[int]], list[int]] = lambda due: due
         """Which of a run's things that are due come now, in this order; the others come next."""
         self.awaiting: Awaiting = Nobody()

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hourglass._bridge import service as s
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
 from hourglass._embedded import history as h
 from hourglass._embedded import transitions
@@ -19,7 +20,6 @@ from hourglass._embedded.answering import Answer, check_open, find, holding, wai
 from hourglass._embedded.deployment_requests import DEPLOYMENT_HANDLERS
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.history_json import event_json
-from hourglass._embedded.ledger import new_run_id
 from hourglass._embedded.listing import summary
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record, Token
@@ -78,7 +78,7 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-    event = QueryReceived(new_run_id(), request.query_name, request.arguments, request.headers)
+    event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
     asked = Query(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
         engine.tasks.ask(record, asked)

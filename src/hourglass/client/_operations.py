@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service import (
     CancelWorkflow,
     CountWorkflows,
@@ -130,7 +130,7 @@ def start_call(
 ) -> StartWorkflowInput:
     """A start as interceptors see it; the id of one that was given none is made here."""
     rest = {name: value for name, value in options.items() if name != "id"}
-    workflow_id = options["id"] if "id" in options else str(uuid.uuid4())
+    workflow_id = options["id"] if "id" in options else new_id()
     return StartWorkflowInput(
         workflow=given.name, id=workflow_id, args=list(arguments), options=rest, _proceed=build
     )
@@ -204,7 +204,7 @@ def signal(
             signal_name=call.signal,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            request_id=str(uuid.uuid4()),
+            request_id=new_id(),
             identity=session.identity,
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
@@ -267,7 +267,7 @@ def cancel(
             run_id=call.run_id or "",
             first_execution_run_id=reference.first_execution_run_id,
             reason=call.reason,
-            request_id=str(uuid.uuid4()),
+            request_id=new_id(),
             identity=session.identity,
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )

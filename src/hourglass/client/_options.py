@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
@@ -83,10 +83,10 @@ def start_request(
     retry_policy = options.get("retry_policy")
     signal_name, signal_arguments = _start_signal(options, converter)
     return StartWorkflow(
-        workflow_id=_text(options.get("id", str(uuid.uuid4())), "id"),
+        workflow_id=_text(options["id"] if "id" in options else new_id(), "id"),
         workflow_type=given.name,
         task_queue=_text(options.get("task_queue", "default"), "task_queue"),
-        request_id=options.get("request_id") or str(uuid.uuid4()),
+        request_id=options.get("request_id") or new_id(),
         arguments=given.encode(converter, arguments),
         identity=identity,
         id_reuse_policy=IdReusePolicy(options.get("id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE)),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import ResetWorkflow
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass.client._operations import Reference, fetch_history_events
@@ -47,7 +47,7 @@ def reset(
                 workflow_id=reference.workflow_id,
                 run_id=reference.addressed_run,
                 event_id=point,
-                request_id=str(uuid.uuid4()),
+                request_id=new_id(),
                 reason=reason,
                 identity=session.identity,
                 reapply_signals=reapply_signals,

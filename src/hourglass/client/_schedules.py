@@ -6,13 +6,13 @@ the schedule has become what was sent, and begins again from what it is now wher
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.schedule_checks import canonical
 from hourglass._bridge.service_schedules import (
     CreateSchedule,
@@ -86,7 +86,7 @@ def create(
     request = CreateSchedule(
         schedule_id=schedule_id,
         schedule=form,
-        request_id=str(uuid.uuid4()),
+        request_id=new_id(),
         identity=session.identity,
         trigger_immediately=trigger_immediately,
         backfill=tuple(backfill_form(each) for each in backfill),
@@ -130,7 +130,7 @@ def patch(
     """Pause, unpause, trigger or backfill."""
     request = PatchSchedule(
         schedule_id=schedule_id,
-        request_id=str(uuid.uuid4()),
+        request_id=new_id(),
         identity=session.identity,
         pause=pause,
         unpause=unpause,
@@ -191,7 +191,7 @@ def update(session: Session, schedule_id: str, change: Change, rpc_timeout: Dura
             UpdateSchedule(
                 schedule_id=schedule_id,
                 schedule=form,
-                request_id=str(uuid.uuid4()),
+                request_id=new_id(),
                 conflict_token=seen.conflict_token,
                 identity=session.identity,
                 rpc_timeout=limit,

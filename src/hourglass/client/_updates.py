@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service import StartWorkflow
 from hourglass._bridge.service_changes import (
     PollUpdate,
@@ -47,7 +47,7 @@ def build(
 ) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow], Any]:
     """An update as interceptors see it, how its request is built from that, and the type of its result."""
     given = given_message("update", message)
-    update_id = options.get("id") or str(uuid.uuid4())
+    update_id = options.get("id") or new_id()
     if not isinstance(update_id, str):
         raise UsageError("the id of an update is a text")
 

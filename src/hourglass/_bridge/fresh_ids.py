@@ -1,4 +1,4 @@
-"""Ids for new runs: random UUIDs of version 4.
+"""Ids for whatever is new, such as runs and requests: random UUIDs of version 4.
 
 To ask the system for randomness hands the interpreter over to another thread, so it is asked for many ids at once.
 Invariants: an id is given once, whichever thread asks; a forked child shares none with its parent.
@@ -12,7 +12,7 @@ _AT_ONCE = 256
 _drawn: list[bytes] = []
 
 
-def new_run_id() -> str:
+def new_id() -> str:
     """An id that nobody has."""
     try:
         drawn = bytearray(_drawn.pop())
