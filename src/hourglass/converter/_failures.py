@@ -9,9 +9,11 @@ Must not know how values are encoded: the functions to do so are given.
 
 from __future__ import annotations
 
+import linecache
 import traceback
 from collections.abc import Iterable
 from datetime import timedelta
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -113,9 +115,19 @@ def _message(exc: BaseException) -> str:
 
 def _stack(exc: BaseException) -> str:
     try:
-        return _clean("\n".join(traceback.format_tb(exc.__traceback__)))
+        return _clean("\n".join(traceback.format_list(_places(exc.__traceback__))))
     except Exception:
         return ""
+
+
+def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The frames of a traceback, without the marks below each line: to find out where they go, Python parses the line."""
+    frames = list(traceback.walk_tb(trace))
+    for name in {frame.f_code.co_filename for frame, _ in frames}:
+        linecache.checkcache(name)
+    return [
+        traceback.FrameSummary(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames
+    ]
 
 
 def _clean(text: str) -> str:
