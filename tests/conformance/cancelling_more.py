@@ -29,7 +29,7 @@ def cancels_all() -> list[str]:
 
     def timer() -> None:
         try:
-            workflow.sleep(0.3)
+            workflow.sleep(3)
             log.append("timer fired")
         except Cancelled:
             log.append("timer cancelled")
