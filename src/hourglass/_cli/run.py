@@ -140,7 +140,10 @@ def _stopped(story: Story) -> str:
     fault = story.faults[-1]
     file, _, line = place_of(story.faults).rpartition(":")
     where = f'\n  File "{near(file)}", line {line}' if file else ""
-    return f"{told}: {fault.message or fault.type}{where}\n  mend it and run this again with --id {story.workflow_id}"
+    what = ": ".join(
+        each for each in (fault.type, fault.message) if each
+    )  # the message of a KeyError is but the key
+    return f"{told}: {what}{where}\n  mend it and run this again with --id {story.workflow_id}"
 
 
 def _result(handle: WorkflowHandle[Any], where: str) -> Any:
