@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 
 import pytest
+from hypothesis import settings
 
+from effort import THOROUGH
 from hourglass.testing import DevServer, dev_server
 
 # Where the installed package does not announce its plugin yet.
@@ -18,6 +20,10 @@ pytest_plugins = [] if "hourglass" in entry_points(group="pytest11").names else 
 # Every worker of every test executes its runs twice and compares, unless the test says otherwise: those that are about another
 # mode do, and so do processes that tests start, which inherit it.
 os.environ["HOURGLASS_VERIFY"] = "always"
+
+# A change passes or fails for what it holds, not for the cases of the day; `make thorough` looks for new ones.
+settings.register_profile("hourglass", derandomize=not THOROUGH, print_blob=True)
+settings.load_profile("hourglass")
 
 
 def pytest_collection_finish() -> None:
