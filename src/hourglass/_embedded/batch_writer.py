@@ -33,7 +33,9 @@ PAGE = 4096
 
 @dataclass
 class Batch:
-    """What one transaction writes; `stale` are those of the visible runs whose attributes may be indexed."""
+    """What one transaction writes; `visible` are those whose attributes lists show, or that is known of some
+    `stale` ones: they may be indexed.
+    """
 
     steps: list[stored_steps.Row] = field(default_factory=list)
     visible: list[Run] = field(default_factory=list)
@@ -166,19 +168,23 @@ class BatchWriter:
         close_ns = 0 if is_open else max(run.close_ns, 1)
         state_row = (*written.names, change.wake_ns, close_ns, state)
         requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
-        batch.steps += stored_steps.rows(written.key, state_row, events, kept, dropped, requests)
-        if not is_open or not written.shows(run):
-            self._show(batch, run, written, is_new=not before)
+        is_shown = is_open and written.shows(run)
+        shown = "" if is_shown else self._show(batch, run, written, is_new=not before)
+        batch.steps += stored_steps.rows(written.key, state_row, events, kept, dropped, requests, shown)
 
-    def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> None:
-        """Enter a run into the lists: something that they show has changed."""
+    def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
+        """Enter a run into the lists, where something that they show has changed: as part of its row if that can be."""
         if run.is_open:
             self._known.show(run, written)
         else:
             self._known.forget(run.run_id)
-        batch.visible.append(shown_form(run))
-        if not is_new and written.search_attributes != {}:
-            batch.stale.append(written.names[0])
+        plain_run, is_stale = shown_form(run), not is_new and written.search_attributes != {}
+        shown = "" if is_stale else visibility.shown(plain_run)
+        if not shown:
+            batch.visible.append(plain_run)
+            if is_stale:
+                batch.stale.append(written.names[0])
+        return shown
 
     def _unknown(self, run: Run, *, is_new: bool) -> Written | None:
         """A run that is not known: it begins now, or it was forgotten."""

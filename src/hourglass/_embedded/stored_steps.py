@@ -17,11 +17,14 @@ from functools import cache
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
+from hourglass._embedded import visibility
+
 COLUMNS = (
     "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "kept_id", "kept",
-    "drop_from", "drop_to", "request_id",
+    "drop_from", "drop_to", "request_id", "shown",
 )  # fmt: skip
-"""What a row can say of a run (by its key): its state; events; one pending thing; which are gone; one request."""
+"""What a row can say of a run (by its key): its state; events; one pending thing; which are gone; one request; and
+what lists show of it now."""
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -29,13 +32,13 @@ NO_STATE: Row = ("", "", 0, 0, 0)
 NO_EVENTS: Row = (0, 0)
 _NOT_KEPT: Row = (0, 0)
 _NOT_DROPPED: Row = (0, 0)
-NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NOT_KEPT, *_NOT_DROPPED, "")
+NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NOT_KEPT, *_NOT_DROPPED, "", "")
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """How many rows a statement can have: few, so that SQLite keeps all of them prepared."""
 
 _VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
-_TRIGGER = """
+_TRIGGER = f"""
 CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
     INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state)
         SELECT NEW.run, NEW.run_id, NEW.workflow_id, NEW.wake_ns, NEW.close_ns, NEW.state
@@ -50,7 +53,7 @@ CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
         SELECT NEW.run, NEW.kept_id, NEW.kept WHERE NEW.kept_id > 0;
     INSERT OR IGNORE INTO requests (run, request_id)
         SELECT NEW.run, NEW.request_id WHERE NEW.request_id <> '';
-END
+{visibility.TAKE_SHOWN}END
 """
 
 
@@ -67,6 +70,7 @@ def rows(
     kept: Sequence[Row],
     dropped: Sequence[Row],
     requests: Sequence[str],
+    shown: str = "",
 ) -> list[Row]:
     """What is to be written of a run: more than one pending thing or request takes more than one row."""
     found = [
@@ -77,12 +81,13 @@ def rows(
             *(kept[0] if kept else _NOT_KEPT),
             *(dropped[0] if dropped else _NOT_DROPPED),
             requests[0] if requests else "",
+            shown,
         )
     ]
     if len(kept) > 1 or len(dropped) > 1 or len(requests) > 1:
         more = zip_longest(kept[1:], dropped[1:], requests[1:])
         found += [
-            (run, *NO_STATE, *NO_EVENTS, *(one or _NOT_KEPT), *(gone or _NOT_DROPPED), request or "")
+            (run, *NO_STATE, *NO_EVENTS, *(one or _NOT_KEPT), *(gone or _NOT_DROPPED), request or "", "")
             for one, gone, request in more
         ]
     return found

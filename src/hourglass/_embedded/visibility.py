@@ -82,8 +82,21 @@ _MAY_BE_NULL = {
 }  # fmt: skip
 """Columns that may be NULL, each with what stands for it in a row (see `stored_steps` for why)."""
 
-_ROW = ", ".join(f"nullif(?, {_MAY_BE_NULL[name]})" if name in _MAY_BE_NULL else "?" for name in _COLUMNS)
+
+def _or_null(name: str, value: str) -> str:
+    return f"nullif({value}, {_MAY_BE_NULL[name]})" if name in _MAY_BE_NULL else value
+
+
+_ROW = ", ".join(_or_null(name, "?") for name in _COLUMNS)
 _UPSERT = f"INSERT INTO visibility ({', '.join(_COLUMNS)}) VALUES {{rows}} ON CONFLICT (run_id) DO UPDATE SET {_SET}"
+_SHOWN = ", ".join(
+    _or_null(name, f"json_extract(NEW.shown, '$[{place}]')") for place, name in enumerate(_COLUMNS)
+)
+TAKE_SHOWN = f"""
+    INSERT INTO visibility ({", ".join(_COLUMNS)}) SELECT {_SHOWN} WHERE NEW.shown <> ''
+        ON CONFLICT (run_id) DO UPDATE SET {_SET};
+"""
+"""For a trigger whose rows have a column `shown`: enters what `shown` gave, if anything."""
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
 
@@ -96,6 +109,7 @@ class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_json = msgspec.json.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Fields)
 _token = msgspec.json.Decoder(tuple[int, int, int])
 
@@ -128,6 +142,15 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
             "INSERT OR IGNORE INTO visibility_attributes (name, value, run_id) VALUES {rows}",
             [row for run in with_attributes for row in _attribute_rows(run, types)],
         )
+
+
+def shown(run: Run) -> str:
+    """A run as it is now, for `TAKE_SHOWN`; empty for one with a memo or attributes, which `write` must enter. It
+    must have had no search attributes before.
+    """
+    if run.memo or run.search_attributes:
+        return ""
+    return _json.encode(_row(run)).decode()
 
 
 def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:

@@ -6,9 +6,14 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from hourglass._embedded import schema, stored_steps
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded import schema, stored_steps, visibility
+from hourglass._embedded.history import WorkflowExecutionStarted
+from hourglass._embedded.listing import summary
+from hourglass._embedded.run import Run
 
 STATE = ("run", "workflow", 1, 0, b"state")
 
@@ -17,7 +22,7 @@ STATE = ("run", "workflow", 1, 0, b"state")
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A file with our tables."""
     opened = sqlite3.connect(path, isolation_level=None)
-    schema.create(opened, "default", "SELECT 1")
+    schema.create(opened, "default", visibility.SCHEMA)
     stored_steps.prepare(opened)
     yield opened
     opened.close()
@@ -89,3 +94,19 @@ def test_the_file_has_no_trace_of_it(connection: sqlite3.Connection, path: Path)
     kinds = {kind for (kind,) in other.execute("SELECT type FROM sqlite_master")}
     other.close()
     assert kinds <= {"table", "index"}
+
+
+def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
+    """A run that lists must show as it is now is entered by the same statement, and entered anew by a later one."""
+    asked = WorkflowExecutionStarted(
+        workflow_id="w", workflow_type="T", task_queue="q", original_run_id="r", first_run_id="r"
+    )
+    run = Run(run_id="r", started=asked, start_ns=5_000_000)
+    closed = msgspec.structs.replace(run, status=WorkflowStatus.COMPLETED, close_ns=9_000_000, length=3)
+    for each in (run, closed):
+        stored_steps.write(
+            connection,
+            stored_steps.rows(1, STATE, stored_steps.NO_EVENTS, [], [], [], visibility.shown(each)),
+        )
+        (found,) = visibility.page(connection, "", b"", 10).workflows
+        assert found == summary(each)
