@@ -7,6 +7,8 @@ when its number is durable, or gets the error that ended everything; one call wa
 from __future__ import annotations
 
 import asyncio
+from heapq import heappop, heappush
+from itertools import count
 
 from hourglass.errors import StorageError
 
@@ -18,7 +20,8 @@ class Durability:
         self._given = 0
         self._committed = 0
         self._failure: StorageError | None = None
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number
+        self._order = count()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -46,8 +49,9 @@ class Durability:
             return
         self._loop = asyncio.get_running_loop()
         waiter = self._loop.create_future()
-        self._waiters.append((number, waiter))
-        self.settle()  # what was reported before the waiter was there wakes nobody again
+        heappush(self._waiters, (number, next(self._order), waiter))
+        if number <= self._committed or self._failure is not None:
+            self.settle()  # what was reported before the waiter was there wakes nobody again
         await waiter
 
     def committed(self, number: int) -> None:
@@ -69,18 +73,15 @@ class Durability:
 
     def settle(self) -> None:
         """Wake those whose wait is over. On the loop."""
-        committed, failure = self._committed, self._failure
-        waiting: list[tuple[int, asyncio.Future[None]]] = []
-        for number, waiter in self._waiters:
+        committed, failure, waiters = self._committed, self._failure, self._waiters
+        while waiters and (waiters[0][0] <= committed or failure is not None):
+            number, _, waiter = heappop(waiters)
             if waiter.done():
                 continue
-            if number <= committed:
+            if number <= committed or failure is None:
                 waiter.set_result(None)
-            elif failure is not None:
-                waiter.set_exception(StorageError(str(failure), status=failure.status))
             else:
-                waiting.append((number, waiter))
-        self._waiters = waiting
+                waiter.set_exception(StorageError(str(failure), status=failure.status))
 
     def _notify(self) -> None:
         loop = self._loop
