@@ -33,6 +33,7 @@ from . import (  # noqa: F401
     families,
     finding,
     handlers_at_the_end,
+    last_words,
     lives,
     local_activities,
     messages,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hourglass._bridge import service as s
@@ -97,6 +98,48 @@ def test_too_many_pending_activities_fail_the_task() -> None:
         await world.activation()
         await world.complete(run_id, *schedule(3))
         assert len(record.run.activities) == 3
+        await world.close()
+
+    run_async(body)
+
+
+LARGE = Payload(b"x" * 101)
+
+
+@pytest.mark.parametrize(
+    ("commands", "cause", "words"),
+    [
+        (
+            [msgspec.structs.replace(schedule(1)[0], arguments=(LARGE,))],
+            h.PAYLOADS_TOO_LARGE,
+            "101 bytes, at most 100",
+        ),
+        ([c.CompleteRun(LARGE)], h.PAYLOADS_TOO_LARGE, "the result of CompleteRun"),
+        (
+            [msgspec.structs.replace(each, activity_id="mine") for each in schedule(2)],
+            h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
+            "an activity with the id 'mine' is pending",
+        ),
+    ],
+)
+def test_commands_that_a_server_refuses_fail_the_task(
+    commands: list[c.Command], cause: int, words: str
+) -> None:
+    """Values that are too large, and an id that another pending activity has: the task fails, nothing is kept."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(blob_bytes=100))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.complete(run_id, *commands)
+        record = world.engine.record(run_id)
+        assert record is not None
+        failed = record.events[-1].attributes
+        assert isinstance(failed, h.WorkflowTaskFailed)
+        assert failed.cause == cause
+        assert failed.failure is not None
+        assert words in failed.failure.message
+        assert record.run.activities == {}
         await world.close()
 
     run_async(body)

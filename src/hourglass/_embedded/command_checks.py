@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hourglass._embedded import history as h
 from hourglass._embedded.draft import Draft
-from hourglass._embedded.limits import Limits
+from hourglass._embedded.limits import Limits, blob_size
 from hourglass._embedded.relations import RequestCancelChild, SendCancel, SendSignal, StartChild
 from hourglass._engine import commands as c
 
@@ -50,11 +50,24 @@ _CANCELS = _Limit(
 )
 
 
+_VALUES: dict[type[c.Command], str] = {
+    c.ScheduleActivity: "arguments",
+    c.StartChildWorkflow: "arguments",
+    c.SignalExternalWorkflow: "arguments",
+    c.ContinueAsNew: "arguments",
+    c.CompleteRun: "result",
+    c.CompleteUpdate: "result",
+    c.UpsertMemo: "memo",
+}
+"""What of a command is written down as its author gave it, and may be too large."""
+
+
 def check(draft: Draft, command: c.Command, limits: Limits) -> None:
     """Raise `Refused` for a command that cannot be accepted."""
     match command:
         case c.ScheduleActivity():
             _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
+            _of_its_own_id(draft, command)
         case c.StartChildWorkflow():
             _within(limits.pending, len(draft.run.children), _CHILDREN)
         case c.SignalExternalWorkflow():
@@ -64,6 +77,31 @@ def check(draft: Draft, command: c.Command, limits: Limits) -> None:
             _not_just_started(draft, command)
         case _:
             pass
+
+
+def check_size(command: c.Command, limits: Limits) -> None:
+    """Raise `Refused` for a command whose values are too large. Only one whose events are can be such a one."""
+    name = _VALUES.get(type(command))
+    size = blob_size(getattr(command, name)) if name else 0
+    if size > limits.blob_bytes:
+        raise Refused(
+            h.PAYLOADS_TOO_LARGE,
+            "FATAL",
+            f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
+            f"at most {limits.blob_bytes} are allowed",
+        )
+
+
+def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
+    """Ids that nobody chose are numbers of the run, and differ."""
+    if command.activity_id == str(command.seq):
+        return
+    if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
+        raise Refused(
+            h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
+            "FATAL",
+            f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
+        )
 
 
 def _within(limit: int, pending: int, which: _Limit) -> None:

@@ -49,6 +49,12 @@ PENDING_CANCELS_LIMIT_EXCEEDED = 29
 PENDING_ACTIVITIES_LIMIT_EXCEEDED = 27
 """Temporal's number for a task that asked for more activities than may be pending at once."""
 
+SCHEDULE_ACTIVITY_DUPLICATE_ID = 22
+"""Temporal's number for a task that gave an activity the id of one that is pending."""
+
+PAYLOADS_TOO_LARGE = 37
+"""Temporal's number for a task with a command whose values are larger than one may be."""
+
 RESET_WORKFLOW = 20
 """Temporal's number for the task at which a reset run leaves the one that it was reset from."""
 

@@ -18,7 +18,7 @@ from hourglass._embedded.beginnings import start_task as start_task
 from hourglass._embedded.beginnings import unwritten as unwritten
 from hourglass._embedded.clock import SECOND, to_ns
 from hourglass._embedded.command_checks import Refused as Refused
-from hourglass._embedded.command_checks import check
+from hourglass._embedded.command_checks import check, check_size
 from hourglass._embedded.draft import Draft
 from hourglass._embedded.followers import continue_follower, cron_follower, next_attempt_or_run
 from hourglass._embedded.history_local import RecordLocalActivity
@@ -95,7 +95,10 @@ def complete_task(
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
+        size = draft.run.history_size
         follower = _apply(draft, sent, completed, new_run_id) or follower
+        if draft.run.history_size - size > limits.blob_bytes:
+            check_size(sent.command, limits)
     if draft.run.status is RUNNING:
         draft.set_task(None)
         if draft.flush() or answer.again:
@@ -210,6 +213,15 @@ def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
     draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
 
 
+def _without_own_patches(run: Run) -> Run:
+    """A run as the next one sees it: the patches that it has taken itself are not passed on, as with Core."""
+    if run.search_attributes.get(h.PATCHES) == run.started.search_attributes.get(h.PATCHES):
+        return run
+    began = {name: value for name, value in run.started.search_attributes.items() if name == h.PATCHES}
+    others = {name: value for name, value in run.search_attributes.items() if name != h.PATCHES}
+    return msgspec.structs.replace(run, search_attributes=others | began)
+
+
 def _close(
     draft: Draft, command: c.Command, completed: int, new_run_id: str
 ) -> h.WorkflowExecutionStarted | None:
@@ -230,7 +242,7 @@ def _close(
         case c.FailRun(failure):
             return _fail_run(draft, failure, completed, new_run_id)
         case c.ContinueAsNew():
-            follower = continue_follower(draft.run, command, new_run_id)
+            follower = continue_follower(_without_own_patches(draft.run), command, new_run_id)
             draft.close(
                 h.WorkflowExecutionContinuedAsNew(
                     new_run_id=new_run_id,

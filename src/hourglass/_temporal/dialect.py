@@ -2,7 +2,8 @@
 
 Must not know: what to do about it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as Hourglass is: their
 markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is Go underneath) are not. Histories name
-their SDK since 2023; before that their markers and ids tell.
+their SDK since 2023, TypeScript's since 2025; before that their markers and ids tell whether it is built on Core, and nothing
+tells whether it is Python's: then its order is not taken for ours.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
+
+from hourglass._engine.context import OUR_FLAGS
 
 _IN_OUR_ORDER = frozenset({"temporal-python"})
 _ON_CORE = frozenset({"temporal-typescript", "temporal-dotnet", "temporal-ruby", "temporal-rust"})
@@ -34,11 +37,13 @@ def dialect_of(events: Sequence[Any]) -> Dialect:
     if name:
         return Dialect.CORE if name in _ON_CORE else Dialect.OTHER
     markers = {event.marker_recorded_event_attributes.marker_name for event in events if _is(event, "marker")}
-    if any(marker.startswith("core_") for marker in markers) or _used_core(events):
+    if _is_ours(events):
         return Dialect.PYTHON
+    if any(marker.startswith("core_") for marker in markers) or _used_core(events):
+        return Dialect.CORE
     if markers & _MARKERS:
         return Dialect.OTHER
-    return Dialect.OTHER if _are_not_cores(_activity_ids(events), _timer_ids(events)) else Dialect.PYTHON
+    return Dialect.OTHER if _are_not_cores(_activity_ids(events), _timer_ids(events)) else Dialect.CORE
 
 
 def sdk_name(events: Sequence[Any]) -> str:
@@ -53,6 +58,15 @@ def sdk_name(events: Sequence[Any]) -> str:
 
 def _is(event: Any, kind: str) -> bool:
     return (event.WhichOneof("attributes") or "").startswith(kind)
+
+
+def _is_ours(events: Sequence[Any]) -> bool:
+    """Whether Hourglass wrote it: the embedded engine names no SDK."""
+    return any(
+        OUR_FLAGS.intersection(event.workflow_task_completed_event_attributes.sdk_metadata.lang_used_flags)
+        for event in events
+        if _is(event, "workflow_task_completed")
+    )
 
 
 def _used_core(events: Sequence[Any]) -> bool:

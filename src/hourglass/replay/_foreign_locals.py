@@ -1,14 +1,17 @@
 """Local activities of a run, against the markers in which its history says how they ended.
 
-Must not know: activations, tasks, other commands. SDKs number local activities each in its own way: a marker belongs to the
-first that was asked for of its type, unless its id says which it is. A workflow's `SideEffect` has no counterpart in
-Hourglass; where it was written down, a local activity that has no marker of its own takes its value.
+Must not know: activations, tasks, other commands. SDKs number local activities each in its own way, but all in the order in
+which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A workflow's
+`SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no marker of its own takes
+its value.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -25,10 +28,18 @@ class LocalActivities:
     waiting: list[c.ScheduleLocalActivity] = field(default_factory=list)
     marks: list[LocalMark | EffectMark] = field(default_factory=list)
     time_ns: int = 0
-    _asked: int = 0
-    _order: dict[int, int] = field(default_factory=dict)
+    _turns: dict[int, Any] = field(default_factory=dict)
+    _numbers: dict[str, list[int]] = field(default_factory=dict)
+    _doomed: dict[str, list[int]] = field(default_factory=dict)
     _cancelled: list[str] = field(default_factory=list)
     _named: dict[str, Payload | None] = field(default_factory=dict)
+
+    def foresee(self, marks: Iterable[Mark]) -> None:
+        """These are the marks of the whole history."""
+        for mark in marks:
+            if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
+                for table in (self._numbers, self._doomed) if _is_cancelled(mark) else (self._numbers,):
+                    insort(table.setdefault(mark.activity_type, []), int(mark.activity_id))
 
     def begin_task(self, marks: Iterable[Mark]) -> None:
         """Another task, with its marks."""
@@ -48,12 +59,10 @@ class LocalActivities:
         self._cancelled.remove(mark.activity_type)
         return True
 
-    def schedule(self, command: c.ScheduleLocalActivity) -> None:
-        """The run asks for one."""
-        self.waiting.append(command)
-        if command.attempt <= 1:
-            self._asked += 1
-            self._order[command.seq] = self._asked
+    def schedule(self, command: c.ScheduleLocalActivity, turn: Any) -> None:
+        """The run asks for one; `turn` says when the other SDK would have, compared with the others."""
+        self._turns[command.seq] = turn
+        insort(self.waiting, command, key=lambda each: self._turns[each.seq])
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
         """The run asks to cancel one; gives what it is told at once."""
@@ -63,18 +72,40 @@ class LocalActivities:
                 cause = Failure("Activity cancelled", CanceledFailure())
                 wrapped = _wrapped(command, cause, RetryState.CANCEL_REQUESTED, "Local Activity cancelled")
                 self._cancelled.append(command.activity_type)
+                self._take_number(command.activity_type)
                 return [e.ActivityCancelled(seq, wrapped, is_local=True)]
         return []
 
+    def _take_number(self, activity_type: str) -> None:
+        """One was cancelled: the number of such a one is no longer among those that are waited for."""
+        doomed = self._doomed.get(activity_type)
+        if doomed:
+            self._drop_number(activity_type, doomed[0])
+
+    def _drop_number(self, activity_type: str, number: int) -> None:
+        for table in (self._numbers, self._doomed):
+            numbers = table.get(activity_type, [])
+            if number in numbers:
+                numbers.remove(number)
+
     def next_end(self) -> list[e.AnyEvent]:
         """What the next mark says of one that the run waits for: one at a time, as they ended."""
-        for mark in self.marks:
+        # Those that the run has cancelled have been told already: their marks come last.
+        for mark in sorted(self.marks, key=lambda mark: isinstance(mark, LocalMark) and _is_cancelled(mark)):
+            if isinstance(mark, LocalMark) and self._was_cancelled(mark):
+                self._forget(mark)
+                continue
             command = self._of(mark)
             if command is not None:
-                self.marks.remove(mark)
+                self._forget(mark)
                 self.waiting.remove(command)
                 return [self._told(command, mark)]
         return self._repeated()
+
+    def _forget(self, mark: LocalMark | EffectMark) -> None:
+        self.marks.remove(mark)
+        if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
+            self._drop_number(mark.activity_type, int(mark.activity_id))
 
     def _of(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
         if isinstance(mark, EffectMark):
@@ -85,13 +116,13 @@ class LocalActivities:
             for each in self.waiting
             if not mark.activity_type or each.activity_type == mark.activity_type
         ]
-        return min(fitting, key=lambda each: self._distance(each, mark)) if fitting else None
-
-    def _distance(self, command: c.ScheduleLocalActivity, mark: LocalMark) -> tuple[bool, bool]:
-        """How badly a mark fits: Go numbers local activities in order, Java writes their arguments down."""
-        other = mark.activity_id.isdigit() and int(mark.activity_id) != self._order.get(command.seq)
-        changed = mark.arguments is not None and not same_payloads(mark.arguments, command.arguments)
-        return other, changed
+        if len(fitting) > 1 and mark.activity_id.isdigit():
+            before = bisect_left(self._numbers[mark.activity_type], int(mark.activity_id))
+            return fitting[min(before, len(fitting) - 1)]
+        if mark.arguments is not None:  # Java writes them down
+            known = mark.arguments
+            fitting.sort(key=lambda each: not same_payloads(known, each.arguments))
+        return fitting[0] if fitting else None
 
     def _repeated(self) -> list[e.AnyEvent]:
         """A `MutableSideEffect` is written down when its value changes: without a mark it is as it was."""

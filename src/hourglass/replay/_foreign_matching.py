@@ -34,6 +34,8 @@ class Pairing(msgspec.Struct, frozen=True):
     pairs: tuple[tuple[h.HistoryEvent, c.Command], ...] = ()
     missing: tuple[h.HistoryEvent, ...] = ()
     surplus: tuple[c.Command, ...] = ()
+    is_ambiguous: bool = False
+    """Whether another order of the commands would have given other pairs."""
 
 
 def pair_up(
@@ -51,6 +53,7 @@ def pair_up(
     open_events = list(asked)
     left = list(commands)
     pairs: list[tuple[h.HistoryEvent, c.Command]] = []
+    ambiguous = False
     for exact in (True, False):
         for event in list(open_events):
             known = recorded.get(event.id)
@@ -58,6 +61,7 @@ def pair_up(
             fit = next((each for each in left if _fits(each, view, outcomes)), None)
             if fit is not None:
                 left = [each for each in left if each is not fit]
+                ambiguous = ambiguous or any(_alike(fit, each) for each in left)
                 open_events.remove(event)
                 pairs.append((event, fit))
     pairs.sort(key=lambda pair: pair[0].id)
@@ -65,7 +69,21 @@ def pair_up(
         tuple(pairs),
         tuple(event for event in open_events if not isinstance(event.attributes, h.TimerCanceled)),
         tuple(command for command in left if not isinstance(command, c.CancelTimer)),
+        ambiguous,
     )
+
+
+def _alike(one: c.Command, other: c.Command) -> bool:
+    """Whether nothing in a history would tell which of the two is which."""
+    match one, other:
+        case c.StartTimer(), c.StartTimer():
+            return one.duration_ns == other.duration_ns
+        case c.ScheduleActivity(), c.ScheduleActivity():
+            return one.activity_type == other.activity_type and one.arguments == other.arguments
+        case c.StartChildWorkflow(), c.StartChildWorkflow():
+            return one.workflow_type == other.workflow_type and one.arguments == other.arguments
+        case _:
+            return False
 
 
 class _View(msgspec.Struct, frozen=True):

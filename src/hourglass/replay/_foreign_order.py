@@ -16,9 +16,11 @@ from hourglass._embedded.tellings import rank
 from hourglass._engine import events as e
 from hourglass._engine.context import HOURGLASS, SINGLE_BATCH
 
-_WAYS = 4
-"""All at once; messages first; one by one; one by one, the last first."""
-_TRIES = 24
+_WAYS = 6
+"""All at once; messages first; one by one; one by one, the last first; all at once and one by one with the timers at the end,
+the last of them first."""
+_FEW = 4  # of them there are where there are no timers to set apart
+_TRIES = 48
 _EVENTS = 50_000  # about so many are told in all tries together
 _FIRST = 3  # the rank of messages: what is below comes before all else
 
@@ -27,23 +29,43 @@ class Order(msgspec.Struct, frozen=True):
     """The ways in which tasks are told, by their place; all that are not named in the first."""
 
     ways: Mapping[int, int] = {}
+    """How a task is told; beyond the ways to tell it, the same once more, with its commands paired up in another order."""
     late_updates: bool = False
     """Whether updates wait for handlers that the body registers."""
+    eager: bool = False
+    """Whether commands are first paired up as if spawned functions began at once."""
 
     def choices(self, due: Sequence[e.AnyEvent]) -> int:
         """How many ways there are to tell a run these."""
-        return _WAYS if len([event for event in due if rank(event) > 1]) > 1 or _meets_start(due) else 1
+        if len([event for event in due if rank(event) > 1]) < 2 and not _meets_start(due):
+            return 1
+        return _WAYS if len(_timers(due)) > 1 else _FEW
 
     def of(self, place: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
         """The flags, and the batches, in which a task is told."""
-        way = self.ways.get(place, 0)
+        way = self.ways.get(place, 0) % self.choices(due)
         flags = (*((SINGLE_BATCH,) if way != 1 else ()), *((HOURGLASS,) if self.late_updates else ()))
-        if way < 2:
+        if way > 3:
+            due = [*_others(due), *reversed(_timers(due))]
+        if way in (0, 1, 4):
             return flags, [due] if due else []
         first = [event for event in due if rank(event) < _FIRST]
         rest = [[event] for event in due if rank(event) >= _FIRST]
-        ordered = rest if way == 2 else rest[::-1]
+        ordered = rest[::-1] if way == 3 else rest
         return flags, [first, *ordered] if first else ordered
+
+    def pairing_of(self, place: int, choices: int) -> int:
+        """The order in which the commands of a task are paired up, where there are so many ways to tell it."""
+        pairing = self.ways.get(place, 0) // choices
+        return 1 - pairing if self.eager and pairing < 2 else pairing
+
+
+def _timers(due: Sequence[e.AnyEvent]) -> list[e.AnyEvent]:
+    return [event for event in due if isinstance(event, e.TimerFired)]
+
+
+def _others(due: Sequence[e.AnyEvent]) -> list[e.AnyEvent]:
+    return [event for event in due if not isinstance(event, e.TimerFired)]
 
 
 def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
@@ -53,11 +75,12 @@ def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
 class Search:
     """Orders to try, one after another; after each that did not fit it is to be `missed`."""
 
-    def __init__(self, events: int, *, has_updates: bool) -> None:
+    def __init__(self, events: int, *, has_updates: bool, eager: bool = False) -> None:
         self._tries = max(3, min(_TRIES, _EVENTS // max(events, 1)))
         self._late_updates = (False, True) if has_updates else (False,)
         self._ways: dict[int, int] = {}
         self._again = True
+        self._eager = eager
 
     def missed(self, at: int, choices: Sequence[int]) -> None:
         """The order did not fit: seen in the task at this place, of tasks with so many choices."""
@@ -76,4 +99,4 @@ class Search:
             for _ in range(self._tries):
                 if not self._again:
                     break
-                yield Order(dict(self._ways), late_updates)
+                yield Order(dict(self._ways), late_updates, self._eager)

@@ -27,10 +27,9 @@ from hourglass.replay._foreign_locals import LocalActivities
 from hourglass.replay._foreign_markers import Decode, VersionMark
 from hourglass.replay._foreign_matching import pair_up
 from hourglass.replay._foreign_order import Order
+from hourglass.replay._foreign_origins import ORDERS, Origins
 from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
 from hourglass.replay._session import Execution
-
-_NOWHERE: Site = ("", 0)
 
 
 class Walk:
@@ -53,10 +52,10 @@ class Walk:
         self._order = order
         self._decode = decode
         self._outcomes = Outcomes(run_id)
-        self._locals = LocalActivities()
         self._admitted: dict[str, UpdateRequest] = {}
         self._names: dict[str, str] = {}
-        self._sites: dict[int, tuple[c.Command, Site]] = {}
+        self._origins = Origins()
+        self._locals = LocalActivities()
         self._task = WorkflowTask(told=())
         self.at = 0
         self.choices: list[int] = []
@@ -66,7 +65,9 @@ class Walk:
 
     def run(self, events: Sequence[Any]) -> None:
         """Replay these events (Temporal's messages). Raises `NondeterminismError` or `HistoryError`."""
-        for at, task in enumerate(tasks_of(events, self._decode)):
+        tasks = tasks_of(events, self._decode)
+        self._locals.foresee(mark for task in tasks for mark in task.marks)
+        for at, task in enumerate(tasks):
             self.at, self._task = at, task
             self._begin(task)
             if self._execution.error is not None or not task.is_completed:
@@ -138,18 +139,18 @@ class Walk:
             continue_as_new_suggested=self._task.suggest_continue_as_new,
             flags=flags,
         )
-        before = len(self._execution.commands)
+        before, there = len(self._execution.commands), self._execution.paths()
         self._execution.activate(activation)
-        follows: list[e.AnyEvent] = []
-        for command, site in self._execution.commands[before:]:
-            self._sites[id(command)] = (command, site)
-            follows += self._issue(command)
-        return follows
+        commands = self._execution.commands[before:]
+        if commands:
+            self._origins.note(commands, self._execution.command_ids(), there)
+        return [follows for command, _ in commands for follows in self._issue(command)]
 
     def _issue(self, command: c.Command) -> list[e.AnyEvent]:
         match command:
             case c.ScheduleLocalActivity():
-                self._locals.schedule(command)
+                turn = self._origins.turn(command)
+                self._locals.schedule(command, turn if self._order.eager else (turn[0], turn[-1]))
                 return []
             case c.RequestCancelLocalActivity():
                 return self._locals.cancel(command.seq)
@@ -182,10 +183,14 @@ class Walk:
         issued = list(self._outcomes.issued)
         terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
         ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
-        pairing = pair_up(task.asked, ordinary + terminal[:1], self._outcomes, self._names, self._recorded)
+        ordered = self._origins.ordered(ordinary, self._order.pairing_of(self.at, self.choices[-1]))
+        pairing = pair_up(task.asked, ordered + terminal[:1], self._outcomes, self._names, self._recorded)
         missing = tuple(event for event in pairing.missing if not self._was_taken_back(event.attributes))
-        if missing or pairing.surplus:
-            self._refuse(missing, pairing.surplus)
+        # What was asked for after the end is not in every history: some SDKs hold it back.
+        late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
+        surplus = tuple(each for each in pairing.surplus if not any(each is one for one in late))
+        if missing or surplus:
+            self._refuse(missing, surplus)
         self._check_marks()
         for event, command in pairing.pairs:
             if isinstance(command, c.StartChildWorkflow):
@@ -194,6 +199,8 @@ class Walk:
                 self._compare_pair(event.id, command)
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
+        if pairing.is_ambiguous:
+            self.choices[-1] *= ORDERS  # what looks alike fits in this task; the order shows in a later one
 
     def _was_taken_back(self, attributes: Any) -> bool:
         """Whether this is a timer that our code asked for, too, and no longer wanted at the end of the task."""
@@ -218,7 +225,7 @@ class Walk:
     def _refuse(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
         was = [self._recorded.get(event.id) or _Unread(event.id, event.attributes) for event in missing]
         now = [each for each in map(self._asked, surplus) if each is not None]
-        now += [_local(command, self._site(command)) for command in self._locals.waiting]
+        now += [_local(command, self._origins.site(command)) for command in self._locals.waiting]
         site = now[0].site if now else self._execution.waiting_at()
         raise differs(was[0] if was else None, now[0] if now else None, site, self._where())
 
@@ -227,7 +234,7 @@ class Walk:
         if untold is not None:
             expected = _Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
             waits = self._locals.waiting
-            now = _local(waits[0], self._site(waits[0])) if waits else None
+            now = _local(waits[0], self._origins.site(waits[0])) if waits else None
             site = now.site if now is not None else self._execution.waiting_at()
             raise differs(expected, now, site, self._where())
 
@@ -235,19 +242,8 @@ class Walk:
         return f"in the workflow task that started with event {self._task.history_length}"
 
     def _asked(self, command: c.Command) -> Asked | None:
-        site = self._site(command)
+        site = self._origins.site(command)
         return asked(command, site) or Asked(type(command).__name__, "", "", (), None, site)
-
-    def _site(self, command: c.Command) -> Site:
-        found = self._sites.get(id(command))
-        if found is not None and found[0] is command:
-            return found[1]
-        # A child's command is kept with its namespace filled in: it is found by its number.
-        seq = getattr(command, "seq", None)
-        for known, site in self._sites.values():
-            if type(known) is type(command) and getattr(known, "seq", None) == seq:
-                return site
-        return _NOWHERE
 
 
 class _Unread:

@@ -20,6 +20,7 @@ from hourglass.converter import Codec, Converter, default_converter, map_payload
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
 from hourglass.replay._comparison import asks_for_more, changed_arguments, first_difference
+from hourglass.replay._foreign_naps import Naps, has_naps
 from hourglass.replay._history import History
 from hourglass.replay._session import Execution, Session
 
@@ -101,7 +102,7 @@ class Replayer:
             error: HourglassError | TimeoutError | None
             try:
                 facts = history._facts
-                settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
+                settings = self._settings_for(facts)
                 if facts.dialect is Dialect.OTHER:
                     execution, error = self._walks(history, settings, None)
                 else:
@@ -115,6 +116,13 @@ class Replayer:
             if error is not None:
                 self._leave_session()
             return ReplayResult(history, execution.activations if execution else 0, error)
+
+    def _settings_for(self, facts: Any) -> RunSettings:
+        naps = (Naps,) if facts.dialect is Dialect.CORE and has_naps(facts.expected) else ()
+        own = self._settings
+        return msgspec.structs.replace(
+            own, task_queue=facts.task_queue, interceptors=(*own.interceptors, *naps)
+        )
 
     def _core(self, history: History, execution: Execution) -> HourglassError | None:
         """Replay a history through Core."""
@@ -134,7 +142,9 @@ class Replayer:
 
         execution = self._execution(settings)
         has_updates = any(event.HasField(_ACCEPTED) for event in history._messages)
-        search = Search(len(history), has_updates=has_updates)
+        # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
+        eager = history._facts.dialect is Dialect.CORE
+        search = Search(len(history), has_updates=has_updates, eager=eager)
         for order in search.orders():
             execution = self._execution(settings)
             walk = self._new_walk(history, execution, order)

@@ -20,6 +20,7 @@ from hourglass._engine.context import RunSettings, Site, is_library
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
+from hourglass._engine.state import CommandId, PathStep
 from hourglass.errors import HistoryError
 
 _TICK = 0.05
@@ -75,6 +76,15 @@ class Execution:
             return TaskFailed(activation.run_id, self._settings.converter.to_failure(error))
         self.run = Run(definition, activation.run_id, self._settings)
         return None
+
+    def paths(self) -> frozenset[tuple[PathStep, ...]]:
+        """The paths of the fibers that are there."""
+        live = self.run.live if self.run is not None else None
+        return frozenset(fiber.path for fiber in live.fibers) if live is not None else frozenset()
+
+    def command_ids(self) -> list[CommandId]:
+        """The names of what the run asked for in its last activation, in that order."""
+        return [name for name, _ in reversed(self.run.state.commands)] if self.run is not None else []
 
     def waiting_at(self) -> Site:
         """File and line where the body waits, ("", 0) if it does not."""

@@ -17,9 +17,12 @@ STARTED = e.RunStarted(workflow_type="W", workflow_id="w")
 
 
 def test_the_ways_to_tell_two_things() -> None:
-    """At once, at once with messages first, one by one, and one by one from the last."""
+    """At once, at once with messages first, one by one, and one by one from the last; timers also apart."""
     told = [Order({0: way}).of(0, TWO)[1] for way in range(4)]
     assert told == [[TWO], [TWO], [[TWO[0]], [TWO[1]]], [[TWO[1]], [TWO[0]]]]
+    mixed: list[e.AnyEvent] = [TWO[0], e.ActivityCompleted(1), TWO[1]]
+    apart = [mixed[1], mixed[2], mixed[0]]
+    assert [Order({0: way}).of(0, mixed)[1] for way in (4, 5)] == [[apart], [[each] for each in apart]]
     assert Order({0: 0}).of(0, TWO)[0] != Order({0: 1}).of(0, TWO)[0]
 
 
@@ -63,8 +66,8 @@ def test_the_search_ends() -> None:
         return count
 
     assert tries(10, has_updates=False, choices=[1, 1]) == 1
-    assert tries(10, has_updates=False, choices=[4] * 9) == 24
-    assert tries(10, has_updates=True, choices=[4] * 9) == 48
+    assert tries(10, has_updates=False, choices=[4] * 9) == 48
+    assert tries(10, has_updates=True, choices=[4] * 9) == 96
     assert tries(50_000, has_updates=False, choices=[4] * 9) == 3
 
 

@@ -13,12 +13,18 @@ from hourglass import workflow
 from hourglass.errors import NondeterminismError
 from hourglass.replay import History, Replayer
 
-from . import typescript_cancelling, typescript_random, typescript_twins
+from . import typescript_cancelling, typescript_everyday, typescript_random, typescript_twins
 from ._corpus import act, start
 
-HISTORIES = Path(__file__).parent / "typescript"
-NAMES = sorted(path.stem for path in HISTORIES.glob("*.json"))
-TWINS = {**typescript_twins.TWINS, **typescript_cancelling.TWINS, **typescript_random.TWINS}
+HERE = Path(__file__).parent
+NAMES = sorted(path.stem for path in (HERE / "typescript").glob("*.json"))
+OLDER = sorted(f"{path.parent.name}/{path.stem}" for path in HERE.glob("typescript_1_*/*.json"))
+TWINS = {
+    **typescript_twins.TWINS,
+    **typescript_cancelling.TWINS,
+    **typescript_random.TWINS,
+    **typescript_everyday.TWINS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +35,8 @@ def replayer() -> Iterator[Replayer]:
 
 
 def _history(name: str) -> History:
-    return History.from_file(HISTORIES / f"{name}.json")
+    folder, _, stem = name.rpartition("/")
+    return History.from_file(HERE / (folder or "typescript") / f"{stem}.json")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,17 +45,23 @@ def test_replays(replayer: Replayer, name: str) -> None:
     replayer.replay(_history(name))
 
 
+@pytest.mark.parametrize("name", OLDER)
+def test_replays_what_older_releases_recorded(replayer: Replayer, name: str) -> None:
+    """Releases of before 2025 do not say which SDK they are, and hold back what comes after a run's end."""
+    replayer.replay(_history(name))
+
+
 def test_the_corpus_is_whole() -> None:
-    """There are 65 recordings, every workflow type has a twin, and every twin but the child's a recording."""
-    assert len(NAMES) == 65
-    types = {_history(name).workflow_type for name in NAMES}
+    """There are 84 recordings, every workflow type has a twin, and every twin but the child's a recording."""
+    assert (len(NAMES), len(OLDER)) == (74, 10)
+    types = {_history(name).workflow_type for name in NAMES + OLDER}
     assert types == set(TWINS) - {"kid"}
 
 
-@pytest.mark.parametrize("folder", ["typescript", "go"])
+@pytest.mark.parametrize("folder", ["typescript", "typescript_1_8", "typescript_1_10", "go"])
 def test_recordings_name_no_machine(folder: str) -> None:
     """No recording holds the name or a path of the machine that it was made on, in payloads neither."""
-    for path in (HISTORIES.parent / folder).glob("*.json"):
+    for path in (HERE / folder).glob("*.json"):
         text = path.read_text()
         hidden = [base64.b64decode(data) for data in re.findall(r'"data":"([A-Za-z0-9+/=]+)"', text)]
         whole = text.encode() + b" ".join(hidden)
