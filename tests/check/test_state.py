@@ -9,6 +9,37 @@ import pytest
 from .project import checked, expected, found
 
 CASES = {
+    "defaults that are changed": """
+def add(name, to={}):
+    to[name] = 1  # HG110
+    return to
+def tail(name, *, to=[]):
+    to.append(name)  # HG110
+def copied(name, to=[]):
+    to = list(to)
+    to.append(name)
+    return to
+def read(name, to=[]):
+    return name in to
+@workflow.defn
+def flow(seen: list[str] = [], plain: str = "", none: list[str] | None = None):
+    seen.append("x")  # HG110
+    seen += ["y"]  # HG110
+    add("a"), tail("b"), copied("c"), read("d")
+    own = []
+    own.append(plain)
+    none = none or []
+    none.append("z")
+""",
+    "attributes by a name that is written there": """
+import random, time
+@workflow.defn
+def flow(name: str, thing: object):
+    a = getattr(random, "randint")(1, 6)  # HG102
+    b = getattr(time, "time", None)()  # HG101
+    c = getattr(thing, "time", None)
+    d = getattr(thing, name)
+""",
     "sets that are walked": """
 from typing import AbstractSet
 NAMES = frozenset(["a", "b"])

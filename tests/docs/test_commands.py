@@ -15,12 +15,18 @@ from .test_pages import PAGES, blocks_of
 
 CLI = get_command(build([]))
 _TYPED = re.compile(r"^\$ (?:\w+=\S+ )*(?:\S*/)?hourglass (.+)$", re.M)
+_INLINE = re.compile(r"`hourglass ([a-z][^`]*)`")
 
 
 def typed_in(page: Path) -> list[list[str]]:
     """The words of each command that the page's console blocks type, lines that go on joined."""
     texts = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "console"]
-    return [shlex.split(line) for text in texts for line in _TYPED.findall(text)]
+    return [shlex.split(line, comments=True) for text in texts for line in _TYPED.findall(text)]
+
+
+def named_in(page: Path) -> list[list[str]]:
+    """The words of each command that is named in the midst of a sentence."""
+    return [found.split() for found in _INLINE.findall(page.read_text())]
 
 
 def unknown(words: list[str]) -> list[str]:
@@ -28,7 +34,9 @@ def unknown(words: list[str]) -> list[str]:
     commands = CLI.commands  # type: ignore[attr-defined]
     if words[0] not in commands:
         return words[:1]
-    options = {name for each in commands[words[0]].params for name in (*each.opts, *each.secondary_opts)}
+    options = {name for each in commands[words[0]].params for name in (*each.opts, *each.secondary_opts)} | {
+        "--help"
+    }
     given = [word.split("=")[0] for word in words[1:] if word.startswith("--")]
     return [option for option in given if option not in options]
 
@@ -37,10 +45,19 @@ def unknown(words: list[str]) -> list[str]:
 def test_typed_commands_exist(page: Path) -> None:
     """No page sends its reader to a command or an option that is not there."""
     assert [(words, unknown(words)) for words in typed_in(page) if unknown(words)] == []
+    assert [(words, unknown(words)) for words in named_in(page) if unknown(words)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_name_comes_before_the_id(page: Path) -> None:
+    """Signals, queries and updates are named before the workflow; the ids of our own keepers show it."""
+    sent = [words for words in typed_in(page) + named_in(page) if words[0] in ("signal", "query", "update")]
+    assert [words for words in sent if len(words) > 1 and words[1].startswith("hourglass.")] == []
 
 
 def test_commands_are_found() -> None:
     """The pages type commands, and one that does not exist would be noticed."""
     assert sum(len(typed_in(page)) for page in PAGES) > 30
+    assert sum(len(named_in(page)) for page in PAGES) > 10
     assert unknown(["shwo", "order-1"]) == ["shwo"]
     assert unknown(["show", "order-1", "--htlm", "x"]) == ["--htlm"]

@@ -79,8 +79,9 @@ def page_module(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
 
 
 def _compiled(block: Block, page: Path) -> object:
-    # Pushed down to its own line, so that a traceback names the line of the page.
-    padded = "\n" * (block.line - 1) + block.text
+    # Pushed down to its own line, so that a traceback names the line of the page. What is only for the main program is run, too:
+    # the module cannot have that name, for pytest has it.
+    padded = "\n" * (block.line - 1) + block.text.replace('if __name__ == "__main__":', "if True:")
     return compile(padded, str(page.relative_to(ROOT)), "exec", dont_inherit=True)
 
 

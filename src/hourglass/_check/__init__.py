@@ -11,7 +11,7 @@ library's `ast` alone, and imports nothing else of Hourglass.
 The map: `files` reads the disk, alone in doing so; `modules` is the project as parsed files and imports between them;
 `scopes` says what names are bound to, `resolving`, `members` and `hints` what expressions stand for, in the words of
 `values`; `defining` lists functions and classes, `kinds` knows decorators and where workflows begin, `durable` what asks or
-waits, `sharing` and `import_time` variables that runs share, `external` what other people's functions do. `body` walks
+waits, `sharing`, `defaults` and `import_time` what runs share, `external` what other people's functions do. `body` walks
 through one function, with what is in `seen`, and with `ordering` (and `order`), `shared_uses` and `meanwhile` for rules that
 need more than a name; `checker` goes through all of them. `rules` is what can be found, `report` what was, `allowing` the
 comments that silence it.

@@ -256,6 +256,9 @@ class Resolver:
                     each if isinstance(each, Items) else UNKNOWN
                     for each in self.values(node.args[0], scope, receiver)
                 )
+            case External("getattr") if (name := _constant(node.args[1:2])):
+                bases = self.values(node.args[0], scope, receiver)
+                return tuple(value for base in bases for value in self.attribute(base, name))
             case External("functools.partial") if node.args:
                 return self.values(node.args[0], scope, receiver)
             case External(name):
@@ -325,6 +328,15 @@ def _few(values: Values) -> Values:
     """Each value once, and not too many of them: whoever has a dozen meanings has no meaning."""
     found = tuple(dict.fromkeys(values)) or NOTHING
     return found if len(found) <= _MOST else (*found[:_MOST], UNKNOWN)
+
+
+def _constant(nodes: list[ast.expr]) -> str:
+    """The text that is written there, if one is."""
+    match nodes:
+        case [ast.Constant(value=str() as text)]:
+            return text
+        case _:
+            return ""
 
 
 def _is_view(node: ast.expr) -> bool:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from hourglass._check import rules
+from hourglass._check.defaults import default_changed
 from hourglass._check.import_time import made_at_import
 from hourglass._check.scopes import Scope
 from hourglass._check.seen import Lens
@@ -24,6 +25,8 @@ class SharedUses:
 
     def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """What a statement or call changes."""
+        for name in default_changed(node, self._scope):
+            yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
         for change in self._lens.sharing.changes(node, self._scope, self._receiver):
             if not self._is_ours(change.variable):
                 self._changed.add((change.variable, getattr(node, "lineno", 0)))

@@ -96,7 +96,8 @@ def answer(value: Any, as_json: bool) -> None:
 def one_or_many(workflow_id: str | None, query: str | None) -> None:
     """Exactly one of the two says what is meant."""
     if (workflow_id is None) == (query is None):
-        raise UsageError("name a workflow, or give --query to mean all open ones that it finds")
+        both = "" if workflow_id is None else ", not both"
+        raise UsageError(f"name a workflow, or give --query to mean all open ones that it finds{both}")
 
 
 def sure(what: str, query: str, client: Client, yes: bool) -> None:

@@ -32,8 +32,12 @@ def connected(
     *,
     makes_file: bool = False,
     about: str | None = None,
+    run_id: str | None = None,
+    said_before: str = "",
 ) -> Iterator[Client]:
-    """A client for one command. `about` is the workflow that it asks about, for what is said if there is none."""
+    """A client for one command. `about` is the workflow that it asks about, `run_id` the run and `said_before` the word
+    before it on the command line, for what is said if there is none.
+    """
     from hourglass._cli.codecs import codec_named
     from hourglass.client import Client
 
@@ -46,7 +50,8 @@ def connected(
         except WorkflowNotFoundError as error:
             if about is None:
                 raise
-            raise WorkflowNotFoundError(_not_found(client, about, str(error)), status=error.status) from error
+            told = _not_found(client, about, run_id, str(error)) + _swapped(client, about, said_before)
+            raise WorkflowNotFoundError(told, status=error.status) from error
 
 
 def missing_file(target: str | None) -> str | None:
@@ -71,6 +76,17 @@ def options_of(target: str | None, namespace: str | None) -> str:
     return " ".join(f"{name} {shlex.quote(value)}" for name, value in given if value)
 
 
+def temporal_options(target: str | None, namespace: str | None) -> str:
+    """What Temporal's own command needs to find the same server; it does not know our settings."""
+    from hourglass._runtime.targets import resolve
+
+    where = resolve(target, namespace=namespace)
+    if where.kind != "temporal":
+        return ""
+    named = "" if where.namespace == "default" else f" --namespace {shlex.quote(where.namespace)}"
+    return f"--address {shlex.quote(where.address)}{named}"
+
+
 def similar(client: Client, workflow_id: str) -> list[str]:
     """Ids that somebody may have meant."""
     known = list(dict.fromkeys(each.id for each in islice(client.list_workflows(), _NEWEST)))
@@ -78,21 +94,50 @@ def similar(client: Client, workflow_id: str) -> list[str]:
     return list(dict.fromkeys([*get_close_matches(workflow_id, known, 3, 0.7), *inside]))[:5]
 
 
-def _not_found(client: Client, workflow_id: str, said: str) -> str:
+def latest_run(client: Client, workflow_id: str, run_id: str | None) -> str | None:
+    """The latest run of a workflow that has none of this id; None if it has, or if there is no such workflow."""
+    if run_id is None:
+        return None
+    try:
+        latest = client.get_workflow_handle(workflow_id).describe().run_id
+    except WorkflowNotFoundError:
+        return None
+    try:
+        client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+    except HourglassError:
+        return latest
+    return None
+
+
+def _not_found(client: Client, workflow_id: str, run_id: str | None, said: str) -> str:
     try:
         run = client.get_workflow_handle(workflow_id).describe()
+        latest = latest_run(client, workflow_id, run_id)
     except WorkflowNotFoundError:
         pass
     except HourglassError:
         return said
     else:
+        if latest is not None:
+            return f"{workflow_id} has no run {run_id!r} on {client.target}\n  its latest one is {latest}"
+        if run.close_time is None:
+            return said  # it is something of it that is not there
         closed = run.status.name.lower().replace("_", " ")
-        if closed == "running":
-            return said  # it is another run, or something of it, that is not there
         return f"{workflow_id} has closed ({closed}): {said}"
     near = similar(client, workflow_id)
     hint = f"did you mean {', '.join(near)}?" if near else "hourglass list shows what there is"
     return f"there is no workflow {workflow_id!r} on {client.target}\n  {hint}"
+
+
+def _swapped(client: Client, workflow_id: str, before: str) -> str:
+    """People try the id first."""
+    if not before:
+        return ""
+    try:
+        client.get_workflow_handle(before).describe()
+    except HourglassError:
+        return ""
+    return f"\n  there is a workflow {before!r}: the name comes first, then the id: {workflow_id} {before}"
 
 
 # --- what the engine says while a command waits --------------------------------------------------------------------

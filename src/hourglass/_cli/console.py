@@ -45,6 +45,12 @@ def room() -> int | None:
     return out.width if out.is_terminal else None
 
 
+def rows() -> int | None:
+    """How many lines a screen shows; None where a program reads."""
+    out = _console(stderr=False)
+    return out.height if out.is_terminal else None
+
+
 @contextmanager
 def live() -> Iterator[Callable[[Any], None]]:
     """Draw something again and again in its place, until the block ends."""

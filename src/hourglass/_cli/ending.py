@@ -29,7 +29,7 @@ def cancel(
       hourglass cancel --query "WorkflowType = 'import'"
     """
     asking.one_or_many(workflow_id, query)
-    with connecting.connected(target, namespace, about=workflow_id) as client:
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
             asking.sure("cancel", query, client, yes)
             with asking.progress("cancelling") as progress:
@@ -61,7 +61,7 @@ def terminate(
       hourglass terminate --query "WorkflowType = 'import'" --yes
     """
     asking.one_or_many(workflow_id, query)
-    with connecting.connected(target, namespace, about=workflow_id) as client:
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
             asking.sure("terminate", query, client, yes)
             with asking.progress("terminating") as progress:
@@ -94,7 +94,7 @@ def reset(
       hourglass reset order-1 --before charge
       hourglass reset order-1                  the last workflow task again
     """
-    with connecting.connected(target, namespace, about=workflow_id) as client:
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         handle = asking.handle_of(client, workflow_id, run_id)
         again = handle.reset(before=before, event_id=event_id, reason=reason)
         if json:

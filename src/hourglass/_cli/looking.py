@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +14,7 @@ from rich.text import Text
 from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json, RunId, WorkflowId
 from hourglass._cli.options import Codec, Namespace, Target
-from hourglass._cli.table import Column, lines
+from hourglass._cli.table import Column, cut, lines
 
 if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowDescription, WorkflowExecution, WorkflowExecutionCount
@@ -26,6 +26,7 @@ _COLOURS = {
     "TIMED_OUT": "red",
     "TERMINATED": "yellow",
     "CANCELED": "yellow",
+    "PAUSED": "yellow",
 }
 
 
@@ -37,7 +38,12 @@ def list_(
     parked: Annotated[
         bool, typer.Option("--parked", help="Only those whose code fails and is tried again and again.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep looking; Ctrl-C ends it.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", "-w", help="Keep looking; Ctrl-C ends it. In a pipe, a line for each change."
+        ),
+    ] = False,
     count: Annotated[
         bool,
         typer.Option(
@@ -62,7 +68,7 @@ def list_(
         if count:
             _tell_count(client.count_workflows(query), json)
         elif watch:
-            _watch(client, query, limit, parked)
+            _watch(client, query, limit, parked, json)
         else:
             _once(client, query, limit, parked, json)
 
@@ -103,12 +109,34 @@ def _find(client: Client, query: str, limit: int, parked: bool) -> list[Workflow
     return list(islice((each for each in described if each.parked), limit))
 
 
-def _watch(client: Client, query: str, limit: int, parked: bool) -> None:
+def _watch(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+    if json or console.rows() is None:
+        _tell_changes(client, query, limit, parked, json)
+        return
     with console.live() as redraw:
         while True:
-            redraw(Text("\n").join(_lines(_find(client, query, limit, parked))))
-            time.sleep(1)
+            drawn = _lines(_find(client, query, limit, parked))
+            redraw(Text("\n").join(cut(drawn, (console.rows() or len(drawn)) - 1)))
+            sleep(_PAUSE)
 
+
+def _tell_changes(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+    """For whoever reads lines: one for each run that is new, or has another status than before."""
+    told: dict[str, str] = {}
+    while True:
+        found = _find(client, query, limit, parked)
+        for run in reversed(found):
+            if told.get(run.run_id) == run.status.name:
+                continue
+            if json:
+                asking.write_json(run, indent=None)
+            else:
+                console.show(_lines([run])[-1])
+        told = {run.run_id: run.status.name for run in found}
+        sleep(_PAUSE)
+
+
+_PAUSE = 1.0
 
 _COLUMNS = (
     Column("ID"),
@@ -168,13 +196,13 @@ def describe(
     Example:
       hourglass describe order-1
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
+    with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         described = asking.handle_of(client, workflow_id, run_id).describe()
     if json:
         asking.write_json(described)
         return
     for name, value in _facts(described):
-        console.show(f"{name:<14} {value}")
+        console.show(f"{name:<14} {value}", whole=True)
 
 
 def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:

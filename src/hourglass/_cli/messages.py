@@ -9,7 +9,7 @@ import typer
 from hourglass._cli import asking, connecting, console
 from hourglass._cli.asking import Json, MaybeWorkflowId, Query, RunId, Values, WorkflowId, Yes
 from hourglass._cli.options import Codec, Namespace, Target
-from hourglass.errors import ServiceTimeoutError, UsageError
+from hourglass.errors import ServiceError, ServiceTimeoutError, UsageError
 
 if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowHandle
@@ -40,7 +40,9 @@ def signal(
     if query is not None and workflow_id is not None:
         given, workflow_id = [workflow_id, *given], None
     asking.one_or_many(workflow_id, query)
-    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
+    with connecting.connected(
+        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
+    ) as client:
         if query is not None:
             asking.sure("signal", query, client, yes)
             with asking.progress("signalling") as progress:
@@ -75,7 +77,9 @@ def query(
     Example:
       hourglass query progress import-7
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
+    with connecting.connected(
+        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
+    ) as client:
         handle = asking.handle_of(client, workflow_id, run_id)
         try:
             answer = handle.query(name, *asking.values(arguments), rpc_timeout=timeout)
@@ -83,6 +87,12 @@ def query(
             raise ServiceTimeoutError(
                 _unanswered(client, handle, timeout), status="DEADLINE_EXCEEDED"
             ) from error
+        except ServiceError as error:
+            if error.status == "FAILED_PRECONDITION":  # nothing is wrong with the question, but with the run
+                raise ServiceError(
+                    f"{error}\n  see hourglass why {handle.id}", status=error.status
+                ) from error
+            raise
         asking.answer(answer, json)
 
 
@@ -116,7 +126,9 @@ def update(
     Example:
       hourglass update deposit account-1 500
     """
-    with connecting.connected(target, namespace, codec, about=workflow_id) as client:
+    with connecting.connected(
+        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
+    ) as client:
         handle = asking.handle_of(client, workflow_id, run_id)
         given = asking.values(arguments)
         if update_id is None:

@@ -81,7 +81,7 @@ def show(
             raise UsageError("a file is told as it is: --follow and --children need a run and its target")
         story = telling.story_of_file(what, look, chosen)
     else:
-        with connecting.connected(target, namespace, codec, about=what) as client:
+        with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:
             watched = telling.Watched(client, what, run_id, look, children)
             story = _follow(watched, width, rows, quiet=json) if follow else watched.story()
     _write(story, html, svg, rows)

@@ -1,6 +1,7 @@
 """A table for people, in as many columns as there is room for. The first column is whole, always: it is what gets copied.
 
-Where there is little room the widest of the others is cut, down to a little; then the last ones are left out.
+Where there is little room the widest of the others is cut, down to a little. Where that is not enough each row becomes two
+lines, the first column on one of its own; what does not fit below it is left out, the last first.
 """
 
 from __future__ import annotations
@@ -50,8 +51,20 @@ def lines(
 ) -> list[Text]:
     """Headings and rows; a cell is its text and its style."""
     found = widths(columns, [[text for text, _ in row] for row in rows], room)
+    if room is not None and rows and len(found) < len(columns):
+        return _stacked(columns, rows, room)
     heading = [(each.name, "bold") for each in columns]
     return [_line(each, found) for each in (heading, *rows)]
+
+
+def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int) -> list[Text]:
+    """Without headings: what stands below a name says by itself what it is."""
+    found = widths(columns[1:], [[text for text, _ in row[1:]] for row in rows], room - len(_GAP))
+    stacked: list[Text] = []
+    for (name, style), *rest in rows:
+        stacked.append(Text(name, style=style, no_wrap=True, overflow="ignore"))
+        stacked.append(Text.assemble(_GAP, _line(rest, found)))
+    return stacked
 
 
 def _line(row: Sequence[tuple[str, str]], found: Sequence[int]) -> Text:
@@ -63,3 +76,11 @@ def _line(row: Sequence[tuple[str, str]], found: Sequence[int]) -> Text:
         if at < last:
             line.append(" " * (width - cells(shown)) + _GAP)
     return line
+
+
+def cut(drawn: Sequence[Text], most: int) -> list[Text]:
+    """As many lines as a screen shows; the last one says that there are more."""
+    if len(drawn) <= most:
+        return list(drawn)
+    kept = drawn[: max(most - 1, 0)]
+    return [*kept, Text(f"… {len(drawn) - len(kept)} lines more")]

@@ -60,6 +60,7 @@ def _diagnosis(
     namespace: str | None,
     codec: str | None,
 ) -> Diagnosis:
+    from hourglass._cli import why_absent
     from hourglass._cli.codecs import codec_named
     from hourglass._cli.loading import load
     from hourglass._cli.why_facts import Asked
@@ -77,10 +78,10 @@ def _diagnosis(
             replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=codec_named(codec)))
         try:
             client = stack.enter_context(connecting.connected(target, namespace, codec))
-            asked = Asked(client, options, replayer)
+            asked = Asked(client, options, replayer, connecting.temporal_options(target, namespace))
             try:
                 return asked.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:
-                return reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
+                return why_absent.diagnosis(client, workflow_id, run_id, options)
         except (ConnectionFailedError, NamespaceNotFoundError) as error:
             return reasons.unreachable(workflow_id, where, str(error).partition("\n")[0], options)

@@ -12,6 +12,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hourglass._cli.telling import Watched, nanoseconds
+from hourglass._cli.why_added import added, is_paused
+from hourglass._cli.why_limits import with_slots, without_keepers
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._story.diagnosis import Diagnosis, Facts, PollerFacts, QueueFacts
@@ -35,17 +37,20 @@ _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
 
 @dataclass(frozen=True)
 class Asked:
-    """Where to ask. `options` is what a command needs to find the same place; `replayer` tries the code, if that is wished."""
+    """Where to ask. `options` is what a command needs to find the same place, `temporal` what Temporal's own command needs;
+    `replayer` tries the code, if that is wished.
+    """
 
     client: Client
     options: str = ""
     replayer: Replayer | None = None
+    temporal: str = ""
 
     def diagnosis(self, workflow_id: str, run_id: str | None, *, children: bool = True) -> Diagnosis:
         """Why a run stands as it does. Raises `WorkflowNotFoundError`."""
         watched = Watched(self.client, workflow_id, run_id)
         description, events = watched.look()
-        story = watched.tell(description, events)
+        story = without_keepers(watched.tell(description, events))
         facts = Facts(
             story=replace(story, workflow_id=workflow_id, run_id=description.run_id),
             now=time.time_ns(),
@@ -56,9 +61,16 @@ class Asked:
             if description.versioning_behavior is VersioningBehavior.PINNED
             else "",
         )
-        if story.end is None:
-            facts = self._asked(facts, children)
-        return diagnose(facts)
+        if story.end is not None:
+            return diagnose(facts)
+        facts = self._asked(facts, children)
+        return with_slots(added(diagnose(facts), facts, self.temporal), facts, self._slots)
+
+    def _slots(self, keeper: str) -> object:
+        try:
+            return self.client.get_workflow_handle(keeper).query("slots", rpc_timeout=PATIENCE)
+        except HourglassError:
+            return None
 
     def _asked(self, facts: Facts, children: bool) -> Facts:
         facts = replace(facts, queues=dict(self._queues(facts)))
@@ -132,6 +144,8 @@ def _alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
 def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
     """With what the run says of itself, if it can be asked."""
     queue = facts.queues.get(facts.story.task_queue)
+    if is_paused(facts.events):
+        return replace(facts, unanswered="it is paused")
     if facts.story.outcome is Outcome.RETRYING:
         return replace(facts, unanswered="its code fails")
     if queue is not None and not queue.workflow_pollers:

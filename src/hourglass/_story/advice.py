@@ -51,6 +51,16 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
     )
 
 
+def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Action, ...]:
+    """A child was started on a queue that nobody means to serve."""
+    return (
+        Action(
+            f"Or, if its parent names the wrong queue, mend that (task_queue={queue!r}), and let the parent do it again:",
+            _command(f"reset {shlex.quote(parent)} --before {shlex.quote(story.workflow_type)}", options),
+        ),
+    )
+
+
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
     """The code must be mended, or the run brought back to where the code fits."""
     give_up = Action("Or give it up:", _command(f"terminate {_id(facts.story)}", facts.options))

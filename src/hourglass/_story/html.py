@@ -29,7 +29,7 @@ h2{{font-size:15px;font-weight:600;margin:28px 0 6px}}
 .status.bad{{color:var(--bad)}}.status.good{{color:var(--good)}}.status.open{{color:var(--activity)}}.status.other{{color:var(--muted)}}
 .facts{{margin:0 24px 14px;padding:0;list-style:none;display:flex;flex-wrap:wrap;gap:0 20px;color:var(--muted);font-size:13px}}
 section{{margin:0 24px}}
-svg.hg{{display:block;width:100%;height:auto}}
+figure{{overflow-x:auto}}svg.hg{{display:block;width:100%;min-width:800px;height:auto}}
 table{{border-collapse:collapse;font-size:13px;max-width:100%}}
 th{{text-align:left;font-weight:600;color:var(--muted)}}
 th,td{{padding:2px 20px 2px 0;vertical-align:top;border-bottom:1px solid var(--grid)}}
@@ -42,7 +42,7 @@ td.bad{{color:var(--bad);font-weight:600}}
 @media print{{
 @page{{size:A4 landscape;margin:10mm}}
 main{{max-width:none;padding:0}}header,.facts,section{{margin-left:0;margin-right:0}}
-svg.hg,.chain,tr{{break-inside:avoid}}details{{display:none}}h2{{break-after:avoid}}
+figure{{overflow:visible}}svg.hg{{min-width:0}}svg.hg,.chain,tr{{break-inside:avoid}}details{{display:none}}h2{{break-after:avoid}}
 }}
 """
 

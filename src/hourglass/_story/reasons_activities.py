@@ -49,7 +49,9 @@ def activity(facts: Facts, span: Span) -> Finding:
             cause=Cause.NO_ACTIVITY_WORKER,
             what=f"waits for activity {span.name}, which nobody takes: no worker polls task queue {queue!r} for activities",
             next_attempt=None,
-            actions=advice.start_worker(queue, facts.options),
+            actions=advice.start_worker(
+                queue, facts.options, "Start a worker with the activity's code on that queue:"
+            ),
         )
     return replace(
         tried,
@@ -147,6 +149,7 @@ def _queue(facts: Facts, span: Span) -> str:
 
 
 def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
-    """Where the code waits, if that can only be one place."""
-    found = [each for each in facts.stands if each.waits in (kind, Waits.TASK)]
+    """Where the code waits, if that can only be one place: one that waits for such a thing, else one that waits for a task."""
+    exact = [each for each in facts.stands if each.waits is kind]
+    found = exact or [each for each in facts.stands if each.waits is Waits.TASK]
     return (f"the code waits at {found[0].place}: {found[0].code}",) if len(found) == 1 else ()

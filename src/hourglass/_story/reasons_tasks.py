@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from hourglass._story import advice, reasons_versions
-from hourglass._story.diagnosis import Cause, Facts, Finding, QueueFacts
+from hourglass._story.diagnosis import Action, Cause, Facts, Finding, QueueFacts
 from hourglass._story.durations import duration
 from hourglass._story.faults import chain, place_of
 from hourglass._story.reading import Event, number, span_of, text
@@ -86,10 +86,18 @@ def unserved(facts: Facts) -> list[Finding]:
             details=(told + (f": was {meant[0]!r} meant?" if meant else ""),),
             actions=(
                 *advice.start_worker(queue.name, facts.options),
-                *advice.start_elsewhere(facts.story, meant[0] if meant else others[0], facts.options),
+                *_elsewhere(facts, meant[0] if meant else others[0]),
             ),
         )
     ]
+
+
+def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
+    """A child that is started again by hand is nobody's child: its parent must ask for the right queue."""
+    parent = text(_started(facts), "parentWorkflowExecution", "workflowId")
+    if parent:
+        return advice.mend_parent(facts.story, parent, queue, facts.options)
+    return advice.start_elsewhere(facts.story, queue, facts.options)
 
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:

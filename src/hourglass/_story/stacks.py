@@ -13,7 +13,7 @@ from enum import StrEnum
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 _NOT_THE_AUTHORS = re.compile(
     r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]"
-    r"|(?:^|[/\\])hourglass[/\\](?:_\w+|activity|client|converter|replay|testing|workflow)[/\\.]"
+    r"|(?:^|[/\\])hourglass[/\\](?:_\w+|activity|client|contrib|converter|interceptors|limits|metrics|progress|replay|testing|worker|workflow)[/\\.]"
 )
 
 

@@ -264,6 +264,7 @@ class _Painter:
 
     def _legend(self) -> Iterator[Line]:
         seen = {each.phase for span in self.story.spans[1:] for each in span.segments}
+        seen |= {each.phase for each in self.story.run.segments if each.phase is Phase.WAITING}
         glyphs = self.glyphs
         parts = [f"{glyphs.task} workflow code runs"]
         parts += [f"{glyphs.phases[phase]} {said}" for phase, said in _LEGEND if phase in seen]

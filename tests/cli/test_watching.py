@@ -1,0 +1,57 @@
+"""`hourglass list --watch` where a program reads: a line for each run that is new, or has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client
+from hourglass._cli import main
+
+
+@pytest.fixture
+def watched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[str]]:
+    """Watches two runs, one of which is terminated after the first look; Ctrl-C after the third."""
+    target = f"local:{tmp_path / 'watch.db'}"
+
+    def watch(*options: str) -> list[str]:
+        with Client.connect(target) as client:
+            first = client.start_workflow("anything", id="first")
+            client.start_workflow("anything", id="second")
+            rounds = iter([first.terminate, lambda: None])
+
+            def pause(seconds: float) -> None:
+                next_ = next(rounds, None)
+                if next_ is None:
+                    raise KeyboardInterrupt
+                next_()
+
+            monkeypatch.setattr("hourglass._cli.looking.sleep", pause)
+            assert main(["list", "--watch", "--target", target, *options]) == 130
+        return capsys.readouterr().out.splitlines()
+
+    return watch
+
+
+def test_lines_for_programs(watched: Callable[..., list[str]]) -> None:
+    """Each is a JSON document, and what has not changed is not said again."""
+    found = [json.loads(line) for line in watched("--json")]
+    assert [(each["id"], each["status"]) for each in found] == [
+        ("first", "RUNNING"),
+        ("second", "RUNNING"),
+        ("first", "TERMINATED"),
+    ]
+
+
+def test_lines_for_people(watched: Callable[..., list[str]]) -> None:
+    """In a pipe nothing is drawn over: the same, as rows."""
+    assert [line.split()[:2] for line in watched()] == [
+        ["first", "running"],
+        ["second", "running"],
+        ["first", "terminated"],
+    ]
