@@ -122,7 +122,7 @@ def test_patience_tells_of_what_is_late_when_it_is_late() -> None:
 
         for number, name in enumerate(("a", "b", "c")):
             await asyncio.sleep(begun + 2 * number - loop.time())
-            patience.watch(name, lambda name=name: late(name))
+            patience.watch(name, late)
         assert patience.forget("b")
         await asyncio.sleep(30)
         assert told == [("a", 10.0), ("c", 14.0)]
@@ -140,10 +140,10 @@ def test_patience_can_begin_anew_when_it_calls() -> None:
         begun, told = loop.time(), []
         patience = Patience(5.0)
 
-        def beat() -> None:
+        def beat(what: str) -> None:
             told.append(loop.time() - begun)
             if len(told) < 3:
-                patience.watch("x", beat)
+                patience.watch(what, beat)
 
         patience.watch("x", beat)
         await asyncio.sleep(60)
@@ -160,7 +160,7 @@ def test_thousands_watched_are_one_timer() -> None:
         patience = Patience(5.0)
         before = len(loop._scheduled)  # type: ignore[attr-defined]
         for number in range(1000):
-            patience.watch(number, lambda: None)
+            patience.watch(number, lambda _: None)
         assert len(loop._scheduled) - before == 1  # type: ignore[attr-defined]
 
     run(body)

@@ -21,7 +21,9 @@ _SETTLE_LIMIT = 60.0
 
 # The instants at which the blows beside plain kills fall.
 _DELIVERIES = [
-    (loop, instant) for loop in ("WorkflowPollLoop", "ActivityPollLoop") for instant in ("arrived", "handed")
+    (loop, instant)
+    for loop in ("WorkflowPollLoop", "ActivityPollLoop")
+    for instant in ("arrived", "take_all")
 ]
 
 

@@ -36,8 +36,8 @@ def whole(worker: Worker, static: frozenset[str]) -> bool:
 
 
 def at_delivery(worker: Worker, queue: str, loop: str, instant: str, feed: Callable[[], object]) -> bool:
-    """Kill a poll loop in the very tick in which its poll delivers: when the item has `arrived`, or when it is being `handed`
-    to the loop itself. `feed` gives it something to do meanwhile. False if nothing was delivered in time.
+    """Kill a poll loop in the very tick in which its poll delivers: when the item has `arrived`, or when the loop itself is
+    about to `take_all`. `feed` gives it something to do meanwhile. False if nothing was delivered in time.
     """
     return _met(worker, _at_delivery(worker, queue, loop, instant), feed)
 
@@ -58,8 +58,11 @@ async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> b
     records = [each for each in worker._app.tables.of_queue(queue) if each.state is HandleState.ACTIVE]
     if not records:
         return False  # between two handles nothing is delivered
-    book: Any = records[-1].runs if loop == "WorkflowPollLoop" else records[-1].attempts
-    before: Callable[[Any], Any] = getattr(book, instant)
+    record, is_workflows = records[-1], loop == "WorkflowPollLoop"
+    book: Any = record.runs if is_workflows else record.attempts
+    line: Any = record.activations if is_workflows else record.activities
+    place = book if instant == "arrived" else line
+    before: Callable[[Any], Any] = getattr(place, instant)
     struck: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def strike(item: Any) -> Any:
@@ -71,13 +74,13 @@ async def _at_delivery(worker: Worker, queue: str, loop: str, instant: str) -> b
                 pass  # it is on its way back; the next delivery then
         return before(item)
 
-    setattr(book, instant, strike)
+    setattr(place, instant, strike)
     try:
         return await asyncio.wait_for(asyncio.shield(struck), _PATIENCE)
     except TimeoutError:
         return False
     finally:
-        delattr(book, instant)
+        delattr(place, instant)
 
 
 def recycle_in_flight(worker: Worker, queue: str, feed: Callable[[], object]) -> bool:

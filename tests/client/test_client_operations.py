@@ -17,7 +17,16 @@ from hourglass import client as public
 from hourglass import workflow
 from hourglass._bridge import service as sv
 from hourglass._engine.options import RetryPolicy
-from hourglass.client import AsyncClient, Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
+from hourglass._runtime.portal import Portal
+from hourglass.client import (
+    AsyncClient,
+    Client,
+    IdConflictPolicy,
+    IdReusePolicy,
+    StartOptions,
+    WorkflowStatus,
+    _options,
+)
 from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, default_converter
 from hourglass.errors import (
     ApplicationError,
@@ -182,6 +191,12 @@ def test_a_bad_start_sends_nothing(
     assert connection.asked == []
 
 
+def test_every_option_is_read() -> None:
+    """Each option of a start is read by the table of readers, or by the start itself."""
+    apart = {"id", "request_id", "start_signal", "start_signal_args"}
+    assert set(_options._READERS) == set(StartOptions.__annotations__) - apart
+
+
 def test_an_id_that_is_taken(client: Any, do: Do) -> None:
     """Starting twice raises with the id and the run that has it; USE_EXISTING gives a handle to that one."""
     first = do(client.start_workflow("wf", id="x"))
@@ -216,6 +231,25 @@ def test_execute_waits(client: Any, do: Do, connection: Any) -> None:
     """`execute_workflow` starts and waits."""
     connection.outcomes["run-1"] = [sv.RunCompleted(encoded(Order("o")))]
     assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
+
+
+def test_execute_is_one_trip(client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`execute_workflow` asks twice, on one trip to the control loop."""
+    trips: list[object] = []
+    for door in ("call", "acall"):
+        enter = getattr(Portal, door)
+        monkeypatch.setattr(Portal, door, lambda *args, enter=enter: (trips.append(args), enter(*args))[1])
+    connection.outcomes["run-1"] = [sv.RunCompleted(encoded({"id": "o"}))]
+    assert do(client.execute_workflow("wf", result_type=Order)) == Order("o")
+    assert [type(each) for each in connection.asked] == [sv.StartWorkflow, sv.WaitForClose]
+    assert len(trips) == 1
+
+
+def test_an_execution_that_cannot_start(client: Any, do: Do) -> None:
+    """`execute_workflow` raises why the workflow could not be started, and does not wait."""
+    do(client.start_workflow("wf", id="x"))
+    with pytest.raises(WorkflowAlreadyStartedError):
+        do(client.execute_workflow("wf", id="x"))
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,21 @@ def test_queues_and_generations_do_not_meet():
     assert cache.to_evict(newest) == []
 
 
+def test_what_a_journal_grows_by_is_counted_in_grains() -> None:
+    """A little more is not looked at after every activation; enough of it is, and then the others must go."""
+    cache = StateCache(CacheLimits(all_journals_bytes=100 * 2**17))
+    cache.admit("me")
+    idle, busy = entry("idle"), entry("busy")
+    for each in (idle, busy):
+        each.journal_bytes = 50 * 2**17
+        cache.put(each, "me")
+        assert cache.to_evict(each) == []
+    busy.journal_bytes += 99
+    assert cache.to_evict(busy) == []
+    busy.journal_bytes += 1
+    assert cache.to_evict(busy) == [idle.key]
+
+
 def test_lanes_share_one_cache():
     """Each evaluates its own runs; when one closes, the other's states stay."""
     stage.__init__()  # type: ignore[misc]

@@ -480,21 +480,18 @@ def test_automatic_heartbeats_repeat_inherited_details():
 
 @pytest.mark.parametrize("facts", [{"heartbeat_timeout": 7.0}, {"is_local": True, "heartbeat_timeout": 30.0}])
 def test_no_automatic_heartbeats_where_progress_was_promised_or_nobody_listens(facts):
-    """A heartbeat timeout of the author's, or a local activity: the worker does not beat."""
+    """A heartbeat timeout of the author's, or a local activity: the worker beats for the attempt beside it alone."""
+    left_to_us = attempt("ignores_cancellation", heartbeat_timeout=30.0)
+    other = attempt("ignores_cancellation", token=b"other", activity_id="other", **facts)
 
     async def script(executor, beats):
-        timers = []
-        loop = asyncio.get_running_loop()
-        before, loop.call_later = loop.call_later, lambda *a, **k: timers.append(a)
-        try:
-            result = await executor.execute(attempt("add", 1, **facts))
-        finally:
-            loop.call_later = before
-        return result, timers, beats
+        running = asyncio.ensure_future(executor.execute(other))
+        await begun()
+        await _beaten(executor, beats, left_to_us)
+        await running
+        return {token for token, _ in beats}
 
-    result, timers, beats = with_executor(script)
-    assert value(result) == 11
-    assert (timers, beats) == ([], [])
+    assert with_executor(script, beat_interval=0.001) == {b"t"}
 
 
 def test_completion_from_outside():

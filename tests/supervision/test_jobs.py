@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._supervision import KILLED, NORMAL, SHUTDOWN, Exit, NotRunning, SpecError, TaskSupervisor, Tree
+from hourglass._supervision import (
+    KILLED,
+    NORMAL,
+    SHUTDOWN,
+    Exit,
+    Job,
+    NotRunning,
+    SpecError,
+    TaskSupervisor,
+    Tree,
+)
 
 from .world import Boom, World, on_both_loops
 
@@ -19,7 +29,7 @@ async def grown(world: World) -> tuple[Tree, TaskSupervisor]:
 async def test_a_job_lives_until_it_is_finished(world: World) -> None:
     """It stands in the tree, counts, and its monitors hear of its normal end."""
     tree, tasks = await grown(world)
-    job = tasks.spawn_job("evaluation")
+    job = tasks.spawn_job(Job, "evaluation")
     exits: list[Exit] = []
     job.monitor(lambda down: exits.append(down.exit))
     assert tree.paths() == ["App", "App/Tasks", "App/Tasks/evaluation-1"]
@@ -33,7 +43,7 @@ async def test_a_job_lives_until_it_is_finished(world: World) -> None:
 async def test_a_job_that_failed_is_a_crash_and_is_reported(world: World) -> None:
     """The error is in its exit, and a report tells of it as of any process that ends badly."""
     _, tasks = await grown(world)
-    job = tasks.spawn_job()
+    job = tasks.spawn_job(Job)
     job.finish(Boom())
     assert job.exit is not None
     assert (job.exit.kind, type(job.exit.error)) == ("crash", Boom)
@@ -44,7 +54,7 @@ async def test_a_job_that_failed_is_a_crash_and_is_reported(world: World) -> Non
 async def test_a_killed_job_is_dead_at_once_and_cannot_finish(world: World) -> None:
     """Whoever does its work asks whether it is alive; what it says later changes nothing."""
     tree, tasks = await grown(world)
-    job = tasks.spawn_job()
+    job = tasks.spawn_job(Job)
     exits: list[Exit] = []
     job.monitor(lambda down: exits.append(down.exit))
     tree.kill("App/Tasks/job-1")
@@ -58,7 +68,7 @@ async def test_a_killed_job_is_dead_at_once_and_cannot_finish(world: World) -> N
 async def test_a_job_that_is_stopped_ends_there_and_then(world: World) -> None:
     """It has nothing that would have to unwind: it does not use up its limit."""
     _, tasks = await grown(world)
-    job = tasks.spawn_job()
+    job = tasks.spawn_job(Job)
     job.begin_stop(5.0)
     assert job.exit is SHUTDOWN
     assert world.clock.pending() == 0
@@ -68,11 +78,11 @@ async def test_a_job_that_is_stopped_ends_there_and_then(world: World) -> None:
 async def test_jobs_end_with_their_supervisor(world: World) -> None:
     """Killed with it if it is killed, and none can be begun while it is away."""
     tree, tasks = await grown(world)
-    job = tasks.spawn_job()
+    job = tasks.spawn_job(Job)
     tree.kill("App/Tasks")
     assert job.exit is KILLED
     with pytest.raises(NotRunning, match="cannot spawn a job"):
-        tasks.spawn_job()
+        tasks.spawn_job(Job)
 
 
 @on_both_loops
@@ -80,4 +90,56 @@ async def test_a_jobs_name_is_a_segment_of_a_path(world: World) -> None:
     """A name that would break paths is refused."""
     _, tasks = await grown(world)
     with pytest.raises(SpecError, match="without '/'"):
-        tasks.spawn_job("a/b")
+        tasks.spawn_job(Job, "a/b")
+
+
+class Told(Job):
+    """A job that writes down how it ended."""
+
+    __slots__ = ("seen",)
+
+    seen: list[Exit]
+
+    def on_death(self, reason: Exit) -> None:
+        self.seen.append(reason)
+
+
+def told(tasks: TaskSupervisor) -> Told:
+    """A job that tells, with an empty list."""
+    job = tasks.spawn_job(Told)
+    job.seen = []
+    return job
+
+
+@on_both_loops
+async def test_a_kind_of_job_is_told_of_its_end_once(world: World) -> None:
+    """Whatever the reason, and before its monitors."""
+    tree, tasks = await grown(world)
+    finished, killed, failed = told(tasks), told(tasks), told(tasks)
+    killed.monitor(lambda down: killed.seen.append(down.exit))
+    finished.finish()
+    finished.finish()
+    tree.kill("App/Tasks/job-2")
+    failed.finish(Boom())
+    assert finished.seen == [NORMAL]
+    assert killed.seen == [KILLED, KILLED]
+    assert [each.kind for each in failed.seen] == ["crash"]
+
+
+@on_both_loops
+async def test_a_dropped_job_says_nothing(world: World) -> None:
+    """It was for nothing, and is dead all the same."""
+    _, tasks = await grown(world)
+    job = told(tasks)
+    job.drop()
+    assert (job.seen, job.alive, len(tasks)) == ([], False, 0)
+
+
+@on_both_loops
+async def test_a_job_whose_end_is_taken_badly_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """What its owner raises is logged, and harms nobody."""
+    _, tasks = await grown(world)
+    job = tasks.spawn_job(Told)  # without its list: writing there raises
+    job.finish()
+    assert (job.exit, len(tasks)) == (NORMAL, 0)
+    assert "what follows the end of App/Tasks/job-1 failed" in caplog.text

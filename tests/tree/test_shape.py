@@ -113,7 +113,7 @@ def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops
             loops = [world.find(f"{WORKER}/{name}") for name in ("WorkflowPollLoop", "ActivityPollLoop")]
             for loop in loops:
                 loop.monitor(
-                    lambda down: seen.append((app.last_holder.registered("default"), str(down.exit)))
+                    lambda down: seen.append((app.last_holder().registered("default"), str(down.exit)))
                 )
         assert seen == [(False, "normal"), (False, "normal")]
         assert app.registry.names() == ()

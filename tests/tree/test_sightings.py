@@ -14,7 +14,8 @@ import pytest
 from bridge.scripted import ScriptedConnection
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
-from hourglass._bridge.handle_record import OpenActivity
+from hourglass._bridge.handle import ActivityTask
+from hourglass._bridge.poll_line import Ticket
 from hourglass._bridge.service_watch import LastSeen, Sighting
 from hourglass._runtime.sightings import Blind, Kind, Sightings, SightLimits, look, watch_sightings
 from hourglass.errors import ConnectionFailedError, ServiceError
@@ -175,13 +176,15 @@ def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch)
     async def script() -> None:
         async with scripted(max_concurrent_activities=1) as world:
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-            world.record().attempts.open[b"t"] = OpenActivity(is_local=False)
+            record = world.record()
+            task = ActivityTask(token=b"t", activity_id="1", activity_type="steps")
+            record.attempts.arrived(Ticket(record.activities, task))
             for _ in range(5):
                 eyes.times[False] += 1
                 await look(world.app, sightings)
             assert not any(each.activities for each in eyes.asked)
             assert len(world.engine.handles) == 1
-            del world.record().attempts.open[b"t"]
+            del record.attempts.open[b"t"]
 
     play(script)
 

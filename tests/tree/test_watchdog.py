@@ -61,7 +61,7 @@ def test_a_worker_that_was_busy_leaves_nothing_suspicious():
             for number in range(50):
                 seen.update(suspicions(world.app))
                 assert await world.result(f"w{number}") == number * 4
-            await until(lambda: not (world.app.dispatch._works or list(suspicions(world.app))))
+            await until(lambda: not (world.app.dispatch.works or list(suspicions(world.app))))
             assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
     play(script)
@@ -109,8 +109,8 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             handle.give(started("r", "slow", 1))
             await begun()
             await until(world.whole)
-            (token,) = world.app.dispatch._works
-            lost = world.app.dispatch._works.pop(token)
+            (token,) = world.app.dispatch.works
+            lost = world.app.dispatch.works.pop(token)
             (suspicion,) = suspicions(world.app)
             assert suspicion == Orphan("default", 1, "r", token)
             patience = Patience(30.0)
@@ -119,7 +119,7 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             look(world.app, patience, 30.0)
             await until(lambda: handle.completions)
             stage.go.set()
-            await lost.job.wait_dead()
+            await lost.wait_dead()
             assert [kind_of(each) for each in handle.completions] == ["WorkerShutdown"]
             assert world.app.tables.counters.fenced == 1
 
@@ -134,7 +134,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             world.handle.give(attempt_of("waits", 1, token=b"sesame"))
             await begun()
             await until(world.whole)
-            world.app.dispatch._works.clear()
+            world.app.dispatch.works.clear()
             patience = Patience(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)

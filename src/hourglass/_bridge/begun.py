@@ -69,15 +69,15 @@ class Patience:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self._watched: dict[object, tuple[float, Callable[[], object]]] = {}
+        self._watched: dict[Any, tuple[float, Callable[[Any], object]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         return len(self._watched)
 
-    def watch(self, what: object, overdue: Callable[[], object]) -> None:
-        """Call `overdue` unless this is forgotten in time. `what` is hashable, and watched once at a time."""
+    def watch(self, what: T, overdue: Callable[[T], object]) -> None:
+        """Call `overdue` with this unless it is forgotten in time. It is hashable, and watched once at a time."""
         loop = self._loop = self._loop or asyncio.get_running_loop()
         due = loop.time() + self.limit
         self._watched[what] = (due, overdue)
@@ -98,4 +98,4 @@ class Patience:
                 self._timer = self._loop.call_at(due, self._look)
                 return
             del self._watched[what]
-            overdue()
+            overdue(what)

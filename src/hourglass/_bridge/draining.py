@@ -107,9 +107,9 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
 def _consume(tables: HandleTables, record: HandleRecord) -> None:
     """Answer what the polls brought and nobody has, and poll on."""
     while record.activations.kept:
-        fail_run(tables, record, record.activations.kept.popleft().run_id, _ENDED)
+        fail_run(tables, record, record.activations.kept.popleft().item.run_id, _ENDED)
     while record.activities.kept:
-        _refuse(tables, record, record.activities.kept.popleft())
+        _refuse(tables, record, record.activities.kept.popleft().item)
     for line in record.lines():
         line.ask()
 

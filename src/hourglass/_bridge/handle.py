@@ -5,6 +5,8 @@ The contract, the same for every engine:
 - `poll_*` waits for the next item and raises `Shutdown` once the handle is shutting down and has nothing left to give.
   A poll must never be cancelled: whoever may be cancelled shields it.
 - Every activation is completed exactly once, evictions included. Completions of one run are sent in order.
+- A run that a worker knows is evicted before it is forgotten, with one exception: an engine in this process may say, when it is
+  given the answer that closes a run, that it has forgotten it.
 - A completion begins in the turn of whoever completes, and has a task of its own only from its first wait on: before that
   it must not ask for the current task, as `asyncio.timeout` does. One that never waits costs no turn of the loop.
 - `initiate_shutdown` stops new work and may be called more than once; `finalize_shutdown` is awaited once, after both polls
@@ -32,7 +34,7 @@ class HandleBroken(HourglassError):
     """The handle failed for good; a new one is needed."""
 
 
-class ActivityTask(msgspec.Struct, frozen=True, kw_only=True):
+class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One attempt of an activity, to be executed here. Durations are seconds (0: unset), times nanoseconds since the epoch."""
 
     token: bytes
@@ -58,7 +60,7 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True):
     priority_key: int = 0
 
 
-class ActivityCancel(msgspec.Struct, frozen=True):
+class ActivityCancel(msgspec.Struct, frozen=True, gc=False):
     """Stop an attempt that is running here. `reason` is Core's name for why, such as `CANCELLED` or `TIMED_OUT`."""
 
     token: bytes
@@ -68,7 +70,7 @@ class ActivityCancel(msgspec.Struct, frozen=True):
 ActivityItem: TypeAlias = ActivityTask | ActivityCancel
 
 
-class ActivityOk(msgspec.Struct, frozen=True):
+class ActivityOk(msgspec.Struct, frozen=True, gc=False):
     """The attempt returned."""
 
     token: bytes
@@ -89,7 +91,7 @@ class ActivityCancelled(msgspec.Struct, frozen=True):
     failure: Failure
 
 
-class ActivityDeferred(msgspec.Struct, frozen=True):
+class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
     """The attempt will be completed later, by its token, by somebody else."""
 
     token: bytes
@@ -150,8 +152,10 @@ class InProcess(Protocol):
         """The same, of activity tasks and cancellations."""
         ...
 
-    def answer_activation(self, completion: Completion) -> None:
-        """As `complete_activation`."""
+    def answer_activation(self, completion: Completion) -> bool:
+        """As `complete_activation`; whether the engine has forgotten the run, which is closed, with that: then no eviction
+        follows, and the worker is to forget it, too.
+        """
         ...
 
     def answer_activity(self, result: ActivityResult) -> None:

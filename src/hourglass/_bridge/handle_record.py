@@ -17,28 +17,11 @@ from hourglass._bridge.begun import begin
 from hourglass._bridge.bell import Bell
 from hourglass._bridge.handle import ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._bridge.handle_life import Deadlines, HandleState, Signal, advance
-from hourglass._bridge.poll_line import PollLine
+from hourglass._bridge.poll_line import PollLine, Ticket
 from hourglass._bridge.service import Connection
 from hourglass._engine.events import Activation, RunEvicted
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class OpenRun:
-    """An activation that the engine waits for. `token` is who may complete it; 0 is nobody yet."""
-
-    token: int
-    is_eviction: bool
-    acknowledged: bool = False
-
-
-@dataclass(slots=True)
-class OpenActivity:
-    """An attempt that the engine waits for."""
-
-    is_local: bool
-    acknowledged: bool = False
 
 
 @dataclass(slots=True)
@@ -53,32 +36,17 @@ class Drain:
 
 
 class Activations:
-    """The book of activations: run ids, and the token under which each may be completed."""
+    """The book of activations: by run id, the ticket under which each may be completed."""
 
-    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
-        self.open: dict[str, OpenRun] = {}
+    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[str, Ticket[Activation]] = {}
         self.poll_ended = poll_ended
-        self._next_token = next_token
 
-    def arrived(self, item: Activation) -> None:
-        """The engine gave this out."""
-        self.open[item.run_id] = OpenRun(0, is_eviction(item))
+    def arrived(self, ticket: Ticket[Activation], /) -> None:
+        """The engine waits for its completion: from now on only this ticket's token counts."""
+        self.open[ticket.item.run_id] = ticket
 
-    def handed(self, item: Activation) -> int:
-        """Somebody is given it: from now on only the new token counts."""
-        token = self._next_token()
-        opened = self.open.get(item.run_id)
-        if opened is not None:
-            opened.token = token
-        return token
-
-    def acknowledged(self, item: Activation) -> None:
-        """It was dispatched."""
-        opened = self.open.get(item.run_id)
-        if opened is not None:
-            opened.acknowledged = True
-
-    def still_open(self, item: Activation) -> bool:
+    def still_open(self, item: Activation, /) -> bool:
         """Whether the engine waits for its completion."""
         return item.run_id in self.open
 
@@ -86,26 +54,16 @@ class Activations:
 class ActivityItems:
     """The book of activity items: attempts by task token. Cancellations are kept by nobody but the line."""
 
-    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
-        self.open: dict[bytes, OpenActivity] = {}
+    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[bytes, Ticket[ActivityItem]] = {}
         self.poll_ended = poll_ended
-        self._next_token = next_token
 
-    def arrived(self, item: ActivityItem) -> None:
-        """The engine gave this out."""
-        if isinstance(item, ActivityTask):
-            self.open[item.token] = OpenActivity(item.is_local)
+    def arrived(self, ticket: Ticket[ActivityItem], /) -> None:
+        """The engine waits for the end of this attempt."""
+        if isinstance(ticket.item, ActivityTask):
+            self.open[ticket.item.token] = ticket
 
-    def handed(self, item: ActivityItem) -> int:
-        """Somebody is given it."""
-        return self._next_token()
-
-    def acknowledged(self, item: ActivityItem) -> None:
-        """It was dispatched."""
-        if isinstance(item, ActivityTask) and item.token in self.open:
-            self.open[item.token].acknowledged = True
-
-    def still_open(self, item: ActivityItem) -> bool:
+    def still_open(self, item: ActivityItem, /) -> bool:
         """Whether the attempt it is about has not ended."""
         return item.token in self.open
 
@@ -137,6 +95,7 @@ class HandleRecord:
         self.connection = connection
         self.state = HandleState.CONNECTING
         self.bell = Bell()
+        """For its drain, which waits for answers, calls and polls."""
         self.opened_ns = around.now_ns()
         self.drain: Drain | None = None
         self.spare: asyncio.TimerHandle | None = None
@@ -148,8 +107,8 @@ class HandleRecord:
         def poll_ended(error: BaseException) -> None:
             around.broken(self, error)
 
-        self.runs = Activations(around.next_token, poll_ended)
-        self.attempts = ActivityItems(around.next_token, poll_ended)
+        self.runs = Activations(poll_ended)
+        self.attempts = ActivityItems(poll_ended)
         address = (self.queue, generation)
         ring = self.bell.ring
 
@@ -159,11 +118,12 @@ class HandleRecord:
         def more_activities() -> Sequence[ActivityItem]:
             return () if (here := handle.in_process) is None else here.take_activities()
 
+        tokens, now_ns = around.next_token, around.now_ns
         self.activations = PollLine(
-            handle.poll_activation, more_activations, self.runs, address, around.now_ns, ring
+            handle.poll_activation, more_activations, self.runs, address, tokens, now_ns, ring
         )
         self.activities = PollLine(
-            handle.poll_activity, more_activities, self.attempts, address, around.now_ns, ring
+            handle.poll_activity, more_activities, self.attempts, address, tokens, now_ns, ring
         )
 
     def __repr__(self) -> str:

@@ -267,11 +267,10 @@ class BridgeHolder:
 
     def send_completion(self, claim: Claim | Ticket[Activation], completion: Completion, then: Then) -> None:
         """The same for those who do not wait: `then` is called instead of returning."""
-        record = self._record(claim.queue, claim.generation)
-        opened = record.runs.open.get(completion.run_id)
-        if opened is None or opened.token != claim.token:
-            self.tables.counters.fenced += 1
-            raise StaleCompletion(f"run {completion.run_id} is not open under generation {claim.generation}")
+        record = self.tables.records.get(claim.generation)
+        opened = None if record is None else record.runs.open.get(completion.run_id)
+        if record is None or opened is None or opened.token != claim.token or record.queue != claim.queue:
+            raise self._stale(f"run {completion.run_id}", claim.queue, claim.generation)
         send_completion(self.tables, record, completion, then)
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
@@ -282,10 +281,9 @@ class BridgeHolder:
 
     def send_result(self, queue: str, generation: int, result: ActivityResult, then: Then) -> None:
         """The same for those who do not wait."""
-        record = self._record(queue, generation)
-        if result.token not in record.attempts.open:
-            self.tables.counters.fenced += 1
-            raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
+        record = self.tables.records.get(generation)
+        if record is None or result.token not in record.attempts.open or record.queue != queue:
+            raise self._stale("this attempt", queue, generation)
         send_result(self.tables, record, result, then)
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
@@ -311,12 +309,11 @@ class BridgeHolder:
         except BaseException as error:
             raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
 
-    def _record(self, queue: str, generation: int) -> HandleRecord:
-        record = self._find(queue, generation)
-        if record is None:
-            self.tables.counters.fenced += 1
-            raise StaleCompletion(f"generation {generation} of {queue!r} is gone")
-        return record
+    def _stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
+        self.tables.counters.fenced += 1
+        if self._find(queue, generation) is None:
+            return StaleCompletion(f"generation {generation} of {queue!r} is gone")
+        return StaleCompletion(f"{what} is not open on {queue!r} under generation {generation}")
 
     def _find(self, queue: str, generation: int) -> HandleRecord | None:
         record = self.tables.records.get(generation)
@@ -337,7 +334,7 @@ class BridgeHolder:
         self._on_handle_ended(record.queue, record.generation)
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """An eviction was answered here."""
+        """A run was forgotten, and no eviction is handed out."""
         self._on_run_evicted(record.queue, record.generation, run_id)
 
     def too_many_abandoned(self) -> None:

@@ -7,8 +7,9 @@ Must not know: what items mean (its `Book` does), generations, registrations. In
   somebody asked: where nobody comes for what it brought it is not repeated.
 - Between a raw poll's return and the item's entry in the book there is no await: what the engine gave out is
   known.
-- An item is in one place: kept (nobody has it), handed (a living taker has it), or acknowledged (gone from
-  here).
+- An item has one ticket, and is in one place: kept (nobody has it), handed (a living taker has it), or
+  acknowledged (gone from here).
+- What a dead taker left passes on under a new ticket: the old one is void.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from hourglass._bridge.bell import Bell
 
 T = TypeVar("T")
-C = TypeVar("C", contravariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """What an engine does not raise. All else is its failure, also a panic, which is no Exception."""
@@ -39,22 +39,14 @@ class Owner(Protocol):
         ...
 
 
-class Book(Protocol[C]):
+class Book(Protocol[T]):
     """Who writes down what is outstanding."""
 
-    def arrived(self, item: C) -> None:
-        """The engine gave this out."""
+    def arrived(self, ticket: Ticket[T], /) -> None:
+        """The engine gave this out, or what a dead taker had has a new ticket."""
         ...
 
-    def handed(self, item: C) -> int:
-        """Somebody is given it; returns the token that fences its completion."""
-        ...
-
-    def acknowledged(self, item: C) -> None:
-        """It was dispatched."""
-        ...
-
-    def still_open(self, item: C) -> bool:
+    def still_open(self, item: T, /) -> bool:
         """Whether anybody still has to deal with it."""
         ...
 
@@ -72,17 +64,19 @@ class Claim(NamedTuple):
 
 
 class Ticket(Generic[T]):
-    """An item that was handed out, from this queue, by this generation of its handle; `token` fences its
+    """An item that an engine gave out, for this queue, by this generation of its handle; `token` fences its
     completion. `acknowledge` it when it is dispatched: until then it passes on if its taker dies.
     """
 
-    __slots__ = ("_line", "generation", "item", "queue", "token")
+    __slots__ = ("_line", "acknowledged", "generation", "item", "queue", "taker", "token")
 
-    def __init__(self, line: PollLine[T], address: tuple[str, int], token: int, item: T) -> None:
+    def __init__(self, line: PollLine[T], item: T) -> None:
         self._line = line
-        self.queue, self.generation = address
-        self.token = token
+        self.queue, self.generation = line.address
+        self.token = line.next_token()
         self.item = item
+        self.taker: Owner | None = None
+        self.acknowledged = False
 
     def __repr__(self) -> str:
         return f"<Ticket {self.queue!r} generation {self.generation} token {self.token}>"
@@ -94,7 +88,10 @@ class Ticket(Generic[T]):
 
     def acknowledge(self) -> bool:
         """It is dispatched. False: too late, somebody else has it now; let go of it."""
-        return self._line.acknowledge(self.token)
+        if self._line.handed.pop(self.token, None) is None:
+            return False
+        self.acknowledged = True
+        return True
 
 
 class PollLine(Generic[T]):
@@ -106,11 +103,15 @@ class PollLine(Generic[T]):
         more: Callable[[], Sequence[T]],
         book: Book[T],
         address: tuple[str, int],
+        next_token: Callable[[], int],
         now_ns: Callable[[], int],
         changed: Callable[[], object],
     ) -> None:
+        self.address = address
+        self.next_token = next_token
         self.bell = Bell()
-        self.kept: deque[T] = deque()
+        self.kept: deque[Ticket[T]] = deque()
+        self.handed: dict[int, Ticket[T]] = {}
         self.call: asyncio.Task[None] | None = None
         self.end: BaseException | None = None
         self.received = 0
@@ -119,10 +120,8 @@ class PollLine(Generic[T]):
         self._poll = poll
         self._more = more
         self._book = book
-        self._address = address
         self._now_ns = now_ns
         self._changed = changed
-        self._handed: dict[int, tuple[T, Owner | None]] = {}
         self._watched: dict[Owner, Callable[[], object]] = {}
         self._is_fetched = False  # somebody was woken for what is kept, and has not come yet
 
@@ -139,14 +138,14 @@ class PollLine(Generic[T]):
     @property
     def in_hand(self) -> int:
         """How many items takers have and have not acknowledged."""
-        return len(self._handed)
+        return len(self.handed)
 
     def ask(self) -> None:
         """See to it that a raw poll is out, unless polling is over."""
         if self.call is None and self.end is None:
             self.issued_ns = self._now_ns()
             self.call = asyncio.get_running_loop().create_task(
-                self._run(), name=f"poll of {self._address[0]} generation {self._address[1]}"
+                self._run(), name=f"poll of {self.address[0]} generation {self.address[1]}"
             )
 
     async def _run(self) -> None:
@@ -166,9 +165,8 @@ class PollLine(Generic[T]):
                 self._ring()
                 return
             self.returned_ns = self._now_ns()
-            self._keep(item)
-            for item in self._more():
-                self._keep(item)
+            self._keep((item,))
+            self._keep(self._more())
             self._is_fetched = self._is_fetched or self.bell.waiting > 0
             if not self._is_fetched or len(self.kept) >= _AHEAD:
                 self.call = None
@@ -177,34 +175,33 @@ class PollLine(Generic[T]):
             self._ring()
             self.issued_ns = self.returned_ns
 
-    def _keep(self, item: T) -> None:
-        self.received += 1
-        self._book.arrived(item)
-        self.kept.append(item)
+    def _keep(self, items: Sequence[T]) -> None:
+        self.received += len(items)
+        for item in items:
+            ticket = Ticket(self, item)
+            self._book.arrived(ticket)
+            self.kept.append(ticket)
 
     def take(self, taker: Owner | None = None) -> Ticket[T]:
         """The first item that is kept; somebody must have looked. Its taker is `taker`, or the current task."""
-        self._is_fetched = False
         if taker is None:
             taker = _TaskOwner.current()
-        item = self.kept.popleft()
-        token = self._book.handed(item)
-        self._handed[token] = (item, taker)
-        if taker is not None and taker not in self._watched:
-            self._watch(taker)
-        return Ticket(self, self._address, token, item)
+        return self._hand([self.kept.popleft()], taker)[0]
 
     def take_all(self, taker: Owner) -> list[Ticket[T]]:
         """Everything that is kept."""
-        return [self.take(taker) for _ in range(len(self.kept))]
+        tickets = list(self.kept)
+        self.kept.clear()
+        return self._hand(tickets, taker)
 
-    def acknowledge(self, token: int) -> bool:
-        """The item that was handed out under this token is dispatched."""
-        handed = self._handed.pop(token, None)
-        if handed is None:
-            return False
-        self._book.acknowledged(handed[0])
-        return True
+    def _hand(self, tickets: list[Ticket[T]], taker: Owner | None) -> list[Ticket[T]]:
+        self._is_fetched = False
+        for ticket in tickets:
+            ticket.taker = taker
+            self.handed[ticket.token] = ticket
+        if taker is not None and taker not in self._watched:
+            self._watch(taker)
+        return tickets
 
     def _watch(self, taker: Owner) -> None:
         self._watched[taker] = _nothing  # first: one that is dead already calls back at once
@@ -214,18 +211,19 @@ class PollLine(Generic[T]):
 
     def _watch_no_more(self) -> None:
         """Polling is over: let go of those who have nothing in hand."""
-        busy = {taker for _, taker in self._handed.values()}
+        busy = {ticket.taker for ticket in self.handed.values()}
         for taker in self._watched.keys() - busy:
             self._watched.pop(taker)()
 
     def _taker_died(self, taker: Owner) -> None:
         self._watched.pop(taker, None)
-        left = [token for token, (_, whose) in self._handed.items() if whose == taker]
-        for token in reversed(left):
-            item, _ = self._handed.pop(token)
-            if self._book.still_open(item):
-                self.kept.appendleft(item)
-                self._book.handed(item)  # a new token: what the dead taker had is void
+        left = [ticket for ticket in self.handed.values() if ticket.taker == taker]
+        for ticket in reversed(left):
+            del self.handed[ticket.token]
+            if self._book.still_open(ticket.item):
+                renewed = Ticket(self, ticket.item)
+                self._book.arrived(renewed)
+                self.kept.appendleft(renewed)
         if left:
             self._ring()
 

@@ -16,27 +16,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard
 
 from hourglass._bridge.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,
+    ActivityItem,
     ActivityOk,
     ActivityResult,
+    ActivityTask,
     HandleBroken,
     Shutdown,
 )
 from hourglass._bridge.handle_life import is_hopeless
-from hourglass._bridge.handle_record import HandleRecord, OpenActivity
-from hourglass._bridge.poll_line import OURS
+from hourglass._bridge.handle_record import HandleRecord, is_eviction
+from hourglass._bridge.poll_line import OURS, Ticket
 from hourglass._bridge.service import CompleteActivity
 from hourglass._bridge.tables import HandleTables, logger, tell
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 
-T = TypeVar("T")
 Then: TypeAlias = Callable[[], object]
 
 
@@ -60,18 +61,31 @@ def send_completion(
     run_id = completion.run_id
     opened = record.runs.open.pop(run_id, None)
     if opened is not None and not opened.acknowledged:
-        # Completed before it was acknowledged: it must not pass on when its taker ends.
-        record.activations.acknowledge(opened.token)
+        opened.acknowledge()  # completed all the same: it must not pass on when its taker ends
     here = record.handle.in_process
     if here is not None and run_id not in record.tails:
-        error = _raised_by(here.answer_activation, completion)
-        if error is None:
-            record.bell.ring()
+        try:
+            forgotten = here.answer_activation(completion)
+        except OURS:
+            raise
+        except BaseException as error:
+            call = _complete_after(tables, record, completion, error)
+        else:
+            if forgotten and tables.listener is not None:
+                tell(tables.listener.run_evicted, record, run_id)
+            if record.drain is not None:
+                record.bell.ring()
             then()
             return
-        call = _complete_after(tables, record, completion, error)
     else:
         call = _complete(tables, record, completion, record.tails.get(run_id))
+    _send(tables, record, run_id, call, then)
+
+
+def _send(
+    tables: HandleTables, record: HandleRecord, run_id: str, call: Coroutine[Any, Any, None], then: Then
+) -> None:
+    """Begin a call that completes a run; those of the same run wait behind it."""
     task = record.call(call)
     if task is None:
         then()
@@ -83,7 +97,7 @@ def send_completion(
         if record.tails.get(run_id) is task:
             del record.tails[run_id]
 
-    def late() -> None:
+    def late(_: object) -> None:
         untie()  # the next of this run has waited enough
         _unanswered(tables, f"the completion of run {run_id}", then)
 
@@ -131,7 +145,7 @@ async def _complete_after(
 def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
     """Answer an activation that nobody will answer; an eviction is done."""
     opened = record.runs.open.get(run_id)
-    if opened is not None and opened.is_eviction:
+    if opened is not None and is_eviction(opened.item):
         send_completion(tables, record, Succeeded(run_id))
         if tables.listener is not None:
             tell(tables.listener.run_evicted, record, run_id)
@@ -158,10 +172,18 @@ def send_result(
     """Close this attempt and report its end."""
     opened = record.attempts.open.pop(result.token)
     here = record.handle.in_process
-    if here is not None and _raised_by(here.answer_activity, result) is None:
-        record.bell.ring()
-        then()
-        return
+    if here is not None:
+        try:
+            here.answer_activity(result)
+        except OURS:
+            raise
+        except BaseException:
+            pass  # asked again by a call that may wait, which tells what became of it
+        else:
+            if record.drain is not None:
+                record.bell.ring()
+            then()
+            return
     _Report(tables, record, opened, result, then).begin()
 
 
@@ -178,7 +200,7 @@ class _Report:
         self,
         tables: HandleTables,
         record: HandleRecord,
-        opened: OpenActivity,
+        opened: Ticket[ActivityItem],
         result: ActivityResult,
         then: Then,
     ) -> None:
@@ -192,8 +214,8 @@ class _Report:
     def begin(self) -> None:
         if self.record.call(self._call()) is not None:
             limits = self.tables.limits
-            self.tables.patience(limits.completion).watch(self, self._unanswered)
-            self.tables.patience(limits.resend).watch(self, self._late)
+            self.tables.patience(limits.completion).watch(self, _Report._unanswered)
+            self.tables.patience(limits.resend).watch(self, _Report._late)
 
     async def _call(self) -> None:
         error = await _tried(self.record.handle.complete_activity(self.result))
@@ -214,7 +236,9 @@ class _Report:
         self._resend()
 
     def _resend(self) -> None:
-        request = None if self.opened.is_local else _as_request(self.result)
+        task = self.opened.item
+        is_local = isinstance(task, ActivityTask) and task.is_local
+        request = None if is_local else _as_request(self.result)
         if request is None:
             self._through()
             return
@@ -277,17 +301,6 @@ def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reaso
     """Report an attempt that nobody will end as failed, so that the engine tries it again."""
     tables.counters.forced_failures += 1
     send_result(tables, record, ActivityFailed(token, _failure(reason)))
-
-
-def _raised_by(call: Callable[[T], None], argument: T) -> BaseException | None:
-    """What a call that does not wait raised; the rest as for `_tried`."""
-    try:
-        call(argument)
-    except OURS:
-        raise
-    except BaseException as error:
-        return error
-    return None
 
 
 async def _tried(call: Coroutine[Any, Any, None]) -> BaseException | None:

@@ -63,7 +63,7 @@ class Listener(Protocol):
         ...
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """An eviction that nobody was handed, or that nobody answered in time, was answered."""
+        """A run was forgotten by its engine, and nobody was handed an eviction, or nobody answered it in time."""
         ...
 
     def too_many_abandoned(self) -> None:

@@ -87,11 +87,10 @@ def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
 def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
     """Whether a policy allows another attempt (IN_PROGRESS), or why not; time limits are the caller's."""
     match failure.info:
+        case ApplicationFailure() as info:
+            if info.non_retryable or info.type in rule.non_retryable_error_types:
+                return RetryState.NON_RETRYABLE_FAILURE
         case CanceledFailure() | TerminatedFailure():
-            return RetryState.NON_RETRYABLE_FAILURE
-        case ApplicationFailure(type=type, non_retryable=never) if (
-            never or type in rule.non_retryable_error_types
-        ):
             return RetryState.NON_RETRYABLE_FAILURE
         case ServerFailure(non_retryable=True):
             return RetryState.NON_RETRYABLE_FAILURE

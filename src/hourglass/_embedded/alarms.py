@@ -6,6 +6,7 @@ Must not know: how runs change. Invariant: an open run that needs a time has an 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.record import Record
@@ -31,10 +32,11 @@ class Alarms:
         if record.alarm is not None:
             if wake == record.alarm_ns:
                 return
-            self.silence(record)
+            record.alarm()
+            record.alarm = None
         if wake:
             record.alarm_ns = wake
-            record.alarm = self._clock.call_at(wake, lambda: self._elapse(record))
+            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
 
     def silence(self, record: Record) -> None:
         """Do not look at the run any more."""

@@ -65,11 +65,12 @@ async def wait(
         return
     loop, patience = asyncio.get_running_loop(), _Patience(bell)
     timer = loop.call_later(LONG_POLL if limit is None else min(limit, LONG_POLL), patience.end)
+    engine.runs.hold(record)
     try:
-        with holding(engine, record):
-            while not done() and not engine.is_over and not patience.is_over:
-                await bell.wait()
+        while not done() and not engine.is_over and not patience.is_over:
+            await bell.wait()
     finally:
+        engine.runs.let_go(record)
         timer.cancel()
 
 

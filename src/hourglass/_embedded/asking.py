@@ -97,11 +97,24 @@ class Asking:
 
     async def call(self, request: s.Request[A]) -> A:
         """Ask whichever engine there is, and go on until it has answered."""
-        with self._unserved.watching(request):
-            return await self._search(request)
+        watch = self._unserved.watch(request)
+        try:
+            room, lost = self.room, False
+            if room is not None and room.failed is None:  # as a rule: nothing has to be searched for
+                try:
+                    return await room.call(request)
+                except Gone:
+                    lost = True
+            return await self._search(request, lost)
+        finally:
+            if watch is not None:
+                watch.cancel()
 
-    async def _search(self, request: s.Request[A]) -> A:
-        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic())
+    async def _search(self, request: s.Request[A], lost: bool) -> A:
+        """Go on until there is an answer. `lost` says that the request may be under way already."""
+        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
+        if lost:
+            self._lost_at = search.began
         while True:
             try:
                 answer = await self._ask_once(request, search)

@@ -35,8 +35,8 @@ class AttemptDesk:
         self._namespace = namespace
         self._deployments = deployments
 
-    def take(self, taker: Taker) -> tuple[ActivityTask, int] | None:
-        """Give a handle an attempt of an activity, if one waits on its queue, and the change it rests on."""
+    def take(self, taker: Taker) -> tuple[ActivityTask, Token, int] | None:
+        """Give a handle an attempt of an activity, if one waits on its queue, its name and the change it rests on."""
         ledger = self._ledger
         now = ledger.clock.now_ns()
         for run_id, scheduled in () if ledger.stopped else ledger.offers.attempts(taker.task_queue):
@@ -52,21 +52,23 @@ class AttemptDesk:
             if self._start(record, activity, taker.identity):
                 return self.take(taker)  # the run was ended: the offers have changed under us
             started = record.run.activities[scheduled]
-            return activity_task(self._namespace, record.run, started, token.encode()), record.number
+            return activity_task(self._namespace, record.run, started, token.encode()), token, record.number
         return None
 
-    def begun(self, record: Record, since: int, taker: Taker) -> list[ActivityTask]:
-        """The attempts that a handle took at once, by the change that wrote the events from this index on."""
+    def begun(self, record: Record, since: int, taker: Taker) -> list[tuple[ActivityTask, Token]]:
+        """The attempts that a handle took at once, by the change that wrote the events from this index on, and their
+        names.
+        """
         run = record.run
-        tasks: list[ActivityTask] = []
+        tasks: list[tuple[ActivityTask, Token]] = []
         for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = Token(run.run_id, event.id, activity.attempt)
                 record.attempts[event.id] = InHand(token, taker)
-                tasks.append(activity_task(self._namespace, run, activity, token.encode()))
+                tasks.append((activity_task(self._namespace, run, activity, token.encode()), token))
         if tasks:
-            self._ledger.note_hands(record)
+            self._ledger.in_hand.add(run.run_id)
         return tasks
 
     def _start(self, record: Record, activity: Activity, identity: str) -> str:

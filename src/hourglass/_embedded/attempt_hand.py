@@ -17,11 +17,11 @@ from hourglass._embedded.record import Record, Token
 
 
 class AttemptHand:
-    """What a handle has of attempts. `polls` counts the polls that wait for one."""
+    """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name."""
 
     def __init__(self, engine: Engine, taker: Taker, config: HandleConfig) -> None:
         self.polls = 0
-        self.out: set[bytes] = set()
+        self.out: dict[bytes, Token] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self._engine = engine
         self._is_durable = engine.is_durable
@@ -37,7 +37,8 @@ class AttemptHand:
 
     def next_item(self) -> ActivityItem | None:
         """What may be given out now, if anything may."""
-        self.take()
+        if self._offered:
+            self.take()
         while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
             if item.token in self.out:
@@ -52,8 +53,9 @@ class AttemptHand:
             taken = self._engine.attempts.take(self._taker)
             if taken is None:
                 return
-            self.out.add(taken[0].token)
-            self.kept.append(taken)
+            task, token, rests_on = taken
+            self.out[task.token] = token
+            self.kept.append((task, rests_on))
 
     def wanted(self) -> Eager | None:
         """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a poll
@@ -68,8 +70,8 @@ class AttemptHand:
 
     def took(self, record: Record, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
-        for task in self._engine.attempts.begun(record, since, self._taker):
-            self.out.add(task.token)
+        for task, token in self._engine.attempts.begun(record, since, self._taker):
+            self.out[task.token] = token
             self.kept.append((task, record.number))
 
     def cancel(self, token: bytes, reason: str, rests_on: int) -> None:
@@ -77,7 +79,7 @@ class AttemptHand:
         is_kept = any(isinstance(item, ActivityTask) and item.token == token for item, _ in self.kept)
         if reason != "CANCELLED" and is_kept:
             self.kept = deque(each for each in self.kept if each[0].token != token)
-            self.out.discard(token)
+            del self.out[token]
         else:
             self.kept.append((ActivityCancel(token, reason), rests_on))
 
@@ -86,8 +88,9 @@ class AttemptHand:
         kept, self.kept = self.kept, deque()
         for item, rests_on in kept:
             if isinstance(item, ActivityTask):
-                self.out.discard(item.token)
-                self._engine.attempts.give_back(Token.decode(item.token))
+                token = self.out.pop(item.token, None)
+                if token is not None:
+                    self._engine.attempts.give_back(token)
             else:
                 self.kept.append((item, rests_on))
 
@@ -97,7 +100,7 @@ class AttemptHand:
 
     def give_up(self) -> None:
         """Nothing is in our hands any more."""
-        for token in self.out:
-            self._engine.attempts.release(Token.decode(token))
+        for token in self.out.values():
+            self._engine.attempts.release(token)
         self.out.clear()
         self.kept.clear()

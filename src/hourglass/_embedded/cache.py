@@ -2,8 +2,9 @@
 
 Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
 activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
-been answered; a task that is begun is finished or failed exactly once, unless the engine took it back
-(timeout, termination); an activation comes with the number of the change before which it may not be given out.
+been answered, or with the answer that closed it if the worker is told so at once; a task that is begun is finished
+or failed exactly once, unless the engine took it back (timeout, termination); an activation comes with the number of
+the change before which it may not be given out.
 
 A task whose run waits for local activities rests: nothing of it is out. It is answered when they have ended, and in
 time before it would time out: with what there is, and asked for again at once (a heartbeat), so that the run hears
@@ -45,6 +46,7 @@ while the disk is full, nobody runs ahead for ever.
 """
 
 
+_CLOSED = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
 
 
@@ -95,7 +97,7 @@ class Cache:
     def begin_task(self, record: Record) -> None:
         """Work on a task that the engine gave us."""
         cached = self._cached(record)
-        cached.take_task(record, self._engine.updates.give(record))
+        cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._advance(cached)
 
     def begin_queries(self, record: Record) -> None:
@@ -131,7 +133,21 @@ class Cache:
 
     def closed(self, run_id: str) -> None:
         """A run has closed; if it was from outside, the worker must hear of it to forget it."""
-        self._want_eviction(run_id, RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed"))
+        self._want_eviction(run_id, _CLOSED)
+
+    def forget_closed(self, run_id: str) -> bool:
+        """Forget a run at once if it has closed and its eviction, the newest activation, has not been given out: the
+        worker hears of it otherwise. Says whether it has been forgotten.
+        """
+        cached = self._runs.get(run_id)
+        if cached is None or cached.out is not Out.EVICTION or cached.eviction is not _CLOSED:
+            return False
+        if not self.ready or self.ready[-1][0].run_id != run_id:
+            return False
+        self.ready.pop()
+        self.outstanding -= 1
+        self._forget(cached)
+        return True
 
     def let_go(self) -> None:
         """Let other handles have the runs that we know."""
@@ -160,7 +176,7 @@ class Cache:
         for cached in self._runs.values():
             for question in cached.questions:
                 question.refuse(error)
-            cached.questions = []
+            cached.questions = ()
 
     # --- local activities -----------------------------------------------------------------------------------
 
@@ -199,11 +215,10 @@ class Cache:
         cached.alarm = self._engine.clock.call_at(limit, lambda: self._finish(cached, again=True))
 
     def _rouse(self, cached: CachedRun) -> None:
-        """A task that rested, if it did, goes on."""
-        if cached.resting:
-            cached.resting = False
-            self._engine.tasks.rest(cached.record, False)
-            cached.alarm()
+        """A task that rested goes on."""
+        cached.resting = False
+        self._engine.tasks.rest(cached.record, False)
+        cached.alarm()
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -219,28 +234,33 @@ class Cache:
 
     def _advance(self, cached: CachedRun) -> None:
         """Give out the next activation, or end the task."""
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
+        cursor = cached.cursor
         try:
-            cursor = cached.cursor
-            cursor.walk_on()
-            requests = cursor.take_local_requests()
-            if requests:
-                for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
-                    cursor.resolve_local(result)
-            activation = cursor.take_activation()
+            if cursor.local is not None:
+                self._carry_out_local(cached)
+            activation = cursor.next_activation()
         except NondeterminismError as error:
             self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, _mismatch(error), "NONDETERMINISM")
             return
         if activation is not None:
             cached.untouched = False
             self._give(cached, activation, Out.EVENTS)
-        elif cached.task_number and cached.cursor.local_outstanding:
+        elif cached.task_number and cursor.local_outstanding:
             self._let_rest(cached)
         else:
             self._finish(cached)
 
+    def _carry_out_local(self, cached: CachedRun) -> None:
+        cached.cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
+        requests = cached.cursor.take_local_requests()
+        for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
+            cached.cursor.resolve_local(result)
+
     def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
-        cached.used_flags.update(completion.used_flags)
+        if not cached.used_flags.issuperset(completion.used_flags):
+            cached.used_flags |= frozenset(completion.used_flags)
         cached.behavior = completion.versioning_behavior or self._behavior
         try:
             cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
@@ -252,10 +272,11 @@ class Cache:
         self._advance(cached)
 
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
-        self._rouse(cached)
-        number, cached.task_number = cached.task_number, 0
-        if number:
-            self._answer_task(cached, number, again)
+        if cached.resting:
+            self._rouse(cached)
+        if cached.task_number:
+            self._answer_task(cached, cached.task_number, again)
+            cached.task_number = 0  # only now: that the run closes meanwhile must not evict it yet
         self._rest(cached)
 
     def _answer_task(self, cached: CachedRun, number: int, again: bool) -> None:
@@ -270,10 +291,13 @@ class Cache:
             self._hand.took(record, since)
         if task is not None and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
+        elif record.run.status is RUNNING:
+            cached.cursor.step_over(record.events)
         self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         cached.refuse_questions(failure)
         cached.eviction = RunEvicted(reason, failure.message)
@@ -287,16 +311,14 @@ class Cache:
 
     def _rest(self, cached: CachedRun) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
-        if cached.out is not Out.NOTHING:  # closing the run has told us of it, and led here before
-            return
-        broken = cached.eviction is not None and cached.eviction.reason != "WORKFLOW_EXECUTION_ENDING"
-        if not broken:
+        broken = cached.eviction is not None and cached.eviction is not _CLOSED
+        if not broken and cached.record.queries:
             cached.questions = self._engine.tasks.take_questions(cached.record)
         if cached.questions:
             self._ask(cached)
             return
         if cached.eviction is None and cached.record.run.status is not RUNNING:
-            cached.eviction = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
+            cached.eviction = _CLOSED
         if cached.eviction is None and self._size == 0 and not cached.cursor.local_outstanding:
             cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
         if cached.eviction is not None:
@@ -337,7 +359,8 @@ class Cache:
 
     def _forget(self, cached: CachedRun) -> None:
         self._unstick(cached)
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)

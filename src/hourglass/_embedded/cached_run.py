@@ -7,7 +7,7 @@ Invariant: a question that was taken is answered or refused, and then no longer 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from hourglass._embedded.clock import Cancel
@@ -36,7 +36,7 @@ def _nothing() -> None:
     """Cancels no alarm."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class CachedRun:
     """A run that a worker knows."""
 
@@ -44,9 +44,9 @@ class CachedRun:
     cursor: Cursor
     out: Out = Out.NOTHING
     task_number: int = 0
-    used_flags: set[int] = field(default_factory=set)
+    used_flags: frozenset[int] = frozenset()
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    questions: list[Query] = field(default_factory=list)
+    questions: Sequence[Query] = ()
     eviction: RunEvicted | None = None
     resting: bool = False
     alarm: Cancel = _nothing
@@ -63,17 +63,17 @@ class CachedRun:
         task = record.run.task
         assert task is not None
         self.task_number = task.number
-        tail = unwritten(record.run)
+        tail = unwritten(record.run) if task.transient else ()
         history = [*record.events, *tail] if tail else record.events
         self.cursor.extend(history, live=True, updates=updates)
         self.untouched = True
 
     def answer(self, taker: Taker, again: bool) -> Answer:
         """What is said to the task in hand; `again` asks for another at once."""
-        cursor = self.cursor
+        cursor, used = self.cursor, self.used_flags
         return Answer(
             commands=cursor.answer(),
-            flags=cursor.new_flags(self.used_flags),
+            flags=() if used <= cursor.flags else tuple(sorted(used - cursor.flags)),
             identity=taker.identity,
             refused_updates=cursor.take_refusals(),
             version=taker.version,
@@ -92,10 +92,10 @@ class CachedRun:
                 question.fail(answer.failure)
             else:
                 question.succeed(answer.result)
-        self.questions = []
+        self.questions = ()
 
     def refuse_questions(self, failure: Failure) -> None:
         """Tell those who asked why there is no answer."""
         for question in self.questions:
             question.fail(failure)
-        self.questions = []
+        self.questions = ()

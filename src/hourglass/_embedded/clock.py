@@ -136,13 +136,16 @@ class VirtualClock:
         number = next(self._numbers)
         heapq.heappush(self._due, (when_ns, number, fn))
         self._live.add(number)
-        return lambda: self._live.discard(number)
+        return functools.partial(self._live.discard, number)
 
     def next_due_ns(self) -> int | None:
         """When the next callback is due; None if nobody waits."""
-        while self._due and self._due[0][1] not in self._live:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else None
+        due, live = self._due, self._live
+        while due:
+            if due[0][1] in live:
+                return due[0][0]
+            heapq.heappop(due)
+        return None
 
     def advance_to_next(self) -> bool:
         """Move to the next due time and call all that is due then; False if nobody waits."""
@@ -174,7 +177,9 @@ class VirtualClock:
 
     def _run_until(self, when_ns: int) -> None:
         self._now = when_ns
-        while (due := self.next_due_ns()) is not None and due <= when_ns:
-            _, number, fn = heapq.heappop(self._due)
-            self._live.discard(number)
-            fn()
+        due, live = self._due, self._live
+        while due and due[0][0] <= when_ns:
+            _, number, fn = heapq.heappop(due)
+            if number in live:
+                live.discard(number)
+                fn()

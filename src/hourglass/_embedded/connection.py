@@ -6,11 +6,13 @@ closed state are kept here. Invariant: an answer is given only when all that it 
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-from hourglass._bridge.begun import within
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.service import Request
+from hourglass._embedded.answering import Answer
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.handle import EngineHandle
@@ -64,15 +66,16 @@ class EngineConnection:
         """Who we say we are."""
         return self._identity
 
-    async def call(self, request: Request[A]) -> A:
+    def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        self._check_open()
-        limit = None if isinstance(request, PATIENT) else request.rpc_timeout
-        if limit is None:
-            return cast(A, await self._answer(request))
+        if request.rpc_timeout is None or isinstance(request, PATIENT):
+            return self._answer(request)
+        return self._answer_within(request.rpc_timeout, request)
+
+    async def _answer_within(self, limit: float, request: Request[A]) -> A:
         try:
-            async with within(limit):
-                return cast(A, await self._answer(request))
+            async with asyncio.timeout(limit):
+                return await self._answer(request)
         except TimeoutError as error:
             if isinstance(error, ServiceError):
                 raise
@@ -80,7 +83,8 @@ class EngineConnection:
                 f"{type(request).__name__} was not answered within {limit} s", status="DEADLINE_EXCEEDED"
             ) from None
 
-    async def _answer(self, request: Request[Any]) -> object:
+    async def _answer(self, request: Request[A]) -> A:
+        self._check_open()
         handler = HANDLERS.get(type(request))
         if handler is None:
             raise ServiceError(
@@ -90,12 +94,13 @@ class EngineConnection:
         engine = self.engine
         engine.limits.check(request)
         try:
-            answer = await handler(engine, request)
+            answer: Answer[A] = await handler(engine, request)
         except StorageError as error:
             engine.doubt(error)
             raise
         engine.offers.stir()
-        await engine.durable(answer.rests_on)
+        if engine.is_over or not engine.is_durable(answer.rests_on):
+            await engine.durable(answer.rests_on)
         return answer.value
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:

@@ -9,7 +9,8 @@ Invariants:
 - A stretch is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace in
   activations.
 - Commands that were issued are matched, in order, with the events that they led to; what does not fit is
-  `NondeterminismError`. What is left when the history ends is the answer to the task.
+  `NondeterminismError`. What is left when the history ends is the answer to the task; once that is taken, the cursor
+  steps over what it led to.
 - An activity or timer that is cancelled before it was sent leaves nothing in history.
 - A task that was answered with nothing, and asked for again at once, was a heartbeat: a stretch goes on behind it.
 - How a local activity ended is told in the task that is in hand, or else in the next.
@@ -18,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from hourglass._embedded import history as h
@@ -28,8 +28,8 @@ from hourglass._embedded.history_updates import (
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass._embedded.local_activities import LocalRequest, LocalResult
-from hourglass._embedded.matching import COMMAND_OF, MATTERS, Matcher
+from hourglass._embedded.local_activities import LocalActivities, LocalRequest, LocalResult
+from hourglass._embedded.matching import COMMAND_OF, MATTERS, match, own_events
 from hourglass._embedded.outcomes import BadCommand, Outcomes
 from hourglass._embedded.task_transitions import Sent
 from hourglass._embedded.tellings import rank, run_started, told_of
@@ -65,18 +65,22 @@ class Cursor:
         self._history: Sequence[h.HistoryEvent] = ()
         self._stop = 0
         self._ends_live = False
+        self._is_up_to_date = False
         self._position = 0
+        self._length = 0
         self._outcomes = Outcomes(run_id, namespace)
-        self._matcher = Matcher(self._outcomes)
         self._jobs: list[e.AnyEvent] = []
-        self._flags: set[int] = set()
+        self.flags: frozenset[int] = frozenset()
+        """The flags that the history holds so far."""
         self._told_flags: tuple[int, ...] = ()
         self._time_ns = 0
         self._replaying = True
         self._suggest = False
         self._size = 0
-        self._local = self._outcomes.local
-        self._early: list[LocalResult] = []
+        self._activation = 0
+        self.local: LocalActivities | None = None
+        """What is known of the run's local activities; most runs have none."""
+        self._early: tuple[LocalResult, ...] = ()
         self._in_task = False
         self._closing = False
         self._updates: Sequence[UpdateRequest] = ()
@@ -102,13 +106,35 @@ class Cursor:
     def step_back(self, history: Sequence[h.HistoryEvent]) -> None:
         """The task in hand led to nothing and never was: its two events are not in the history."""
         self._position -= 2
+        self._length = history[self._position - 1].id if self._position else 0
         self.extend(history, live=False)
         self._stop = self._position
 
+    def step_over(self, history: Sequence[h.HistoryEvent]) -> None:
+        """The answer to the task in hand was taken, and the run goes on: walk over what it led to.
+
+        From now on all tasks that succeed are this worker's own: what comes before the next is one stretch.
+        """
+        completed = history[self._position]
+        assert isinstance(completed.attributes, h.WorkflowTaskCompleted)
+        self._read_task_completed(completed, completed.attributes)
+        self._is_up_to_date = True
+        self._position = self._stop = own_events(self._outcomes, history, self._position)
+
     def next_activation(self) -> e.Activation | None:
         """The next activation; None when the history is used up. Raises `NondeterminismError`."""
-        self.walk_on()
-        return self.take_activation()
+        if not self._jobs and self._position < self._stop:
+            self.walk_on()
+        jobs = self._jobs
+        if not jobs:
+            return None
+        self._jobs = []
+        self._activation += 1
+        if self.local is not None:
+            self.local.activation = self._activation
+        if len(jobs) > 1:
+            jobs.sort(key=rank)
+        return self._make(tuple(jobs), is_replaying=self._replaying)
 
     def walk_on(self) -> None:
         """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
@@ -118,17 +144,6 @@ class Cursor:
                 return
             self._walk(end)
 
-    def take_activation(self) -> e.Activation | None:
-        """The activation of where the cursor stands; None where there is nothing to tell."""
-        jobs = self._jobs
-        if not jobs:
-            return None
-        self._jobs = []
-        self._local.activation += 1
-        if len(jobs) > 1:
-            jobs.sort(key=rank)
-        return self._make(tuple(jobs), is_replaying=self._replaying)
-
     def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
         """An activation of queries alone, where the run stands now."""
         return self._make(queries, is_replaying=True)
@@ -136,41 +151,50 @@ class Cursor:
     def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> None:
         """Take the worker's commands for the last activation. Raises `BadCommand`."""
         for command in commands:
-            self._closing = self._closing or isinstance(command, c.TERMINAL)
+            if isinstance(command, c.TERMINAL):
+                self._closing = True
+            elif isinstance(command, c.ScheduleLocalActivity):
+                self._with_local()
             told = self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
             if told:
                 self._jobs += told
-        if self._local.markers:
-            self._tell_foreseen()
+        if self.local is not None and self.local.markers:
+            self._tell_foreseen(self.local)
 
     # --- local activities -----------------------------------------------------------------------------------
 
     @property
     def local_outstanding(self) -> int:
         """How many local activities the run waits for; one that has closed waits for none."""
-        return 0 if self._closing else self._local.outstanding
+        return 0 if self._closing or self.local is None else self.local.outstanding
 
     def take_local_requests(self) -> list[LocalRequest]:
         """What is to be done for local activities."""
-        requests = self._local.take_requests()
+        requests = [] if self.local is None else self.local.take_requests()
         return [] if self._closing else requests
 
     def resolve_local(self, result: LocalResult) -> None:
         """A local activity ended."""
         if self._in_task:
-            self._jobs += self._local.resolve(result)
-            self._keep_time()
+            local = self._with_local()
+            self._jobs += local.resolve(result)
+            self._keep_time(local)
         else:
-            self._early.append(result)
+            self._early += (result,)
 
-    def _tell_foreseen(self) -> None:
-        self._jobs += self._local.foreseen(all_of_them=False)
+    def _with_local(self) -> LocalActivities:
+        if self.local is None:
+            self.local = self._outcomes.local_from(self._time_ns, self._activation)
+        return self.local
+
+    def _tell_foreseen(self, local: LocalActivities) -> None:
+        self._jobs += local.foreseen(all_of_them=False)
         if not self._jobs:
-            self._jobs += self._local.foreseen(all_of_them=True)
-        self._keep_time()
+            self._jobs += local.foreseen(all_of_them=True)
+        self._keep_time(local)
 
-    def _keep_time(self) -> None:
-        self._time_ns = self._local.time_ns = max(self._time_ns, self._local.time_ns)
+    def _keep_time(self, local: LocalActivities) -> None:
+        self._time_ns = local.time_ns = max(self._time_ns, local.time_ns)
 
     # --- the end of a task ----------------------------------------------------------------------------------
 
@@ -186,14 +210,13 @@ class Cursor:
 
     def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
         """The updates that were refused in the task in hand."""
-        return self._outcomes.updates.take_refusals()
-
-    def new_flags(self, used: AbstractSet[int]) -> tuple[int, ...]:
-        """Those of the used flags that the history does not hold yet."""
-        return () if used <= self._flags else tuple(sorted(used - self._flags))
+        updates = self._outcomes.known_updates
+        return () if updates is None else updates.take_refusals()
 
     def _end_of_stretch(self) -> int | None:
         """The index after the next stretch's last event; None if the history does not hold a whole one."""
+        if self._is_up_to_date and self._ends_live:
+            return self._stop
         history = self._history
         commands = False
         beats: list[int] = []
@@ -237,40 +260,46 @@ class Cursor:
     def _walk(self, end: int) -> None:
         last = end == self._stop and self._ends_live
         self._replaying = not last
-        stretch = self._history[self._position : end]
-        self._local.activation = 0
-        matcher = self._matcher
-        for event in stretch:
+        self._activation = 0
+        outcomes = self._outcomes
+        for event in self._history[self._position : end]:
             attributes = event.attributes
             kind = type(attributes)
-            if kind in MATTERS or matcher.expects:
-                matcher.feed(event)
+            if outcomes.expects or kind in MATTERS:
+                match(outcomes, event)
             read = _READERS.get(kind, Cursor._read_other)
             if read is not None:
                 read(self, event, attributes)
-        if isinstance(stretch[-1].attributes, h.WorkflowTaskStarted):
-            self._time_ns = max(self._time_ns, stretch[-1].time_ns)
-        self._keep_time()
-        self._position = end
+        newest = self._history[end - 1]
+        if newest.time_ns > self._time_ns and isinstance(newest.attributes, h.WorkflowTaskStarted):
+            self._time_ns = newest.time_ns
+        self._position, self._length = end, newest.id
         if last:
             self._in_task = True
             self._version = self._own_version
-            if self._local.known:
-                self._local.go_live()
+        if self.local is not None:
+            self._go_on_with_local(self.local)
         if end < self._stop:
             self._look_ahead()
-        if self._local.markers:
-            self._tell_foreseen()
-        if last:
+        if self.local is not None and self.local.markers:
+            self._tell_foreseen(self.local)
+        if last and (self._admitted or self._updates or self._early):
             self._hear_what_waited()
         self._admitted.clear()
+
+    def _go_on_with_local(self, local: LocalActivities) -> None:
+        """Local activities in the task that the cursor came to."""
+        local.activation = 0
+        self._keep_time(local)
+        if not self._replaying:
+            local.go_live()
 
     def _hear_what_waited(self) -> None:
         """What this task brings beside its events: updates, and what ended while there was no task."""
         if self._admitted or self._updates:
             self._receive_updates()
         if self._early:
-            early, self._early = self._early, []
+            early, self._early = self._early, ()
             for result in early:
                 self.resolve_local(result)
 
@@ -285,11 +314,14 @@ class Cursor:
 
     def _read_task_completed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskCompleted) -> None:
         if attributes.flags:
-            self._flags.update(attributes.flags)
-            self._told_flags = tuple(sorted(self._flags))
+            self.flags |= frozenset(attributes.flags)
+            self._told_flags = tuple(sorted(self.flags))
 
     def _read_admitted(self, event: h.HistoryEvent, attributes: WorkflowExecutionUpdateAdmitted) -> None:
         self._admitted[attributes.request.update_id] = (event.id, attributes.request)
+
+    def _read_outcome(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
+        self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
         told = told_of(attributes)
@@ -309,7 +341,7 @@ class Cursor:
             if isinstance(event.attributes, h.MarkerRecorded):
                 self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
             elif isinstance(event.attributes, history_local.MarkerRecorded):
-                self._local.foresee(event.attributes)
+                self._with_local().foresee(event.attributes)
             elif isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
                 self._receive_again(event.attributes)
 
@@ -336,7 +368,7 @@ class Cursor:
             events=jobs,
             timestamp_ns=self._time_ns,
             is_replaying=is_replaying,
-            history_length=self._history[self._position - 1].id if self._position else 0,
+            history_length=self._length,
             history_size=self._size,
             continue_as_new_suggested=self._suggest,
             flags=self._told_flags,
@@ -353,5 +385,7 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.WorkflowTaskStarted: Cursor._read_task_started,
     h.WorkflowTaskCompleted: Cursor._read_task_completed,
     WorkflowExecutionUpdateAdmitted: Cursor._read_admitted,
+    h.ActivityTaskCompleted: Cursor._read_outcome,
+    h.TimerFired: Cursor._read_outcome,
 }
 """The commonest events, some of which say nothing, and those that say where the run stands."""

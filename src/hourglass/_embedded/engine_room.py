@@ -54,7 +54,7 @@ class EngineRoom:
     async def call(self, request: Request[A]) -> A:
         """Ask the engine. Raises `Gone` if it is closed meanwhile, or dies of it."""
         try:
-            return await self._calls.run(lambda: self._connection.call(request))
+            return await self._calls.run(self._connection.call, request)
         except StorageError:
             if self.failed is not None:
                 raise Gone("the engine failed") from None

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TypeVar, cast
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from hourglass._bridge import service as s
-from hourglass._bridge.begun import within
 from hourglass._bridge.handle import HandleConfig
 from hourglass._embedded.file_handle import FileHandle
 from hourglass._embedded.host import Host
@@ -87,14 +87,18 @@ class FileConnection:
         """This process's part in the file, for people: owner, client, or standing by for whom."""
         return self._host.standing
 
-    async def call(self, request: s.Request[A]) -> A:
+    def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        limit = request.rpc_timeout
-        if limit is not None and isinstance(request, PATIENT):
+        if request.rpc_timeout is None:
+            return self._calls.run(self._host.call, request)
+        return self._call_within(request.rpc_timeout, request)
+
+    async def _call_within(self, limit: float, request: s.Request[A]) -> A:
+        if isinstance(request, PATIENT):
             limit += _MARGIN  # the engine ends such a wait itself, with an answer
         try:
-            async with within(limit):
-                return await self._calls.run(lambda: self._host.call(request))
+            async with asyncio.timeout(limit):
+                return await self._calls.run(self._host.call, request)
         except TimeoutError as error:
             if isinstance(error, ServiceTimeoutError):
                 raise
@@ -109,7 +113,7 @@ class FileConnection:
         """Open a handle for a task queue: it works if this process owns the file, and stands by if another does."""
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
-        handle = await self._calls.run(lambda: self._host.open_handle(config))
+        handle = await self._calls.run(self._host.open_handle, config)
         self._handles.append(handle)
         return handle
 

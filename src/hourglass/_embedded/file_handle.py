@@ -47,6 +47,8 @@ class FileHandle:
         self._died = died
         self._released = released
         self._inner: Handle | None = None
+        self.in_process: InProcess | None = None
+        """The engine's own handle, once the file is ours."""
         self._broken: HandleBroken | None = None
 
     @property
@@ -60,6 +62,7 @@ class FileHandle:
             return
         self.room = room
         self._inner = await room.open_handle(self.config)
+        self.in_process = self._inner.in_process
         if self._attached.done():  # shut down meanwhile
             self._inner.initiate_shutdown()
             return
@@ -89,11 +92,6 @@ class FileHandle:
         else:
             self.settled.set_exception(error)
             self.settled.exception()  # read: whoever opened it may have given up
-
-    @property
-    def in_process(self) -> InProcess | None:
-        """The engine's own handle, once the file is ours."""
-        return None if self._inner is None else self._inner.in_process
 
     # --- Handle ---------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class EngineHandle:
         self.version = config.version
         self.takes_workflows = config.workflows
         self.takes_activities = config.activities
+        self.in_process: InProcess = self
         self._engine = engine
         self._config = config
         self._ended = ended
@@ -63,6 +64,7 @@ class EngineHandle:
         self._local = self._cache.local
         self._offers = engine.offers
         self._tasks_offered = engine.offers.all_tasks(config.task_queue)
+        self._asked = engine.tasks.all_asked()
         self._attempts_offered = engine.offers.all_attempts(config.task_queue)
         self._eager = Eager(config.identity, config.task_queue, engine.limits)
         self._task_bell = Bell()
@@ -75,11 +77,6 @@ class EngineHandle:
         )
         engine.offers.join(self)
         engine.deployments.joined(self)
-
-    @property
-    def in_process(self) -> InProcess:
-        """The engine is here."""
-        return self
 
     # --- what the engine asks (Taker) -----------------------------------------------------------------------
 
@@ -105,7 +102,7 @@ class EngineHandle:
     def wake(self) -> None:
         """Something may be there to take: a poll that waits takes it now."""
         engine, hand, is_over = self._engine, self._hand, self._engine.is_over
-        if self._task_polls and (self._tasks_offered or engine.tasks.has_questions):
+        if self._task_polls and (self._tasks_offered or self._asked):
             self._take_tasks()
         if hand.polls and self._attempts_offered:
             hand.take()
@@ -119,7 +116,8 @@ class EngineHandle:
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""
         self._cache.closed(run_id)
-        self._task_bell.ring()
+        if self._cache.ready:
+            self._task_bell.ring()
 
     def moved(self, run_id: str) -> None:
         """A run has gone to a worker of another version: forget it."""
@@ -171,6 +169,8 @@ class EngineHandle:
 
     def _take_tasks(self) -> None:
         """Take what there is, until something may be given out at once."""
+        if not self._tasks_offered and not self._asked:
+            return
         ready = self._cache.ready
         while self.takes_workflows and not (ready and self._engine.is_durable(ready[-1][1])):
             if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
@@ -186,19 +186,26 @@ class EngineHandle:
 
     async def complete_activation(self, completion: Completion) -> None:
         """Answer an activation."""
-        self.answer_activation(completion)
+        self._take_completion(completion)
+        self._took_answer()
 
-    def answer_activation(self, completion: Completion) -> None:
-        """The same at once."""
+    def answer_activation(self, completion: Completion) -> bool:
+        """The same at once; whether the run is forgotten with it."""
+        self._take_completion(completion)
+        forgotten = bool(self._cache.ready) and self._cache.forget_closed(completion.run_id)
+        self._took_answer()
+        return forgotten
+
+    def _take_completion(self, completion: Completion) -> None:
         if self._engine.is_over:
             self._say_it_is_over()
         if not self._cache.complete(completion):
             _log.warning("completion for run %s, which has no activation out", completion.run_id)
-        self._took_answer()
 
     def _took_answer(self) -> None:
         """There may be room to take more, or something more to give."""
-        self._offers.stir()
+        if self._offers.stirred:
+            self._offers.stir()
         self.wake()
         if self._closing:
             self._ring()
@@ -245,13 +252,13 @@ class EngineHandle:
         """The same at once."""
         if self._engine.is_over:
             self._say_it_is_over()
-        if self._local.is_local(result.token):
+        token = self._hand.out.pop(result.token, None)
+        if token is None and self._local.is_local(result.token):
             self._local.complete(result)
         else:
-            self._hand.out.discard(result.token)
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-            token = Token.decode(result.token)
-            begun = self._engine.attempts.end(token, result, self.identity, self._wants_task)
+            attempt = token or Token.decode(result.token)  # it may have been taken from us meanwhile
+            begun = self._engine.attempts.end(attempt, result, self.identity, self._wants_task)
             if begun is not None:
                 self._cache.begin_task(begun)
         self._took_answer()

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hourglass._bridge import service as s
@@ -63,9 +64,9 @@ class Host:
             return f"standing by for process {self._asking.remote.owner.pid}"
         return "waiting for the file"
 
-    async def call(self, request: s.Request[A]) -> A:
+    def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask whichever engine there is, and go on until it has answered."""
-        return await self._asking.call(request)
+        return self._asking.call(request)
 
     # --- owning ---------------------------------------------------------------------------------------------
 

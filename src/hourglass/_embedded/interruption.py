@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hourglass.errors import HourglassError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -32,26 +33,23 @@ class Interruption:
         """Whether it is over."""
         return self._ended
 
-    async def run(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def run(self, call: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Await a call, until `end`. Raises the error from then on."""
-        self._check()
+        if self._ended:
+            raise self._error()
         task = asyncio.current_task()
         if task is None or task in self._tasks:  # a call within a call ends with the outer one
-            return await call()
+            return await call(*args, **kwargs)
         self._tasks.add(task)
         before = task.cancelling()
         try:
-            return await call()
+            return await call(*args, **kwargs)
         except asyncio.CancelledError:
-            if self._ended and task.uncancel() <= before:
+            if self.ended and task.uncancel() <= before:
                 raise self._error() from None
             raise
         finally:
             self._tasks.discard(task)
-
-    def _check(self) -> None:
-        if self._ended:
-            raise self._error()
 
     def end(self) -> None:
         """End all calls, and refuse new ones. Safe to call twice."""

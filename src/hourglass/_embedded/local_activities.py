@@ -103,8 +103,8 @@ class _Local:
 class LocalActivities:
     """The local activities of one run; `issued` are the run's commands that no event has answered yet."""
 
-    def __init__(self, issued: deque[c.Command]) -> None:
-        self.time_ns = 0
+    def __init__(self, issued: deque[c.Command], time_ns: int = 0, activation: int = 0) -> None:
+        self.time_ns = time_ns
         self._issued = issued
         self.known: dict[int, _Local] = {}
         """Those that were asked for, by number, until they are recorded."""
@@ -113,7 +113,7 @@ class LocalActivities:
         self._executing: set[int] = set()
         self.markers: list[MarkerRecorded] = []
         """The markers ahead, while replaying."""
-        self.activation = 0
+        self.activation = activation
         """How many activations, not of queries alone, the worker was given in the task that is walked over."""
 
     # --- commands -------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ class LocalAttempts:
     @property
     def has_items(self) -> bool:
         """Whether a poll would get something, now or once it is durable."""
-        return bool(self._cancels or self._may_start())
+        return bool(self._cancels or (self._waiting and self._may_start()))
 
     @property
     def rests_on(self) -> int:
@@ -186,7 +186,7 @@ class LocalAttempts:
             cancel = self._cancels.popleft()
             if cancel.token in self._in_hand or cancel.token in self._forgotten:
                 return cancel
-        if not self._may_start() or not self._is_durable(self._waiting[0].rests_on):
+        if not self._waiting or not self._may_start() or not self._is_durable(self._waiting[0].rests_on):
             return None
         return self._start(self._waiting.popleft())
 
@@ -231,8 +231,6 @@ class LocalAttempts:
     # --- the life of an attempt -----------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
-        if not self._waiting:
-            return False
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
             self._waiting.popleft()  # cancelled, or timed out
         limit = self._config.max_concurrent_local_activities

@@ -1,12 +1,16 @@
 """Matching of a worker's commands with the events in history that they led to: where nondeterminism shows.
 
-Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments.
+Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments. What a worker
+has just been heard to ask for need not be compared again with what was written of it.
 Invariants: the events of a task's commands follow the task's completion directly and in order; a deprecated
 patch marker may lack its command and a patch command may lack its marker; anything else that does not pair up
 is `NondeterminismError`.
 """
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
 
 from hourglass._embedded import history as h
 from hourglass._embedded import history_local as local
@@ -39,75 +43,89 @@ COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ..
 
 
 MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
-"""Events that a matcher must always see; it must see the others where it `expects` an event."""
+"""Events that `match` must always see; it must see the others where the outcomes `expect` an event."""
+
+_WRITTEN_AS_ONE = frozenset((c.ScheduleActivity, c.StartTimer))
+"""Commands that lead to one event each, whatever else is sent."""
 
 
-class Matcher:
-    """Pairs issued commands with events. `expects`: the next event may be that of a command, or shows that none is."""
+def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
+    """Pair the next event of the history, if it is that of a command, with the next command that was issued."""
+    attributes = event.attributes
+    kind = type(attributes)
+    if kind is h.WorkflowTaskCompleted:
+        outcomes.expects = True
+        _move_terminal(outcomes.issued)
+    elif kind not in COMMAND_OF:
+        if outcomes.expects:
+            _settle(outcomes, event)
+    elif isinstance(attributes, local.MarkerRecorded):
+        _match_local(outcomes, event, attributes)
+    elif not _is_patch_index(attributes):  # which is the engine's own, behind each patch
+        _pair(outcomes, event)
 
-    def __init__(self, outcomes: Outcomes) -> None:
-        self._outcomes = outcomes
-        self.expects = False
 
-    def feed(self, event: h.HistoryEvent) -> None:
-        """Take the next event of the history."""
-        attributes = event.attributes
-        kind = type(attributes)
-        if kind is h.WorkflowTaskCompleted:
-            self.expects = True
-            self._move_terminal()
-        elif kind not in COMMAND_OF:
-            if self.expects:
-                self._settle(event)
-        elif isinstance(attributes, local.MarkerRecorded) and self._was_replayed(event, attributes):
-            self._outcomes.local.recorded(attributes.seq)
-        elif not _is_patch_index(attributes):  # which is the engine's own, behind each patch
-            self._pair(event)
+def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: int) -> int:
+    """The answer to a task was taken just now, and the history goes on there with what it led to: have each event stand
+    for its command, as far as these are of the commonest kinds. Gives the position behind; the rest is for `match`.
 
-    def _was_replayed(self, event: h.HistoryEvent, marker: local.MarkerRecorded) -> bool:
-        """Whether the run was told of a marker ahead of time: then no command stands for it."""
-        replayed = self._outcomes.local.is_replayed(marker)
-        if replayed is None:
-            raise _mismatch(event, None)
-        if not self._outcomes.local.fits(marker):
-            raise _mismatch(event, self._outcomes.local.command_of(marker.seq))
-        return replayed
+    Nothing is compared: the engine wrote the events of these very commands, in their order.
+    """
+    issued = outcomes.issued
+    position += 1  # behind the completion
+    while issued and type(issued[0]) in _WRITTEN_AS_ONE:
+        outcomes.bind(issued.popleft(), history[position].id)
+        position += 1
+    outcomes.expects = bool(issued)
+    return position
 
-    def _pair(self, event: h.HistoryEvent) -> None:
-        issued = self._outcomes.issued
-        attributes = event.attributes
-        while issued and isinstance(issued[0], c.SetPatchMarker):
-            if isinstance(attributes, h.MarkerRecorded) and attributes.patch_id == issued[0].patch_id:
-                break
-            if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
-                return
-            issued.popleft()
-        if not issued or not _fits(issued[0], attributes, self._outcomes):
-            if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
-                return
-            raise _mismatch(event, issued[0] if issued else None)
-        self._outcomes.bind(issued.popleft(), event.id)
 
-    def _move_terminal(self) -> None:
-        """The engine applies the first terminal command last; so must the comparison."""
-        issued = self._outcomes.issued
-        if len(issued) < 2:
+def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: local.MarkerRecorded) -> None:
+    known = outcomes.local
+    replayed = None if known is None else known.is_replayed(marker)
+    if known is None or replayed is None:
+        raise _mismatch(event, None)
+    if not known.fits(marker):
+        raise _mismatch(event, known.command_of(marker.seq))
+    if replayed:  # the run was told of it ahead of time: no command stands for it
+        known.recorded(marker.seq)
+    else:
+        _pair(outcomes, event)
+
+
+def _pair(outcomes: Outcomes, event: h.HistoryEvent) -> None:
+    issued = outcomes.issued
+    attributes = event.attributes
+    while issued and isinstance(issued[0], c.SetPatchMarker):
+        if isinstance(attributes, h.MarkerRecorded) and attributes.patch_id == issued[0].patch_id:
+            break
+        if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
             return
-        terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
-        ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
-        issued.clear()
-        issued.extend(ordinary + terminal[:1])
-
-    def _settle(self, event: h.HistoryEvent) -> None:
-        """All events of the task's commands have been seen: nothing but patches may be left."""
-        self.expects = False
-        issued = self._outcomes.issued
-        if not issued:
+        issued.popleft()
+    if not issued or not _fits(issued[0], attributes, outcomes):
+        if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
             return
-        for command in issued:
-            if not isinstance(command, c.SetPatchMarker):
-                raise _mismatch(event, command)
-        issued.clear()
+        raise _mismatch(event, issued[0] if issued else None)
+    outcomes.bind(issued.popleft(), event.id)
+
+
+def _move_terminal(issued: deque[c.Command]) -> None:
+    """The engine applies the first terminal command last; so must the comparison."""
+    if len(issued) < 2:
+        return
+    terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
+    ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
+    issued.clear()
+    issued.extend(ordinary + terminal[:1])
+
+
+def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
+    """All events of the task's commands have been seen: nothing but patches may be left."""
+    outcomes.expects = False
+    for command in outcomes.issued:
+        if not isinstance(command, c.SetPatchMarker):
+            raise _mismatch(event, command)
+    outcomes.issued.clear()
 
 
 def _is_patch_index(attributes: h.Attributes) -> bool:

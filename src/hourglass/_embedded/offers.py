@@ -80,7 +80,8 @@ class Offers:
         self._tasks: dict[str, dict[str, None]] = defaultdict(dict)
         self._attempts: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
         self._offered: dict[tuple[str, int], str] = {}
-        self._stirred: dict[str, None] = {}
+        self.stirred: dict[str, None] = {}
+        """The queues whose takers are to look."""
         self._stirring = False
         self._will_stir = False
         self.versioned = False
@@ -158,18 +159,22 @@ class Offers:
         else:
             self._tasks[queue].pop(run.run_id, None)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
-            self._offer_attempt(run, event_id, now_ns)
+            activity = run.activities.get(event_id)
+            if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
+                self._offer_attempt((run.run_id, event_id), activity.spec.task_queue)
+            elif self._offered:
+                self._withdraw_attempt((run.run_id, event_id))
 
-    def _offer_attempt(self, run: Run, event_id: int, now_ns: int) -> None:
-        key = (run.run_id, event_id)
-        activity = run.activities.get(event_id)
-        if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
-            if key not in self._offered:
-                self._offered[key] = activity.spec.task_queue
-                self._attempts[activity.spec.task_queue][key] = None
-                self.wake(activity.spec.task_queue)
-        elif key in self._offered:
-            self._attempts[self._offered.pop(key)].pop(key, None)
+    def _offer_attempt(self, key: tuple[str, int], queue: str) -> None:
+        if key not in self._offered:
+            self._offered[key] = queue
+            self._attempts[queue][key] = None
+            self.wake(queue)
+
+    def _withdraw_attempt(self, key: tuple[str, int]) -> None:
+        queue = self._offered.pop(key, None)
+        if queue is not None:
+            self._attempts[queue].pop(key, None)
 
     # --- waking ---------------------------------------------------------------------------------------------
 
@@ -178,7 +183,7 @@ class Offers:
         if not self._will_stir and not self._stirring:
             self._will_stir = True
             asyncio.get_running_loop().call_soon(self._stir_later)
-        self._stirred[task_queue] = None
+        self.stirred[task_queue] = None
 
     def wake_all(self) -> None:
         """Everybody is to look."""
@@ -191,12 +196,12 @@ class Offers:
 
     def stir(self) -> None:
         """Wake whoever is to look, now. What they take may wake others."""
-        if self._stirring or not self._stirred:
+        if self._stirring or not self.stirred:
             return
         self._stirring = True
         try:
-            while self._stirred:
-                queue, _ = self._stirred.popitem()
+            while self.stirred:
+                queue, _ = self.stirred.popitem()
                 for taker in self.takers(queue):
                     taker.wake()
         finally:

@@ -6,6 +6,8 @@ handle at most; a run's queries wait while it has a task; a run that a handle kn
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hourglass._embedded import history as h
 from hourglass._embedded import task_transitions as tasks
 from hourglass._embedded.beginnings import Eager
@@ -47,6 +49,10 @@ class TaskDesk:
     def has_questions(self) -> bool:
         """Whether a query waits for an answer."""
         return bool(self._asked)
+
+    def all_asked(self) -> Mapping[str, Record]:
+        """The runs that have queries to answer, now and later."""
+        return self._asked
 
     def take_queries(self, taker: Taker) -> Record | None:
         """Give a handle a run that has queries to answer and no task to be done before."""

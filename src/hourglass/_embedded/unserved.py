@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hourglass._bridge import service as s
@@ -18,7 +17,6 @@ from hourglass._embedded import patience
 from hourglass.errors import HourglassError
 
 _log = logging.getLogger("hourglass")
-_NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class UnservedNotice:
@@ -30,17 +28,11 @@ class UnservedNotice:
         self._said: set[str] = set()
         self._looks: set[asyncio.Task[None]] = set()
 
-    def watching(self, request: s.Request[Any]) -> AbstractContextManager[None]:
-        """While a request lasts, which may be a wait."""
-        return self._watching(request) if isinstance(request, s.WaitForClose) else _NOTHING
-
-    @contextmanager
-    def _watching(self, request: s.WaitForClose) -> Iterator[None]:
-        timer = asyncio.get_running_loop().call_later(patience.SILENCE, self._begin, request)
-        try:
-            yield
-        finally:
-            timer.cancel()
+    def watch(self, request: s.Request[Any]) -> asyncio.TimerHandle | None:
+        """A request begins; if it is a wait, whoever waits cancels what this gives when it ends."""
+        if not isinstance(request, s.WaitForClose):
+            return None
+        return asyncio.get_running_loop().call_later(patience.SILENCE, self._begin, request)
 
     async def close(self) -> None:
         """Look no more."""

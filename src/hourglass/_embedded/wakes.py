@@ -2,8 +2,9 @@
 
 Must not know: clocks, alarms, the store. What each pending thing needs is pure (`item_wake_ns`,
 `run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs
-by now (a heartbeat came): it is mended when it comes up, which is cheaper than keeping all of them exact.
-Invariant: for everything pending that needs a time there is an entry at that time or before.
+by now (a heartbeat came): that is noted, and mended when it comes up, which is cheaper than keeping all of them exact.
+Invariants: for everything pending that needs a time there is an entry at that time or before; whatever changes is
+looked at, so that what a thing needs is worked out once per change.
 """
 
 from __future__ import annotations
@@ -42,27 +43,37 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
         when = task.available_ns
     elif task is None and run.task_count == 0:
         when = first_task_ns(run)
-    deadline = run.deadline_ns
+    started = run.started
+    deadline = run.deadline_ns if started.run_timeout or started.expiration_ns else 0
     return min(when, deadline) if when and deadline else when or deadline
 
 
 class Wakes:
     """The times at which one run's pending things must be looked at."""
 
+    __slots__ = ("_at", "_heap", "_later")
+
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []
         self._at: dict[int, int] = {}
+        self._later = _NONE
 
     def look(self, run: Run, event_ids: Iterable[int], now_ns: int) -> int:
         """These have changed; gives the earliest time that they need, 0 for none."""
         earliest = 0
         for event_id in event_ids:
             when = item_wake_ns(run, event_id, now_ns)
-            if not when:
-                continue
             at = self._at.get(event_id)
+            if not when:
+                if at is not None:
+                    self._forget(event_id)
+                continue
             if at is None or when < at:
                 self._enter(when, event_id)
+            elif when > at:
+                self._put_off(when, event_id)
+            elif self._later:
+                self._later.pop(event_id, None)
             if not earliest or when < earliest:
                 earliest = when
         return earliest
@@ -71,7 +82,7 @@ class Wakes:
         """When the run must be looked at next; 0: never."""
         if run.status is not RUNNING:
             return 0
-        item = self._first(run, now_ns)
+        item = self._first(now_ns) if self._heap else 0
         whole = run_wake_ns(run, now_ns)
         return min(item, whole) if item and whole else item or whole
 
@@ -81,26 +92,38 @@ class Wakes:
         while self._heap and self._heap[0][0] <= now_ns:
             when, event_id = heapq.heappop(self._heap)
             if self._at.get(event_id) == when:
-                del self._at[event_id]
+                self._forget(event_id)
                 found.append(event_id)
         return sorted(found)
 
-    def _first(self, run: Run, now_ns: int) -> int:
-        while self._heap:
-            when, event_id = self._heap[0]
+    def _first(self, now_ns: int) -> int:
+        heap = self._heap
+        while heap:
+            when, event_id = heap[0]
             counts = self._at.get(event_id) == when
-            if counts and when <= now_ns:
+            if counts and (when <= now_ns or event_id not in self._later):
                 return when
-            needed = item_wake_ns(run, event_id, now_ns) if counts else 0
-            if counts and needed == when:
-                return when
-            heapq.heappop(self._heap)
+            heapq.heappop(heap)
             if counts:
-                del self._at[event_id]
-            if needed:
-                self._enter(needed, event_id)
+                self._enter(self._later[event_id], event_id)
         return 0
 
     def _enter(self, when: int, event_id: int) -> None:
         self._at[event_id] = when
         heapq.heappush(self._heap, (when, event_id))
+        if self._later:
+            self._later.pop(event_id, None)
+
+    def _put_off(self, when: int, event_id: int) -> None:
+        if self._later is _NONE:
+            self._later = {}
+        self._later[event_id] = when
+
+    def _forget(self, event_id: int) -> None:
+        del self._at[event_id]
+        if self._later:
+            self._later.pop(event_id, None)
+
+
+_NONE: dict[int, int] = {}
+"""Of those who have nothing that is later than its entry: nobody writes here."""

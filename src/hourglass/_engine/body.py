@@ -8,7 +8,7 @@ from typing import Any
 from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
 from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun
 from hourglass._engine.events import AnyEvent, RunStarted
-from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation
+from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation, watched
 from hourglass._engine.intercepted import executed
 from hourglass._engine.interception import chain
 from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, is_failure
@@ -27,10 +27,10 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     state.workflow_type = started.workflow_type
     state.input = started.arguments
     if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
-        live.flags |= OUR_FLAGS
+        live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
     if live.settings.interceptors:
         with live.looking("the start of an interceptor"):
-            live.inbound, live.outbound = chain(live.settings.interceptors)
+            live.inbound, live.outbound = watched(chain, live.settings.interceptors)
     definition = live.definition
     try:
         arguments = definition.arguments(live.converter, started.arguments)

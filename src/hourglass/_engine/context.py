@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
@@ -27,6 +27,8 @@ from hourglass._engine.fibers import (
     leave_suspended,
     read_only_error,
     readers,
+    watched,
+    watchers,
 )
 from hourglass._engine.interception import (
     InterceptWorkflow,
@@ -182,6 +184,16 @@ class LiveRun:
             self.failed_tasks = []
         self.failed_tasks.append(fiber)
 
+    def overlooked(self) -> tuple[str, ...]:
+        """The fibers that have failed without anybody looking, in words."""
+        return tuple(
+            [
+                f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
+                for task in self.failed_tasks or ()
+                if not task.looked_at
+            ]
+        )
+
     def forget_looked_at(self) -> None:
         """Failed fibers that somebody has looked at need not be kept. Where there are many, not after every activation."""
         failed = self.failed_tasks
@@ -207,7 +219,8 @@ class LiveRun:
         """Ask for something in the name of a fiber; a numbered command is entered so that its answer finds its way back."""
         if self.latched:
             self.refuse(fiber, "a command")
-        command_id = fiber.next_command_id()
+        fiber.requests += 1
+        command_id = fiber.path, fiber.requests
         if key is not None:
             self.pending[key] = operation
             self.accumulator.register_assignments(key, command_id)
@@ -280,7 +293,7 @@ class LiveRun:
         """While user code runs that must only look: durable calls raise, and facts can be read from the hub too."""
         before, self.read_only = self.read_only, where
         self.latched = True
-        reader, readers.run = getattr(readers, "run", None), self
+        reader, readers.run = readers.run, self
         try:
             yield
         finally:
@@ -290,8 +303,13 @@ class LiveRun:
 
     def check_conditions(self) -> None:
         """Check what fibers wait for; the functions must only look."""
+        if not self.handlers.leaves_trace:
+            return  # rejected updates are in no history: a condition they let through could not hold on replay
         with self.looking("a condition"):
-            self.scheduler.check_conditions()
+            if watchers:
+                watched(Scheduler.check_conditions, self.scheduler)
+            else:
+                self.scheduler.check_conditions()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -307,6 +325,9 @@ class LiveRun:
         self.scheduler.close()
         self.scheduler.conditions.clear()
         self.pending.clear()
+        # These lead back to the run. Without them it is no circle, and goes when it is let go, not when the collector comes.
+        self.main = None
+        self.handlers = cast(Any, None)
 
 
 def current_run() -> LiveRun | None:
@@ -314,7 +335,7 @@ def current_run() -> LiveRun | None:
     fiber = current_fiber()
     if fiber is not None:
         return fiber.run
-    return getattr(readers, "run", None)
+    return readers.run
 
 
 def require_run(what: str) -> LiveRun:

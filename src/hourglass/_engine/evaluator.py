@@ -11,7 +11,7 @@ until none is ready. Conditions are checked each time the queue has run dry. Que
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -40,12 +40,14 @@ from hourglass._engine.messages import Handlers
 from hourglass._engine.state import State
 from hourglass.errors import InternalError
 
+_AHEAD = frozenset({SignalReceived, UpdateReceived, PatchNoticed, SeedChanged, QueryReceived, RunEvicted})
+"""The kinds of events that are not simply applied in order."""
+
 
 class Run:
     """One run on one lane: its state, and its live fibers while there are any."""
 
     __slots__ = (
-        "activations",
         "definition",
         "error",
         "last",
@@ -70,12 +72,10 @@ class Run:
         self.error: BaseException | None = None
         self.notices: tuple[str, ...] = ()
         self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
-        self.activations = 0
         self.work = 0  # about how much it takes to execute all of it again
         self.on_step: Callable[[], object] | None = None  # called for each activation executed again
-        self.seen: list[
-            Activation
-        ] = []  # the journal of the same run as it was executed here before, if it was
+        # The journal of the same run as it was executed here before, if it was.
+        self.seen: Sequence[Activation] = ()
 
     @property
     def closed(self) -> bool:
@@ -104,15 +104,15 @@ class Run:
             return TaskFailed(self.state.run_id, self.settings.converter.to_failure(error))
 
     def _activate(self, activation: Activation) -> Completion:
-        run_id = self.state.run_id
+        run_id, journal = self.state.run_id, self.state.journal
         events = activation.events
-        if events and isinstance(events[0], QueryReceived):
+        if events and type(events[0]) is QueryReceived:
             answers = self._answer(events)
             return Succeeded(run_id, answers, versioning_behavior=self.definition.versioning_behavior)
-        if self.live is None and self.state.journal and not self.state.workflow_type:
+        if self.live is None and journal and not self.state.workflow_type:
             self.rebuild()  # only the journal is left: whether the run has closed follows from it
-        journal = self.state.journal
-        if journal and journal[-1] == activation:
+        # The time tells nearly all of them apart, and costs less to compare.
+        if journal and journal[-1].timestamp_ns == activation.timestamp_ns and journal[-1] == activation:
             if self.last is None:
                 self.rebuild()
             assert self.last is not None
@@ -121,13 +121,14 @@ class Run:
             # I7: the closed are silent. temporalio's are not, and its histories show it
             return Succeeded(run_id, versioning_behavior=self.definition.versioning_behavior)
         live = self.live or self.rebuild()
-        live.quiet = self._was_executed_before(activation)
+        live.quiet = bool(self.seen) and self._was_executed_before(activation)
         completion = complete(live, activation)
-        self.activations += 1
-        self._take_notices(live)
-        if not _is_rejection_only(live, activation):
+        if live.notices or live.failed_tasks or self.state.result is not None:
+            self._take_notices(live)
+        if live.handlers.leaves_trace:
             # One string for the run's id in all its activations: it is kept for each of them.
-            msgspec.structs.force_setattr(activation, "run_id", run_id)
+            if activation.run_id is not run_id:
+                msgspec.structs.force_setattr(activation, "run_id", run_id)
             journal.append(activation)
             self.last = completion
             if self.record is not None:
@@ -155,11 +156,7 @@ class Run:
     def _take_notices(self, live: LiveRun) -> None:
         if self.state.result is not None:
             live.notices += live.handlers.left_behind()
-            live.notices += tuple(
-                f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
-                for task in live.failed_tasks or ()
-                if not task.looked_at
-            )
+            live.notices += live.overlooked()
         live.forget_looked_at()
         if live.notices:
             self.notices += live.notices
@@ -167,7 +164,8 @@ class Run:
 
     def rebuild(self) -> LiveRun:
         """Bring the fibers back by executing the journal again."""
-        self.state = self.state.forget_derived()
+        if self.state.journal or self.state.workflow_type:
+            self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
         self.last = _feed_again(live, self.state.journal, self.on_step)
         return live
@@ -221,7 +219,7 @@ def complete(live: LiveRun, activation: Activation) -> Succeeded:
     """Give a run its next events; the answer holds what it asked for and the flags that were taken into use."""
     flags = live.flags
     commands = feed(live, activation)
-    used = tuple(sorted(live.flags - flags))
+    used = () if live.flags is flags else tuple(sorted(live.flags - flags))
     return Succeeded(live.state.run_id, commands, used, live.definition.versioning_behavior)
 
 
@@ -229,20 +227,19 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
     before = live.facts
     live.facts = activation
-    live.accumulator.begin()
-    live.handlers.accepted = False
     if live.sites is not None:
         live.sites.clear()
     live.scheduler.open()
     _take_turns(live, activation)
     live.scheduler.close()
-    if _is_rejection_only(live, activation):
-        live.facts = before  # a rejected update leaves no trace
+    if not live.handlers.leaves_trace:
+        live.facts = before
     return live.accumulator.flush()
 
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, rest = _sort(activation.events)
+    live.handlers.leaves_trace = bool(rest or first) or not _are_updates_only(messages)
     single = SINGLE_BATCH in activation.flags
     late = late_seeds(live, first) if first and messages and not single else ()
     for event in first:
@@ -250,21 +247,18 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
             prepare(live, event)
     if live.started is None:
         start(live, rest)
-    if single:
+    drain = live.scheduler.drain
+    if messages:
         _apply(live, messages)
+        if not single:
+            drain(live.check_conditions)
+    for event in late:
+        prepare(live, event)
+    if rest or single:
         _apply(live, rest)
-        _drain(live, activation)
-    else:
-        if messages:
-            _apply(live, messages)
-            _drain(live, activation)
-        for event in late:
-            prepare(live, event)
-        if rest:
-            _apply(live, rest)
-            _drain(live, activation)
+        drain(live.check_conditions)
     if live.handlers.late_updates and live.handlers.answer_late_updates():
-        _drain(live, activation)
+        drain(live.check_conditions)
 
 
 def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent], list[AnyEvent]]:
@@ -273,14 +267,14 @@ def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent],
     rest: list[AnyEvent] = []
     for event in events:
         kind = type(event)
-        if kind is SignalReceived or kind is UpdateReceived:
+        if kind not in _AHEAD:
+            rest.append(event)
+        elif kind is SignalReceived or kind is UpdateReceived:
             messages.append(event)
         elif kind is PatchNoticed or kind is SeedChanged:
             first.append(event)
-        elif kind is QueryReceived or kind is RunEvicted:
-            raise InternalError(f"{kind.__name__} came together with other events")
         else:
-            rest.append(event)
+            raise InternalError(f"{kind.__name__} came together with other events")
     return first, messages, rest
 
 
@@ -289,20 +283,5 @@ def _apply(live: LiveRun, events: list[AnyEvent]) -> None:
         APPLY[type(event)](live, event)
 
 
-def _drain(live: LiveRun, activation: Activation) -> None:
-    # Rejected updates leave nothing in history: a condition they let through could not hold on replay.
-    if _are_updates_only(activation.events):
-        live.scheduler.drain(lambda: live.check_conditions() if live.handlers.accepted else None)
-    else:
-        live.scheduler.drain(live.check_conditions)
-
-
-def _is_rejection_only(live: LiveRun, activation: Activation) -> bool:
-    return not live.handlers.accepted and _are_updates_only(activation.events)
-
-
-def _are_updates_only(events: tuple[AnyEvent, ...]) -> bool:
-    for event in events:  # noqa: SIM110 - asked three times per activation: a generator costs more than the answer
-        if type(event) is not UpdateReceived:
-            return False
-    return True
+def _are_updates_only(messages: list[AnyEvent]) -> bool:
+    return all(type(event) is UpdateReceived for event in messages)

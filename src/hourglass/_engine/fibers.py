@@ -17,12 +17,12 @@ import gc
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import greenlet
 
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
-from hourglass._engine.state import CommandId, PathStep
+from hourglass._engine.state import PathStep
 from hourglass.errors import (
     ActivityError,
     Cancelled,
@@ -145,11 +145,6 @@ class FiberTask(Task[T]):
         """Begin at the next free turn."""
         self.scheduler.ready.append((self._step, None))
 
-    def next_command_id(self) -> CommandId:
-        """Name the next thing this fiber asks for."""
-        self.requests += 1
-        return self.path, self.requests
-
     def next_child_path(self) -> tuple[PathStep, ...]:
         """The path of the next fiber that this one spawns."""
         self.child_count += 1
@@ -193,7 +188,7 @@ class FiberTask(Task[T]):
             fiber.gr_context = contextvars.copy_context()
         if fiber.parent is not hub:
             fiber.parent = hub
-        came_back = fiber.switch(error)
+        came_back = fiber.switch(error) if not watchers else watched(fiber.switch, error)
         if fiber.dead:
             self._ended(*came_back)
         elif came_back is None:
@@ -273,6 +268,7 @@ class FiberTask(Task[T]):
         self.run.remove_fiber(self)
         fiber = self.fiber
         if fiber is None or fiber.dead:
+            self.function = None
             return
         fiber.parent = greenlet.getcurrent()
         attempts = 0
@@ -282,6 +278,8 @@ class FiberTask(Task[T]):
                 fiber.throw(greenlet.GreenletExit)
             except BaseException:
                 pass
+        if not fiber:
+            self.fiber = self.waiting_on = None  # they lead back here: see `LiveRun.drop`
 
     def build_error(self) -> BaseException:
         """What the function raised, with the traceback it had then: it must not grow from one raise to the next."""
@@ -313,11 +311,23 @@ def is_cancellation(error: BaseException | None) -> bool:
 
 # --- who is current ---------------------------------------------------------------------------------------------------
 
-readers = (
-    threading.local()
-)  # `run`: the run whose condition is being looked at on this thread, outside any fiber
+
+class _Readers(threading.local):
+    run: LiveRun | None = None  # whose condition is being looked at on this thread, outside any fiber
+
+
+readers = _Readers()
 
 _collecting: set[int] = set()
+
+watchers: dict[int, Callable[[Callable[..., Any], Any], Any]] = {}
+"""By thread: who wants to call the author's code there himself, to see what it calls. In production there are none."""
+
+
+def watched(function: Callable[..., Any], argument: Any) -> Any:
+    """Call the author's code, through whoever watches this thread."""
+    around = watchers.get(threading.get_ident())
+    return function(argument) if around is None else around(function, argument)
 
 
 def _while_collecting(phase: str, _: dict[str, int]) -> None:
@@ -340,17 +350,23 @@ def current_fiber() -> FiberTask[Any] | None:
     return fiber.owner
 
 
-def require_fiber(what: str) -> FiberTask[Any]:
-    """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only."""
+def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
+    """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only.
+
+    `name` is whom it is asked of: a durable call takes this way twice, so its words are put together only if it is refused.
+    """
     fiber = current_fiber()
-    if fiber is None:
-        if getattr(readers, "run", None) is not None:
-            raise read_only_error(what, readers.run.read_only)
-        raise NotInWorkflowError(f"{what} works only inside a running workflow")
-    run = fiber.run
-    if run.latched:
-        run.refuse(fiber, what)
+    if fiber is None or fiber.run.latched:
+        _refuse(fiber, f"{what} {name}" if name else what)
     return fiber
+
+
+def _refuse(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
+    if fiber is not None:
+        fiber.run.refuse(fiber, what)
+    if readers.run is not None:
+        raise read_only_error(what, readers.run.read_only)
+    raise NotInWorkflowError(f"{what} works only inside a running workflow")
 
 
 def read_only_error(what: str, where: str) -> ReadOnlyError:

@@ -51,9 +51,9 @@ class Handlers:
     """The handlers of one run, and what waits for them."""
 
     __slots__ = (
-        "accepted",
         "known",
         "late_updates",
+        "leaves_trace",
         "receivers",
         "run",
         "running",
@@ -69,7 +69,8 @@ class Handlers:
         self.signal_count = 0
         self.running: dict[int | str, str] | None = None
         self.late_updates: tuple[UpdateReceived, ...] = ()
-        self.accepted = False
+        # Whether the activation leaves one: not if it brings nothing but updates, and none of them is accepted.
+        self.leaves_trace = True
 
     def bind_object(self, obj: Any) -> None:
         """Take the handlers of the class, bound to its object."""
@@ -113,6 +114,8 @@ class Handlers:
 
     def left_behind(self) -> tuple[str, ...]:
         """What a run that has closed leaves undone: handlers that have not finished, signals that nobody took."""
+        if not self.running and not self.run.state.signals:
+            return ()
         unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
         notices = [
             f"{count} of signal {name!r} came, and no handler took them and nobody read them"
@@ -239,7 +242,7 @@ class Handlers:
             failure = run.converter.to_failure(_plain(error))
             run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
             return
-        self.accepted = True
+        self.leaves_trace = True
         self._begun(event.id, event.name)
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
         try:

@@ -136,8 +136,10 @@ class Operation(Task[R]):
     def _second_turn(self, _: Any) -> None:
         cancelled = self.woken_by_cancel or self.must_cancel
         self.woken_by_cancel = self.must_cancel = False
-        if not cancelled:
-            self._finish()
+        if not cancelled and self.answered == RESOLVED:
+            self._settle(RESOLVED, None)
+        elif not cancelled:
+            self.fail(self.build_error())
         elif self.answered != PENDING and (self._batched() or self._cancel_beats_result()):
             super().cancel()
         else:
@@ -149,12 +151,6 @@ class Operation(Task[R]):
 
     def _cancel_beats_result(self) -> bool:
         return self.run.is_ours
-
-    def _finish(self) -> None:
-        if self.answered == RESOLVED:
-            self.resolve(None)
-        else:
-            self.fail(self.build_error())
 
     def outcome(self) -> Any:
         """The result, decoded anew."""
@@ -346,7 +342,7 @@ def start_activity(
     headers: dict[str, Payload] | None = None,
 ) -> Task[Any]:
     """Schedule an activity and return the task that stands for it."""
-    fiber = require_fiber(f"starting activity {activity_type}")
+    fiber = require_fiber("starting activity", activity_type)
     run = fiber.run
     seq = run.accumulator.number(ACTIVITY)
     note = run.converter.encode(settings.summary) if settings.summary else None
@@ -408,7 +404,7 @@ def start_child(
     command: StartChildWorkflow, return_type: Any, kind: type[ChildOperation[Any]] = ChildOperation
 ) -> ChildOperation[Any]:
     """Start a child workflow and wait until it has started. `command` comes without its number."""
-    fiber = require_fiber(f"starting child workflow {command.workflow_type}")
+    fiber = require_fiber("starting child workflow", command.workflow_type)
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
     operation = kind(fiber, numbered, return_type)

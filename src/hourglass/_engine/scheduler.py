@@ -29,10 +29,7 @@ class _Closed(deque[tuple[Callback, Any]]):
         raise ReadOnlyError("a query must only look: it cannot wake those who wait")
 
 
-_CLOSED = _Closed()
-_spare: list[
-    deque[tuple[Callback, Any]]
-] = []  # an empty deque takes 760 bytes: idle runs have none of their own
+_CLOSED = _Closed()  # an empty deque takes 760 bytes: idle runs share this one
 
 
 class Scheduler:
@@ -46,16 +43,11 @@ class Scheduler:
 
     def open(self) -> None:
         """An activation begins."""
-        if self.ready is _CLOSED:
-            self.ready = _spare.pop() if _spare else deque()
+        self.ready = deque()
 
     def close(self) -> None:
         """An activation is over: nothing is ready any more."""
-        ready, self.ready = self.ready, _CLOSED
-        if ready is not _CLOSED:
-            ready.clear()
-            if len(_spare) < 64:
-                _spare.append(ready)
+        self.ready = _CLOSED
 
     def soon(self, callback: Callback, argument: Any = None) -> None:
         """Let a callback take the next free turn."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hourglass._engine.commands import (
-    TERMINAL,
+    TERMINAL_KINDS,
     CancelRun,
     Command,
     CompleteRun,
@@ -74,11 +74,6 @@ class CommandAccumulator:
         self.state = state
         self._issued: list[tuple[CommandId, Command]] | None = None
 
-    def begin(self) -> None:
-        """An activation begins."""
-        self._issued = None
-        self.state.commands = ()
-
     def number(self, kind: str) -> int:
         """The next number of a kind. Numbers are never used twice, also where the command is taken back."""
         state = self.state
@@ -93,16 +88,14 @@ class CommandAccumulator:
         if self._issued is None:
             self._issued = []
         self._issued.append((command_id, command))
-        if self.state.result is None and isinstance(command, TERMINAL):
+        if self.state.result is None and type(command) in TERMINAL_KINDS:
             self.state.result = command  # type: ignore[assignment]
 
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
         """Enter a numbered command, so that its resolution finds the one who asked."""
         state = self.state
-        if state.pending_resolvers is NOTHING:
-            state.pending_resolvers = {}
         if state.command_id_to_seq is NOTHING:
-            state.command_id_to_seq = {}
+            state.pending_resolvers, state.command_id_to_seq = {}, {}
         state.pending_resolvers[key] = command_id
         state.command_id_to_seq[command_id] = key
 
@@ -120,6 +113,7 @@ class CommandAccumulator:
         """The commands of this activation in the order of issue. The state keeps them newest first."""
         issued, self._issued = self._issued, None
         if issued is None:
+            self.state.commands = ()
             return ()
         flushed = tuple([command for _, command in issued])
         issued.reverse()

@@ -29,7 +29,7 @@ def call_plainly(
     """Run a `def` activity here, to its end."""
     home = os.getpid()
     try:
-        arguments = definition.arguments(context.converter, task.arguments)
+        arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
         return outcomes.refused(task, error)
     try:
@@ -50,15 +50,16 @@ async def call_on_loop(
     home = os.getpid()
     current.set(context)
     try:
-        arguments = definition.arguments(context.converter, task.arguments)
+        arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
         return outcomes.refused(task, error)
     try:
-        if context.inbound is None:
+        inbound = context.equipment.inbound
+        if inbound is None:
             value = await definition.fn(*arguments)
         else:
             call = activity_call(task.activity_type, definition.fn, arguments, task.headers)
-            value = await context.inbound.execute_async_activity(call)
+            value = await inbound.execute_async_activity(call)
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
@@ -78,20 +79,23 @@ def end_fork(home: int, code: int) -> None:
 
 def _call(task: ActivityTask, context: ActivityContext, fn: Callable[..., Any], arguments: list[Any]) -> Any:
     current.set(context)
-    if context.inbound is None:
+    inbound = context.equipment.inbound
+    if inbound is None:
         return fn(*arguments)
-    return context.inbound.execute_activity(activity_call(task.activity_type, fn, arguments, task.headers))
+    return inbound.execute_activity(activity_call(task.activity_type, fn, arguments, task.headers))
 
 
 def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException) -> ActivityResult:
+    own = context.equipment
     try:
-        return outcomes.ended_by(task, error, context.cancel_reason, context.converter, context.payload_limit)
+        return outcomes.ended_by(task, error, context.cancel_reason, own.converter, own.payload_limit)
     except BaseException as problem:  # a converter of the user's, or no memory: the attempt ends all the same
         return outcomes.refused(task, problem)
 
 
 def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> ActivityResult:
+    own = context.equipment
     try:
-        return outcomes.returned(task, value, context.converter, context.payload_limit)
+        return outcomes.returned(task, value, own.converter, own.payload_limit)
     except BaseException as problem:
         return outcomes.refused(task, problem)

@@ -1,14 +1,12 @@
 """What a worker counts of its activities: how many, how they ended, how long they took and waited.
 
-Belongs to the control loop. One attempt costs two records; the series of a type are found by one look.
+Belongs to the control loop. One attempt costs three records; the series of a type are found by one look.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from hourglass._bridge.handle import (
     ActivityCancelled,
@@ -20,8 +18,6 @@ from hourglass._bridge.handle import (
 )
 from hourglass.metrics import Registry
 from hourglass.metrics._samples import Labels, labels_of
-
-Ended = Callable[[ActivityResult], object]
 
 _OUTCOMES: dict[type[ActivityResult], str] = {
     ActivityOk: "completed",
@@ -59,18 +55,18 @@ class ActivityMetrics:
             "s",
         )
 
-    def counted(self, task: ActivityTask, ended: Ended) -> Ended:
-        """An attempt begins: what is to be called at its end, so that it is counted."""
-        series = self._known.get(task.activity_type) or self._series(task.activity_type)
-        since = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns
-        if since and task.started_time_ns and not task.is_local:
-            series.waited(max(0, task.started_time_ns - since) / 1e9)
-        return partial(self._ended, series, ended, time.monotonic())
+    def began(self, task: ActivityTask) -> None:
+        """An attempt begins."""
+        since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
+        if since and until and not task.is_local:
+            series = self._known.get(task.activity_type) or self._series(task.activity_type)
+            series.waited((until - since) / 1e9 if until > since else 0.0)
 
-    def _ended(self, series: _Series, ended: Ended, since: float, result: ActivityResult) -> None:
+    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
+        """An attempt has ended, after so long."""
+        series = self._known.get(task.activity_type) or self._series(task.activity_type)
         self._executions.record(1, series.outcomes[type(result)])
-        series.took(time.monotonic() - since)
-        ended(result)
+        series.took(seconds)
 
     def _series(self, activity_type: str) -> _Series:
         plain = {**self._common, "activity_type": activity_type}

@@ -24,12 +24,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Any
 
 from hourglass._runtime.activity_calls import end_fork
 
 logger = logging.getLogger("hourglass.worker")
 
-Job = Callable[[], None]
+Job = Callable[..., object]
 
 
 class _State(Enum):
@@ -42,11 +43,12 @@ class _State(Enum):
 class Seat:
     """A job's place in a pool. Its state belongs to the pool."""
 
-    __slots__ = ("_pool", "hand", "job", "state")
+    __slots__ = ("_pool", "arguments", "hand", "job", "state")
 
-    def __init__(self, pool: ThreadPool, job: Job) -> None:
+    def __init__(self, pool: ThreadPool, job: Job, arguments: tuple[Any, ...]) -> None:
         self._pool = pool
         self.job: Job | None = job
+        self.arguments = arguments
         self.state = _State.WAITING
         self.hand: _Hand | None = None
 
@@ -104,11 +106,13 @@ class ThreadPool:
         """How many threads are held by jobs that were given up."""
         return self._lost
 
-    def submit(self, job: Job) -> Seat:
-        """Run a job as soon as a thread is free."""
-        seat = Seat(self, job)
+    def submit(self, job: Job, *arguments: Any) -> Seat:
+        """Run `job(*arguments)` as soon as a thread is free."""
+        seat = Seat(self, job, arguments)
         with self._lock:
             self._jobs.append(seat)
+            if self._called:
+                return seat  # somebody is on the way, who calls the next
             try:
                 self._call_one()
             except BaseException:
@@ -123,7 +127,8 @@ class ThreadPool:
         """
         with self._lock:
             if seat.state is _State.WAITING:
-                seat.state, seat.job = _State.OVER, None  # whoever comes to the seat finds it empty
+                seat.state = _State.OVER  # whoever comes to the seat finds it empty
+                seat.job, seat.arguments = None, ()
             elif seat.state is _State.RUNNING:
                 if self._lost >= self._most_lost:
                     return False
@@ -178,69 +183,63 @@ class ThreadPool:
                 raise  # nobody would ever take the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
-    def _next(self) -> Seat | None:
-        while self._jobs:
-            seat = self._jobs.popleft()
-            if seat.job is not None:
-                return seat
-        return None
+    def _leave(self, hand: _Hand, seat: Seat) -> bool:
+        """A job is over; False if its thread was lost meanwhile."""
+        was, seat.state, seat.hand, hand.seat = seat.state, _State.OVER, None, None
+        if was is _State.LOST:
+            self._lost -= 1
+            return False
+        return True
 
     # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self, hand: _Hand) -> None:
         home = os.getpid()
         try:
-            while self._take(hand):
-                if not self._run(hand, home):
-                    return
+            while (seat := self._take(hand)) is not None:
+                self._run(seat, home)
         finally:
             end_fork(home, 1)
             self._ended(hand)
 
-    def _take(self, hand: _Hand) -> bool:
-        """Sit down at the next job, or rest until there is one; False if there will be none."""
+    def _take(self, hand: _Hand) -> Seat | None:
+        """Leave the last job and sit down at the next, or rest until there is one; None if there will be none, or if this
+        thread was lost.
+        """
         while True:
             with self._lock:
+                if hand.seat is not None and not self._leave(hand, hand.seat):
+                    return None
                 self._called.discard(hand)
-                hand.seat = seat = self._next()
-                if seat is not None:
-                    seat.state, seat.hand = _State.RUNNING, hand
-                    self._call_one()
-                    return True
+                while self._jobs:
+                    seat = self._jobs.popleft()
+                    if seat.job is not None:  # else it was given up while it waited
+                        hand.seat, seat.state, seat.hand = seat, _State.RUNNING, hand
+                        if self._jobs:
+                            self._call_one()
+                        return seat
                 if self._stopped:
-                    return False
+                    return None
                 self._resting.append(hand)
             hand.rest()
 
-    def _run(self, hand: _Hand, home: int) -> bool:
-        """Run a job; False if its thread was lost meanwhile."""
-        seat = hand.seat
-        assert seat is not None
-        job, seat.job = seat.job, None
+    def _run(self, seat: Seat, home: int) -> None:
+        job, arguments = seat.job, seat.arguments
+        seat.job, seat.arguments = None, ()
         try:
             if job is not None:
-                job()
+                job(*arguments)
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
         end_fork(home, 0)
-        del job  # whoever waits for the next job must not keep this one's arguments alive
-        return self._over(hand, seat)
-
-    def _over(self, hand: _Hand, seat: Seat) -> bool:
-        with self._lock:
-            was, seat.state, seat.hand, hand.seat = seat.state, _State.OVER, None, None
-            if was is _State.LOST:
-                self._lost -= 1
-                return False
-            return True
 
     def _ended(self, hand: _Hand) -> None:
         """A thread ends: as it was told to, because it was lost, or by an exception from outside."""
-        seat = hand.seat
-        if seat is not None and seat.job is None:
-            self._over(hand, seat)
         with self._lock:
+            seat = hand.seat
+            if seat is not None and seat.job is None:
+                self._leave(hand, seat)
             self._hands.discard(hand)
             self._called.discard(hand)
             if hand in self._resting:

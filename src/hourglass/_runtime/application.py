@@ -70,7 +70,7 @@ class Application:
         self.lanes = DynamicSupervisor(max_restarts=100, window=5.0)
         self.evaluators = TaskSupervisor()
         self.executors = TaskSupervisor()
-        self.dispatch = Dispatch(self.evaluators, self.executors, lambda: self.last_holder)
+        self.dispatch = Dispatch(self.evaluators, self.executors)
         self.distrust: Callable[[str], object] = lambda _: None
         self.tree: Tree | None = None
         self.restarts = 0
@@ -96,7 +96,6 @@ class Application:
             raise NotRunning("the BridgeHolder is not running")
         return self._holder[0]
 
-    @property
     def last_holder(self) -> BridgeHolder:
         """The holder that was last in charge, dead or alive: answers go through it, for its tables outlive it."""
         if self._holder is None:
@@ -106,6 +105,7 @@ class Application:
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
         """A holder has started."""
         self._holder = (holder, process)
+        self.dispatch.holder = holder
 
     async def connect(self) -> Connection:
         """A fresh connection; where an engine has but one way in, that one, which is not ours to close."""
@@ -143,10 +143,10 @@ class Application:
             services.executor.cancel(cancel.token, cancel.reason)
 
     def run_evicted(self, queue: str, generation: int, run_id: str) -> None:
-        """A handle that drains has evicted a run."""
+        """A handle has forgotten a run, and no poll says so."""
         services = self._services.get(queue)
         if services is not None:
-            services.release(generation, run_id)
+            services.evicted(generation, run_id)
 
     def handle_ended(self, queue: str, generation: int) -> None:
         """A handle is gone: nothing of its generation will be heard of again."""
@@ -164,7 +164,7 @@ class Application:
                 f"this client already runs a worker on task queue {queue!r}: give that worker all workflows and "
                 f"activities, or use another queue, or connect a second client"
             )
-        services = QueueServices(plan, self.raw.namespace, self.raw, lambda: self.last_holder, self._client)
+        services = QueueServices(plan, self.raw.namespace, self.raw, self.last_holder, self._client)
         self._services[queue] = services
         self._wanted.add(queue)
         return services
@@ -198,7 +198,7 @@ class Application:
         queue = services.queue
         await end_worker(self, queue)
         if self._holder is not None:
-            await self.last_holder.unregister_worker(queue)
+            await self.last_holder().unregister_worker(queue)
         while self.tables.of_queue(queue):
             await self.tables.bell.wait()
         await self.dispatch.finish(queue)

@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._engine.events import Payloads
 from hourglass._engine.options import policy_from
 from hourglass._runtime.mailbox import Mailbox
 from hourglass.activity import Info
-from hourglass.activity._context import ActivityContext
-from hourglass.activity._interception import ActivityInboundInterceptor
+from hourglass.activity._context import ActivityContext, Equipment
 from hourglass.converter import Converter
-from hourglass.metrics import Registry, default_registry
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -46,69 +45,79 @@ class Work(Protocol):
         ...
 
 
-class Attempt:
-    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it.
+class Waiter(Protocol):
+    """Who wants to know how an attempt ended."""
 
-    At its end `leave` is called with it, and then `ended` with its result: once, on the control loop.
-    """
+    def executed(self, result: ActivityResult) -> object:
+        """It has ended so."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What all attempts of an executor share. `ended` is told of the end of each, once, on the control loop."""
+
+    equipment: Equipment
+    mailbox: Mailbox
+    heartbeat: Heartbeat
+    ended: Callable[[Attempt, ActivityResult], object]
+
+
+class TaskContext(ActivityContext):
+    """What the activity sees of an attempt. Once that is over its heartbeats go nowhere, and neither holds the other."""
+
+    __slots__ = ("attempt", "task")
+
+    task: ActivityTask
+    attempt: Attempt | None
+
+    def _make_info(self) -> Info:
+        return info_of(self.task, self.equipment.converter)
+
+    def _send(self, details: Payloads) -> None:
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.send(details)
+
+
+class Attempt:
+    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it."""
 
     __slots__ = (
+        "_around",
         "_beat_is_due",
-        "_ended",
         "_failing_beats",
-        "_heartbeat",
         "_last_beat",
-        "_leave",
-        "_loop",
-        "_mailbox",
         "_newest_beat",
         "_timers",
         "context",
+        "generation",
         "identity",
         "over",
+        "since",
         "task",
+        "told_at",
+        "waiter",
         "work",
     )
 
-    def __init__(
-        self,
-        task: ActivityTask,
-        ended: Callable[[ActivityResult], object],
-        converter: Converter,
-        heartbeat: Heartbeat,
-        leave: Callable[[Attempt], object],
-        mailbox: Mailbox,
-        *,
-        client: Callable[[], Any] | None = None,
-        payload_limit: int | None = None,
-        inbound: ActivityInboundInterceptor | None = None,
-        registry: Registry | None = default_registry,
-    ) -> None:
+    def __init__(self, task: ActivityTask, waiter: Waiter, around: Surroundings, generation: int) -> None:
         self.task = task
+        self.waiter = waiter
+        self.generation = generation
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """Which activity this is an attempt of."""
+        self.since = self.told_at = time.monotonic()
         self.over = False
         self.work: Work | None = None
-        self._loop = mailbox.loop
-        self._leave = leave
-        self._heartbeat = heartbeat
-        self._ended = ended
-        self._mailbox = mailbox
-        self._timers: list[asyncio.TimerHandle] = []
+        self._around = around
+        self._timers: list[asyncio.TimerHandle] | None = None
         self._newest_beat: Payloads = ()
         self._beat_is_due = False
         self._last_beat = float("-inf")
         self._failing_beats = False
-        self.context = ActivityContext(
-            partial(info_of, task, converter),
-            self._send,
-            converter=converter,
-            last_details=task.heartbeat_details,
-            client=client,
-            payload_limit=payload_limit,
-            inbound=inbound,
-            registry=registry,
-        )
+        self.context = context = TaskContext(around.equipment, task.heartbeat_details)
+        context.task, context.attempt = task, self
 
     def finish(self, result: ActivityResult) -> None:
         """The attempt has ended; only the first to say so counts."""
@@ -116,42 +125,43 @@ class Attempt:
             self._beat_newest()  # its last words: they may hold the cursor for the next attempt
         if not self.over:
             self.let_go()
-            self._leave(self)
-            self._ended(result)
+            self._around.ended(self, result)
 
     def let_go(self) -> None:
         """Nobody wants to hear of it any more."""
         self.over = True
-        self.context.end()
-        if self._timers:
+        self.context.attempt = None
+        if self._timers is not None:
             for timer in self._timers:
                 timer.cancel()
-            self._timers.clear()
+            self._timers = None
 
     def finish_threadsafe(self, result: ActivityResult) -> None:
         """As `finish`, from another thread."""
-        self._mailbox.post(self.finish, result)
+        self._around.mailbox.post(self.finish, result)
 
     def after(self, delay: float, callback: Callable[[], object]) -> None:
         """Call something later, unless the attempt has ended by then."""
         if not self.over:
-            self._timers.append(self._loop.call_later(delay, callback))
+            self._timers = self._timers or []
+            self._timers.append(self._around.mailbox.loop.call_later(delay, callback))
 
-    def beat_again(self) -> None:
+    def beat_again(self, now: float) -> None:
         """Send the last details again: the attempt lives."""
+        self.told_at = now
         self._beat(self.context.last_details)
 
     def take_beat(self, details: Payloads) -> None:
         """Pass on a heartbeat that the activity made in another process. From any thread."""
         self.context.last_details = details
-        self._send(details)
+        self.send(details)
 
     def threadsafe(self, callback: Callable[[T], object], argument: T) -> None:
         """Call something on the control loop, from another thread."""
-        self._mailbox.post(callback, argument)
+        self._around.mailbox.post(callback, argument)
 
-    def _send(self, details: Payloads) -> None:
-        """Have a heartbeat sent. One that beats in a tight loop wakes the control loop a few times a second, no more."""
+    def send(self, details: Payloads) -> None:
+        """Have a heartbeat sent, from any thread. One that beats in a tight loop wakes the control loop a few times a second."""
         if self.task.is_local:
             return
         self._newest_beat = details
@@ -160,25 +170,26 @@ class Attempt:
             self.threadsafe(self._beat_soon, None)
 
     def _beat_soon(self, _: None) -> None:
-        since = self._loop.time() - self._last_beat
-        if since >= _BEAT_PAUSE:
+        since = self._around.mailbox.loop.time() - self._last_beat
+        if since >= _BEAT_PAUSE or self.over:
             self._beat_newest()
         else:
-            self._timers.append(self._loop.call_later(_BEAT_PAUSE - since, self._beat_newest))
+            self.after(_BEAT_PAUSE - since, self._beat_newest)
 
     def _beat_newest(self) -> None:
-        self._last_beat = self._loop.time()
+        self._last_beat = self._around.mailbox.loop.time()
         self._beat_is_due = False  # before it is read: a beat that comes from now on is sent after it
-        self._timers = [
-            timer for timer in self._timers if not timer.cancelled() and timer.when() > self._last_beat
-        ]
+        if self._timers is not None:
+            self._timers = [
+                timer for timer in self._timers if not timer.cancelled() and timer.when() > self._last_beat
+            ]
         self._beat(self._newest_beat)
 
     def _beat(self, details: Payloads) -> None:
         if self.over:
             return
         try:
-            self._heartbeat(self.task.token, details)
+            self._around.heartbeat(self.task.token, details)
         except Exception as error:
             if not self._failing_beats:
                 logger.warning(

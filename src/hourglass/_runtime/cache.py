@@ -14,21 +14,23 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
 from hourglass._engine.evaluator import Run
-from hourglass._engine.events import Activation
-from hourglass.converter import Payload
+from hourglass._engine.events import Activation, ActivityCompleted, ChildCompleted
 
 # What an activation costs in a journal beside its payloads.
 _ACTIVATION_BYTES = 110
 _LARGE = 1000  # events, commands and fibers of a run
+# What a journal grows by is counted in such parts of the limit, 4 KiB, and not after every activation.
+_GRAINS = 2**17
 
 
-class Key(NamedTuple):
+class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """Which run: a handle that was opened anew for the same queue has another generation and begins with nothing."""
 
     task_queue: str
@@ -88,7 +90,7 @@ class Entry:
         old = self.run
         state = msgspec.structs.replace(old.state, journal=list(old.state.journal))
         run = Run(old.definition, state.run_id, old.settings, state)
-        run.last, run.activations, run.seen, run.work = old.last, old.activations, old.seen, old.work
+        run.last, run.seen, run.work = old.last, old.seen, old.work
         run.record = None if old.record is None else list(old.record)
         return Entry(
             self.key,
@@ -104,7 +106,6 @@ class Entry:
 
 
 _Queue: TypeAlias = tuple[str, int]
-K = TypeVar("K")
 
 
 class StateCache:
@@ -112,6 +113,7 @@ class StateCache:
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
+        self._grain = self.limits.all_journals_bytes // _GRAINS
         self._lock = threading.Lock()
         self._queues: dict[_Queue, dict[Key, Entry]] = {}
         self._owned: dict[object, dict[Key, Entry]] = {}
@@ -139,7 +141,10 @@ class StateCache:
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).get(key)
             if entry is not None:
-                _touch(self._queues[key.task_queue, key.generation], entry.key, entry)
+                queue = self._queues[key.task_queue, key.generation]
+                # Behind all others: a plain dict keeps that order too, in half the room of an OrderedDict.
+                del queue[key]
+                queue[entry.key] = entry
             return entry
 
     def put(self, entry: Entry, owner: object) -> bool:
@@ -153,7 +158,7 @@ class StateCache:
                 others.pop(key, None)
             owned[key] = entry
             self._unlist(key)
-            _touch(self._queues.setdefault((key.task_queue, key.generation), {}), key, entry)
+            self._queues.setdefault((key.task_queue, key.generation), {})[key] = entry
             return True
 
     def remove(self, key: Key, owner: object) -> Entry | None:
@@ -163,6 +168,13 @@ class StateCache:
             if entry is not None:
                 self._unlist(key)
             return entry
+
+    def discard(self, key: Key) -> None:
+        """Forget a run that holds no fibers, whoever owns it."""
+        with self._lock:
+            for owned in self._owned.values():
+                owned.pop(key, None)
+            self._unlist(key)
 
     def hand_over(self, owner: object, heir: object, without: Key | None = None) -> Entry | None:
         """All states of an owner go to its heir, as data, but for one, which is forgotten and returned. The owner has
@@ -199,30 +211,26 @@ class StateCache:
         """The runs of the same handle whose eviction must be asked for now, each named once: too long a journal, too
         many states, or too much in all.
         """
-        limits = self.limits
-        chosen = []
-        if entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes:
-            chosen.append(entry)
+        key, limits = entry.key, self.limits
+        is_long = entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes
+        if not is_long and entry.counted_bytes and entry.journal_bytes - entry.counted_bytes < self._grain:
+            return []  # there are no more states than before, and they take hardly more
         with self._lock:
-            queue = self._queues.get((entry.key.task_queue, entry.key.generation))
-            if queue is not None and self._count_bytes(queue, entry) > limits.all_journals_bytes:
-                chosen.extend(_oldest(queue, entry, self._bytes - limits.all_journals_bytes))
-            excess = len(queue) - limits.states if queue is not None else 0
-            if queue is not None and excess > 0:
-                chosen.extend(each for each in list(queue.values())[:excess] if each is not entry)
-            if not chosen:
+            queue = self._queues.get((key.task_queue, key.generation), _NOTHING)
+            if queue.get(key) is entry:
+                self._bytes += entry.journal_bytes - entry.counted_bytes
+                entry.counted_bytes = entry.journal_bytes
+            excess_bytes = self._bytes - limits.all_journals_bytes
+            excess = len(queue) - limits.states
+            if not is_long and excess_bytes <= 0 and excess <= 0:
                 return []
+            chosen = [entry] if is_long else []
+            chosen.extend(_oldest(queue, entry, excess_bytes))
+            chosen.extend(each for each in list(queue.values())[: max(0, excess)] if each is not entry)
             fresh = [each for each in dict.fromkeys(chosen) if not each.eviction_requested]
             for each in fresh:
                 each.eviction_requested = True
         return [each.key for each in fresh]
-
-    def _count_bytes(self, queue: dict[Key, Entry], entry: Entry) -> int:
-        """What all journals take, now that one has grown."""
-        if queue.get(entry.key) is entry:
-            self._bytes += entry.journal_bytes - entry.counted_bytes
-            entry.counted_bytes = entry.journal_bytes
-        return self._bytes
 
     def _unlist(self, key: Key) -> None:
         queue = self._queues.get((key.task_queue, key.generation))
@@ -231,12 +239,6 @@ class StateCache:
             self._bytes -= gone.counted_bytes if gone is not None else 0
             if not queue:
                 del self._queues[key.task_queue, key.generation]
-
-
-def _touch(entries: dict[K, Entry], key: K, entry: Entry) -> None:
-    """Put an entry behind all others. A plain dict keeps that order too, in half the room of an OrderedDict."""
-    entries.pop(key, None)
-    entries[key] = entry
 
 
 def _oldest(queue: dict[Key, Entry], but: Entry, excess: int) -> list[Entry]:
@@ -259,17 +261,17 @@ class LiveRuns:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._runs: dict[int, Entry] = {}
+        self._runs: dict[Entry, None] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def settle(self, entry: Entry) -> None:
-        """Note whether a run holds live fibers now."""
-        if entry.run.is_live:
-            _touch(self._runs, id(entry), entry)
-        else:
-            self._runs.pop(id(entry), None)
+    def settle(self, entry: Entry) -> bool:
+        """Note whether a run holds live fibers now; True if too many do."""
+        self._runs.pop(entry, None)
+        if entry.run.live is not None:
+            self._runs[entry] = None
+        return len(self._runs) > self._limit
 
     def excess(self) -> Entry | None:
         """The run whose fibers must be dropped next, None if there is room. Settle it afterwards."""
@@ -277,11 +279,11 @@ class LiveRuns:
 
     def oldest(self) -> Entry | None:
         """The least recently used run."""
-        return next(iter(self._runs.values()), None)
+        return next(iter(self._runs), None)
 
     def discard(self, entry: Entry) -> None:
         """Forget a run."""
-        self._runs.pop(id(entry), None)
+        self._runs.pop(entry, None)
 
 
 class LostJournals:
@@ -305,24 +307,26 @@ class LostJournals:
             while len(self._kept) > self._most or self._bytes > self._most_bytes:
                 self._bytes -= self._kept.popitem(last=False)[1][1]
 
-    def take(self, run_id: str) -> list[Activation]:
+    def take(self, run_id: str) -> Sequence[Activation]:
         """The journal of a run that comes back, empty if it is not kept."""
         with self._lock:
             return self._take(run_id)
 
-    def _take(self, run_id: str) -> list[Activation]:
-        journal, size = self._kept.pop(run_id, ([], 0))
-        self._bytes -= size
-        return journal
+    def _take(self, run_id: str) -> Sequence[Activation]:
+        kept = self._kept.pop(run_id, None)
+        if kept is None:
+            return ()
+        self._bytes -= kept[1]
+        return kept[0]
 
 
 def weight(activation: Activation) -> int:
     """About how many bytes an activation takes in a journal."""
     total = _ACTIVATION_BYTES
     for event in activation.events:
-        arguments: tuple[Payload, ...] = getattr(event, "arguments", ())
-        result: Payload | None = getattr(event, "result", None)
-        total += sum(len(each.data) for each in arguments)
-        if result is not None:
-            total += len(result.data)
+        if isinstance(event, (ActivityCompleted, ChildCompleted)):
+            total += len(event.result.data) if event.result is not None else 0
+        else:
+            for argument in getattr(event, "arguments", ()):
+                total += len(argument.data)
     return total

@@ -19,7 +19,7 @@ import dataclasses
 import logging
 import zlib
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 
@@ -46,7 +46,7 @@ Verify: TypeAlias = Literal["off", "always"] | float
 _DROP_ATTEMPTS = 3
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer to an activation, and what the worker should know about it."""
 
     completion: Completion
@@ -75,7 +75,7 @@ class Evaluations:
         note: LaneNote | None = None,
         on_demand: bool = False,
     ) -> None:
-        self.counts = Counts()
+        self._counts = Counts()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self.steps = 0  # moves while a large run is executed again, or unwound
@@ -98,13 +98,19 @@ class Evaluations:
         self._on_demand = on_demand
 
     @property
+    def counts(self) -> Counts:
+        """What the lane has done so far, and how much it holds now."""
+        self._counts.cached, self._counts.live = self._cache.count(self), len(self._live)
+        return self._counts
+
+    @property
     def task_queue(self) -> str:
         """The task queue whose runs are evaluated here."""
         return self._settings.task_queue
 
     def evaluate(self, activation: Activation, generation: int = 0) -> Verdict:
         """Answer an activation. Raises nothing but `LaneStopped`."""
-        self.counts.activations += 1
+        self._counts.activations += 1
         key = Key(self._settings.task_queue, activation.run_id, generation)
         try:
             verdict = self._evaluate(key, activation)
@@ -113,20 +119,18 @@ class Evaluations:
         except BaseException as error:
             self._raise_if_retired()
             verdict = self._died(activation.run_id, error)
-        if isinstance(verdict.completion, TaskFailed):
-            self.counts.failed_tasks += 1
+        if type(verdict.completion) is TaskFailed:
+            self._counts.failed_tasks += 1
             self._forget(key, activation)
         self._current = None
         if self._note is not None:
             self._note.strike()
-        self.counts.cached, self.counts.live = self._cache.count(self), len(self._live)
         return verdict
 
     def forget_older(self, generation: int) -> None:
         """Drop what belongs to handles that are no more."""
         for entry in self._cache.pop_older(self._settings.task_queue, generation, self):
             self._drop(entry)
-        self.counts.cached, self.counts.live = self._cache.count(self), len(self._live)
 
     def recheck(self) -> None:
         """Execute every verified run once more, now, and compare; one that differs is parked. On the lane's thread."""
@@ -139,7 +143,6 @@ class Evaluations:
         """Drop everything, on the lane's thread."""
         self.unwind()
         self._cache.release(self)
-        self.counts.cached = self.counts.live = 0
 
     def unwind(self) -> None:
         """Drop all fibers, on the lane's thread; states are left to whoever has them."""
@@ -168,7 +171,7 @@ class Evaluations:
     def park_hung(self, run_id: str, place: str) -> None:
         """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")
-        self.counts.parked = self._parked.kinds()
+        self._counts.parked = self._parked.kinds()
 
     def _stepped(self) -> None:
         self.steps += 1
@@ -189,8 +192,8 @@ class Evaluations:
                 return Verdict(Succeeded(activation.run_id))
             if kind is not QueryReceived:
                 only_looks = False
-                if isinstance(event, RunStarted):
-                    started = event
+                if kind is RunStarted:
+                    started = cast(RunStarted, event)
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, Hang):
@@ -201,30 +204,34 @@ class Evaluations:
             found = self._cache.get(key, self)
             if found is None:
                 self._raise_if_retired()
-                self.counts.misses += 1
+                self._counts.misses += 1
                 return Verdict(miss(activation.run_id))
             entry = self._current = found
+            entry.run.on_step = self._on_step  # it may have come from another lane
             if self._note is not None:
                 self._note.take(key.run_id, found.run.definition.name)
-        entry.run.on_step = self._on_step
-        was_closed = entry.run.closed
+        run = entry.run
+        was_closed = run.closed
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
-        closed = entry.run.closed
-        if isinstance(completion, Succeeded) and not only_looks:
-            completion = self._check(entry, activation, completion, closing=closed and not was_closed)
-        if isinstance(completion, TaskFailed):
+        closed = run.closed
+        closing = closed and not was_closed
+        if type(completion) is Succeeded and not only_looks:
+            entry.grown(activation)
+            if entry.verified:
+                completion = self._check(entry, completion, closing=closing)
+        if type(completion) is TaskFailed:
             return Verdict(completion)
         self._note_progress(entry, activation, only_looks=only_looks)
-        if closed and not was_closed and not activation.is_replaying:
-            self.counts.run_closed(entry.run.state.workflow_type, entry.run.state.result)
+        if closing and not activation.is_replaying:
+            self._counts.run_closed(run.state.workflow_type, run.state.result)
         return self._settle(entry, completion, closed=closed)
 
     def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
         if closed:
             self._drop(entry)
-        self._live.settle(entry)
-        while (excess := self._live.excess()) is not None:
-            self._drop(excess)
+        if self._live.settle(entry):
+            while (excess := self._live.excess()) is not None:
+                self._drop(excess)
         evict = self._cache.to_evict(entry)
         return Verdict(completion, closed, tuple([each.run_id for each in evict]) if evict else ())
 
@@ -246,6 +253,7 @@ class Evaluations:
             workflow_id=started.workflow_id,
             verified=verified,
         )
+        entry.run.on_step = self._on_step
         entry.run.seen = self._lost.take(key.run_id)
         self._current = entry
         if not self._cache.put(entry, self):
@@ -262,19 +270,17 @@ class Evaluations:
                 completion = entry.run.activate(activation)
             finally:
                 complaint = watcher.exit()
-        self._raise_if_retired()
-        if isinstance(completion, TaskFailed):
+        if self._retired:
+            raise LaneStopped
+        if type(completion) is TaskFailed:
             self._park(entry, entry.run.error)
         elif complaint is not None:
             return self._fail(entry, complaint)
         return completion
 
-    def _check(
-        self, entry: Entry, activation: Activation, completion: Completion, *, closing: bool
-    ) -> Completion:
+    def _check(self, entry: Entry, completion: Completion, *, closing: bool) -> Completion:
         """Execute the run a second time, now and then and at its close, and compare."""
-        entry.grown(activation)
-        if not entry.verified or self._on_demand or not (closing or entry.is_to_be_checked()):
+        if self._on_demand or not (closing or entry.is_to_be_checked()):
             return completion
         difference = verify_run(entry.run)
         self._raise_if_retired()
@@ -296,12 +302,12 @@ class Evaluations:
     def _died(self, run_id: str, error: BaseException) -> Verdict:
         """The evaluation itself raised: the type is unknown, or we have a bug."""
         self._parked.say_died(run_id, error)
-        self.counts.parked = self._parked.kinds()
+        self._counts.parked = self._parked.kinds()
         return Verdict(task_failed(run_id, type(error).__name__, str(error) or type(error).__name__))
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
         self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
-        self.counts.parked = self._parked.kinds()
+        self._counts.parked = self._parked.kinds()
 
     def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()
@@ -311,8 +317,8 @@ class Evaluations:
             logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
-        if self._parked.forget(activation.run_id):
-            self.counts.parked = self._parked.kinds()
+        if self._counts.parked and self._parked.forget(activation.run_id):
+            self._counts.parked = self._parked.kinds()
             logger.info("run %s goes on", activation.run_id)
 
     def _forget(self, key: Key, failed: Activation | None = None) -> None:
@@ -321,10 +327,13 @@ class Evaluations:
         if entry is None:
             self._raise_if_retired()
             return
-        self._current = entry
-        self._drop(entry)
+        if entry.run.live is None:
+            self._live.discard(entry)
+        else:
+            self._current = entry
+            self._drop(entry)
+            self._current = None
         _remember(self._lost, entry, failed)
-        self._current = None
 
     def _drop(self, entry: Entry) -> None:
         """Lose a run's fibers."""
@@ -358,9 +367,9 @@ def _heir_of(lane: Evaluations) -> Evaluations:
 def _bequeath(lane: Evaluations, heir: Evaluations, left: Entry | None, failed: Activation | None) -> None:
     """Leave an heir what a lane knows beside its runs; `left` is the one run that the heir does not have."""
     heir._lost, heir._parked = lane._lost, lane._parked.copy()
-    heir.counts = dataclasses.replace(lane.counts, cached=lane._cache.count(heir), live=0)
+    heir._counts = dataclasses.replace(lane._counts)
     if failed is not None:
-        heir.counts.failed_tasks += 1
+        heir._counts.failed_tasks += 1
         if left is not None:
             _remember(heir._lost, left, failed)
 

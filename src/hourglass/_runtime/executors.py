@@ -22,26 +22,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+import time
 from functools import partial
 from typing import Any
 
-from hourglass._bridge.begun import Patience
 from hourglass._bridge.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, Heartbeat
+from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, Waiter
+from hourglass._runtime.beats import Beats
 from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
 from hourglass._runtime.mailbox import Mailbox
 from hourglass._runtime.process_entry import refuse_in_script
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
+from hourglass.activity._context import Equipment
 from hourglass.activity._interception import ActivityInboundInterceptor
-from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
 
@@ -67,6 +67,17 @@ class _LoopWork:
         return True  # it holds nothing but its memory
 
 
+class _Outcome:
+    """Somebody who awaits the end of an attempt, and may be cancelled meanwhile."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
+
+    def executed(self, result: ActivityResult) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+
 class ActivityExecutor:
     """Runs the activities of one worker. `client` is what `activity.client()` gives."""
 
@@ -86,15 +97,20 @@ class ActivityExecutor:
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
-        self._converter = converter
-        self._heartbeat = heartbeat
-        self._beats = Patience(beat_interval)
-        self._mailbox = Mailbox()
         self._limits = limits
-        self._client = None if client is None else lambda: client
-        self._inbound = inbound
-        self._registry = registry
         self._metrics = metrics
+        self._around = Surroundings(
+            equipment=Equipment(
+                converter=converter,
+                client=None if client is None else lambda: client,
+                payload_limit=limits.payload_limit,
+                inbound=inbound,
+                registry=registry,
+            ),
+            mailbox=Mailbox(),
+            heartbeat=heartbeat,
+            ended=self._ended,
+        )
         self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
         self._processes = ProcessPool(
             limits.max_processes or os.cpu_count() or 1, converter, limits.payload_limit
@@ -107,11 +123,17 @@ class ActivityExecutor:
         )
         self._attempts: dict[bytes, Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}
+        self._beats = Beats(beat_interval, self._attempts, resolver)
 
     @property
     def running(self) -> int:
         """How many attempts are in flight."""
         return len(self._attempts)
+
+    def generation_of(self, token: bytes) -> int | None:
+        """From which generation of its handle an attempt came; None if it is not in flight."""
+        attempt = self._attempts.get(token)
+        return None if attempt is None else attempt.generation
 
     def statistics(self) -> ExecutorStatistics:
         """How activities are doing here."""
@@ -130,39 +152,29 @@ class ActivityExecutor:
 
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end. Cancelled, it is abandoned."""
-        outcome: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
-        self.begin(task, lambda result: None if outcome.done() else outcome.set_result(result))
+        waiter = _Outcome()
+        self.begin(task, waiter)
         try:
-            return await outcome
+            return await waiter.future
         finally:
-            if outcome.cancelled():
+            if waiter.future.cancelled():
                 self.abandon(task.token)
 
-    def begin(self, task: ActivityTask, ended: Callable[[ActivityResult], object]) -> None:
-        """Start an attempt; `ended` is called once, with its result, unless it is abandoned."""
+    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> None:
+        """Start an attempt, which came from a handle of this generation; `waiter` is told once, with its result, unless it
+        is abandoned.
+        """
+        attempt = Attempt(task, waiter, self._around, generation)
         if self._metrics is not None:
-            ended = self._metrics.counted(task, ended)
-        attempt = Attempt(
-            task,
-            ended,
-            self._converter,
-            self._heartbeat,
-            self._leave,
-            self._mailbox,
-            client=self._client,
-            payload_limit=self._limits.payload_limit,
-            inbound=self._inbound,
-            registry=self._registry,
-        )
+            self._metrics.began(task)
         self._enter(attempt)
         try:
-            definition = self._resolver.known_activity(task.activity_type)
-            self._start(attempt, definition)
+            self._start(attempt, self._resolver.known_activity(task.activity_type))
         except BaseException:
             self._leave(attempt)
             raise
-        if not attempt.over and not task.is_local and _beats_by_itself(task, definition):
-            self._keep_beating(attempt)
+        if self._beats.timer is None:
+            self._beats.begin()
 
     def abandon(self, token: bytes) -> None:
         """Nobody waits for this attempt any more: it is told to stop, and given up where it stands."""
@@ -215,18 +227,16 @@ class ActivityExecutor:
         self._latest[attempt.identity] = attempt
 
     def _leave(self, attempt: Attempt) -> None:
-        self._beats.forget(attempt)
         if self._attempts.get(attempt.task.token) is attempt:
             del self._attempts[attempt.task.token]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
 
-    def _keep_beating(self, attempt: Attempt) -> None:
-        self._beats.watch(attempt, partial(self._beat, attempt))
-
-    def _beat(self, attempt: Attempt) -> None:
-        self._keep_beating(attempt)
-        attempt.beat_again()
+    def _ended(self, attempt: Attempt, result: ActivityResult) -> None:
+        self._leave(attempt)
+        if self._metrics is not None:
+            self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+        attempt.waiter.executed(result)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
@@ -278,16 +288,13 @@ class ActivityExecutor:
         if attempt.over:
             return
         if definition is None:
-            job = partial(self._find_and_run, attempt)
+            attempt.work = self._pool.submit(self._find_and_run, attempt)
         elif definition.executor == "process":
             self._start_process(attempt, definition)
-            return
         elif definition.is_async:
             self._start_coroutine(attempt, definition)
-            return
         else:
-            job = partial(_run_in_thread, attempt, definition)
-        attempt.work = self._pool.submit(job)
+            attempt.work = self._pool.submit(_run_in_thread, attempt, definition)
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)
@@ -342,10 +349,3 @@ async def _run_on_loop(attempt: Attempt, definition: ActivityDefinition) -> None
         result = await call_on_loop(attempt.task, attempt.context, definition)
     finally:
         attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
-
-
-def _beats_by_itself(task: ActivityTask, definition: ActivityDefinition | None) -> bool:
-    """Whether we beat for it: the author promised no progress, here or in the call."""
-    return task.heartbeat_timeout in (0.0, LIVENESS_TIMEOUT) and (
-        definition is None or definition.beats_by_itself
-    )

@@ -18,12 +18,12 @@ T = TypeVar("T")
 
 
 class ForeignCall(Generic[T]):
-    """See the module. Made on the loop that waits; `answer` is what it waits for."""
+    """See the module. `answer` is a future of the loop that waits."""
 
-    __slots__ = ("_coro", "_mailbox", "_task", "answer")
+    __slots__ = ("_answer", "_coro", "_mailbox", "_task")
 
-    def __init__(self, coro: Coroutine[Any, Any, T], mailbox: Mailbox) -> None:
-        self.answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    def __init__(self, coro: Coroutine[Any, Any, T], answer: asyncio.Future[T], mailbox: Mailbox) -> None:
+        self._answer = answer
         self._coro = coro
         self._mailbox = mailbox
         self._task: asyncio.Task[T] | None = None
@@ -33,25 +33,28 @@ class ForeignCall(Generic[T]):
     def begin(self) -> None:
         """Start the coroutine."""
         self._task = asyncio.get_running_loop().create_task(self._coro)
-        self._task.add_done_callback(lambda task: self._mailbox.post(self._settle, task))
+        self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
         """Comes behind `begin`: both are called from one thread."""
         if self._task is not None:
             self._task.cancel()
 
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._mailbox.post(self._settle, task)
+
     # --- on the other -----------------------------------------------------------------------------
 
     def _settle(self, task: asyncio.Task[T]) -> None:
-        if self.answer.done():  # given up: nobody wants to hear it, asyncio neither
+        if self._answer.done():  # given up: nobody wants to hear it, asyncio neither
             if not task.cancelled():
                 task.exception()
         elif task.cancelled():
-            self.answer.cancel()
+            self._answer.cancel()
         elif (error := task.exception()) is not None:
-            self.answer.set_exception(error)
+            self._answer.set_exception(error)
         else:
-            self.answer.set_result(task.result())
+            self._answer.set_result(task.result())
 
 
 class BlockingCall(Generic[T]):

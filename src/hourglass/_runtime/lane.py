@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TypeAlias
 
+import msgspec
+
 from hourglass._engine.events import Activation
 from hourglass._runtime import debugging
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
@@ -34,17 +36,14 @@ logger = logging.getLogger("hourglass.worker")
 Reply: TypeAlias = Callable[[Verdict], object]
 
 
-class Job:
+class Job(msgspec.Struct, eq=False):
     """An activation that somebody wants answered. `answered` belongs to the control loop, `since` to the lane."""
 
-    __slots__ = ("activation", "answered", "generation", "reply", "since")
-
-    def __init__(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
-        self.activation = activation
-        self.generation = generation
-        self.reply = reply
-        self.answered = False
-        self.since = 0.0
+    activation: Activation
+    reply: Reply
+    generation: int = 0
+    answered: bool = False
+    since: float = 0.0
 
     def answer(self, verdict: Verdict) -> None:
         """Tell whoever asked, once."""
@@ -148,7 +147,8 @@ class Lane:
 
     def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
         """Have an activation evaluated; `reply` is called with the verdict on the control loop."""
-        self._put(Job(activation, reply, generation))
+        self._work.append(Job(activation, reply, generation))
+        self._bell.put(None)
 
     def do(self, chore: Callable[[Evaluations], None]) -> None:
         """Have something done with the lane's runs, in its turn."""

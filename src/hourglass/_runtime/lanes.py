@@ -108,6 +108,12 @@ class LaneSet:
         if self._timer is None:
             self._arm()
 
+    def forget(self, generation: int, run_id: str) -> None:
+        """A run is at home nowhere any more."""
+        home = self._homes.pop((generation, run_id), None)
+        if home is not None:
+            home.runs -= 1
+
     def forget_older(self, generation: int) -> None:
         """Drop all that belongs to handles before this generation: their engine sends the runs anew."""
         for home in [each for each in self._homes if each[0] < generation]:

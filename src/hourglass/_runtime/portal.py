@@ -60,6 +60,7 @@ class Portal:
         self._next_closer = 0
         self._state_lock = threading.Lock()
         self._closed = False
+        self._ended = False
         self._warned_of_running_loop = False
         self._mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
         self._thread = threading.Thread(target=self._run, name="hourglass-control", daemon=True)
@@ -129,10 +130,12 @@ class Portal:
         """Run a coroutine on the control loop and await it from another event loop, or from this very one."""
         if self.on_control_thread:
             return await coro
-        call = ForeignCall(coro, self._mailbox_of(asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        call = ForeignCall(coro, answer, self._mailbox_of(loop))
         self._begin(call, coro)
         try:
-            return await call.answer
+            return await answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and not task.cancelling():
@@ -223,7 +226,7 @@ class Portal:
             )
 
     def _check_open(self, coro: Coroutine[Any, Any, T] | None = None) -> None:
-        if self._closed or not self._thread.is_alive():
+        if self._closed or self._ended:
             _refuse(coro, "the control loop has been closed: connect again")
 
     def _wait_for(self, call: BlockingCall[T], timeout: float | None) -> None:
@@ -249,13 +252,16 @@ class Portal:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        while not self._closed:
-            try:
-                self._loop.run_forever()
-            except (KeyboardInterrupt, SystemExit):
-                # asyncio lets these two out of a task and of the loop; the task has kept it for its waiter.
-                logger.error("a task tried to end the control loop, which goes on")
-        _finish(self._loop)
+        try:
+            while not self._closed:
+                try:
+                    self._loop.run_forever()
+                except (KeyboardInterrupt, SystemExit):
+                    # asyncio lets these two out of a task and of the loop; the task has kept it for its waiter.
+                    logger.error("a task tried to end the control loop, which goes on")
+            _finish(self._loop)
+        finally:
+            self._ended = True
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

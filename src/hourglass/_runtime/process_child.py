@@ -31,7 +31,7 @@ from hourglass._runtime.activity_calls import call_plainly
 from hourglass._runtime.attempts import info_of
 from hourglass._runtime.process_entry import find_activity, find_converter
 from hourglass._runtime.process_wire import Beat, Cancel, Channel, Job, Setup, ToParent, done, to_child
-from hourglass.activity._context import ActivityContext
+from hourglass.activity._context import ActivityContext, Equipment, GivenContext
 from hourglass.errors import UsageError
 
 _ORPHAN_CHECK = 2.0
@@ -69,14 +69,13 @@ class Child:
             definition = find_activity(job.function, setup.main)
         except BaseException as error:  # an import may raise anything
             return outcomes.refused(task, error)
-        context = ActivityContext(
+        context = GivenContext(
             partial(info_of, task, converter),
             lambda details: self._beat(job.number, details),
-            converter=converter,
-            last_details=task.heartbeat_details,
-            client=_no_client,
-            payload_limit=setup.payload_limit,
-            registry=None,
+            Equipment(
+                converter=converter, client=_no_client, payload_limit=setup.payload_limit, registry=None
+            ),
+            task.heartbeat_details,
         )
         self._enter(job.number, context)
         try:

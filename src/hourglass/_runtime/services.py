@@ -13,11 +13,11 @@ from typing import Any
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.service import Service
 from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Payloads
 from hourglass._runtime import guarded
 from hourglass._runtime.activity_metrics import ActivityMetrics
-from hourglass._runtime.cache import CacheLimits, StateCache
-from hourglass._runtime.evaluation import Evaluations, Verdict
+from hourglass._runtime.cache import CacheLimits, Key, StateCache
+from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executor_facts import ExecutorLimits
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.guarded import Guarded
@@ -51,7 +51,6 @@ class QueueServices:
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
-        self._generations: dict[bytes, int] = {}
         self._held: dict[tuple[int, str], list[Callable[[], object]]] = {}
         config = plan.config
         self.executor = ActivityExecutor(
@@ -79,24 +78,10 @@ class QueueServices:
         self.lanes.stop()
         self.executor.stop()
 
-    # --- workflow tasks ----------------------------------------------------------------------------------------------
-
-    def evaluate(self, activation: Activation, generation: int, reply: Callable[[Verdict], object]) -> None:
-        """Have an activation evaluated on its lane; `reply` is called with the verdict, on the control loop."""
-        self.lanes.submit(activation, reply, generation=generation)
-
     # --- activities --------------------------------------------------------------------------------------------------
 
-    def took(self, token: bytes, generation: int) -> None:
-        """An attempt came from a handle of this generation."""
-        self._generations[token] = generation
-
-    def gave_back(self, token: bytes) -> None:
-        """An attempt has ended."""
-        self._generations.pop(token, None)
-
     def _heartbeat(self, token: bytes, details: Payloads) -> None:
-        generation = self._generations.get(token)
+        generation = self.executor.generation_of(token)
         if generation is None:
             raise WorkerNotRegistered("this attempt has ended")
         self._holder().heartbeat(self.queue, generation, token, details)
@@ -116,6 +101,12 @@ class QueueServices:
         """A run was evicted."""
         for then in self._held.pop((generation, run_id), ()):
             then()
+
+    def evicted(self, generation: int, run_id: str) -> None:
+        """The engine has forgotten a run that has nothing out, and no activation says so."""
+        self.lanes.forget(generation, run_id)
+        self.cache.discard(Key(self.queue, run_id, generation))
+        self.release(generation, run_id)
 
     def forget(self, generation: int) -> None:
         """A handle is gone, and with it all of its runs and of those of handles before it."""

@@ -123,10 +123,10 @@ def _suspicions_of(app: Application, record: HandleRecord) -> Iterator[Suspicion
         if record.spare is None and not line.is_attended:
             yield NobodyPolls(queue, generation, kind, line.received)
     for run_id, run in record.runs.open.items():
-        if run.acknowledged and not app.dispatch.has_activation(run.token):
+        if run.acknowledged and run.token not in app.dispatch.works:
             yield Orphan(queue, generation, run_id, run.token)
     for token, attempt in record.attempts.open.items():
-        if attempt.acknowledged and not app.dispatch.has_attempt(generation, token):
+        if attempt.acknowledged and attempt.token not in app.dispatch.works:
             yield Orphan(queue, generation, token)
 
 

@@ -115,3 +115,6 @@ _SOCKET_METHODS = frozenset(
     {"connect", "connect_ex", "bind", "listen", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom"}
 )
 _METHODS = _LOCK_METHODS | _CLOCK_METHODS | _RANDOM_METHODS | _SOCKET_METHODS
+
+WATCHED_NAMES = _METHODS | {function.__name__ for function in _FUNCTIONS if function is not None}
+"""What is called something else is none of them: a look at the name spares most calls a look at the tables."""

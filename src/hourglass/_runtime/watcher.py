@@ -1,7 +1,7 @@
 """The call watcher: while workflow code runs on this lane it sees each call of C, and reports those that are not deterministic.
 
-`sys.setprofile` on Python 3.11, `sys.monitoring` from 3.12 on; for tests and development, because each call
-costs. An audit hook would be too blind: it has no event for clocks, randomness or locks.
+`sys.setprofile` on Python 3.11, set for the author's code alone, `sys.monitoring` from 3.12 on; for tests and development,
+because each call costs. An audit hook would be too blind: it has no event for clocks, randomness or locks.
 
 A report names the author's line: the innermost frame that is neither ours nor the standard library's nor an
 installed package's, or the innermost that is not ours where there is none. What Hourglass itself does,
@@ -22,8 +22,9 @@ from typing import Any, Literal, TypeAlias
 
 from hourglass._engine.context import current_run
 from hourglass._engine.evaluator import Run
+from hourglass._engine.fibers import watchers
 from hourglass._runtime.places import STDLIB, is_library, is_ours, is_package
-from hourglass._runtime.watched_calls import advice, kind_of
+from hourglass._runtime.watched_calls import WATCHED_NAMES, advice, kind_of
 from hourglass.errors import DeterminismError
 
 logger = logging.getLogger("hourglass.worker")
@@ -174,14 +175,25 @@ def _name(function: Any, frame: FrameType, author: FrameType) -> str:
 
 
 def _start_profile(called: Callable[[Any, FrameType | None], None]) -> Callable[[], None]:
-    before = sys.getprofile()
+    before, me = sys.getprofile(), threading.get_ident()
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call":
+        if event == "c_call" and argument.__name__ in WATCHED_NAMES:
             called(argument, frame)
 
-    sys.setprofile(profile)
-    return lambda: sys.setprofile(before)
+    def around(function: Callable[..., Any], given: Any) -> Any:
+        # For as long as the author's code runs, and no longer: a profile costs at each call, ours too.
+        sys.setprofile(profile)
+        try:
+            return function(given)
+        finally:
+            sys.setprofile(before)
+
+    def stop() -> None:
+        watchers.pop(me, None)
+
+    watchers[me] = around
+    return stop
 
 
 _TOOL = 4  # free for anybody: 0 to 3 and 5 have names in the standard library

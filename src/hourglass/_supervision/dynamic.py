@@ -18,7 +18,7 @@ from hourglass._supervision.child import Child
 from hourglass._supervision.context import Context
 from hourglass._supervision.exits import Exit
 from hourglass._supervision.failures import NoSuchChild, NotRunning, SpecError, StartFailed
-from hourglass._supervision.job import Job, OnDeath
+from hourglass._supervision.job import Job
 from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
 from hourglass._supervision.process import Down, Process
 from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
@@ -27,6 +27,7 @@ from hourglass._supervision.supervisor import give_up, stop_whatever_comes
 
 _Message: TypeAlias = Down | Child  # a child has died; the pause before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")
+J = TypeVar("J", bound=Job)
 
 
 class DynamicSupervisor:
@@ -198,11 +199,11 @@ class TaskSupervisor:
         """Run `function(*args)` as a task of its own. The process can be monitored, waited for, stopped and killed."""
         return _living(self._run, "spawn a task").spawn(function, args, name)
 
-    def spawn_job(self, name: str = "job", on_death: OnDeath | None = None) -> Job:
+    def spawn_job(self, kind: type[J], name: str = "job") -> J:
         """A task without a coroutine: work that is done by callbacks, and ends when `finish` is called on its process.
 
-        It costs a fraction of an asyncio task. Whoever does the work asks the process whether it is still alive. `on_death` is
-        called with its exit.
+        It costs a fraction of an asyncio task. Whoever does the work asks the process whether it is still alive; a `kind` of
+        your own is told of its end.
         """
         run = self._run
         if run is None or run.process.state is not State.RUNNING:
@@ -211,7 +212,7 @@ class TaskSupervisor:
             check_id(name)
             run.names.add(name)
         run.count += 1
-        return Job(run.process, name, run.count, on_death)
+        return kind(run.process, name, run.count)
 
     def children(self) -> tuple[ChildView, ...]:
         """The present tasks, oldest first; none when it is not running."""

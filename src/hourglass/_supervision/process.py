@@ -54,7 +54,8 @@ class Monitor:
 
     def cancel(self) -> None:
         """Watch no longer."""
-        self._process._monitors.pop(self, None)
+        if self._process._monitors is not None:
+            self._process._monitors.pop(self, None)
 
     def _fire(self, down: Down) -> None:
         down.process.guarded(self._callback, down)
@@ -100,7 +101,7 @@ class Process:
         self.family: Family = tuple
         self.links: dict[Process, None] = {}
         self._quiet = quiet
-        self._monitors: dict[Monitor, None] = {}
+        self._monitors: dict[Monitor, None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
         self._timer: Timer | None = None
         self._terminate: Terminate | None = None
@@ -136,6 +137,7 @@ class Process:
         if self.exit is not None:
             monitor._fire(Down(self, self.exit))
         else:
+            self._monitors = self._monitors or {}
             self._monitors[monitor] = None
         return monitor
 
@@ -273,7 +275,7 @@ class Process:
         """Its monitors hear of its death."""
         if self._monitors:
             down = Down(self, reason)
-            monitors, self._monitors = self._monitors, {}
+            monitors, self._monitors = self._monitors, None
             for monitor in monitors:
                 monitor._fire(down)
 

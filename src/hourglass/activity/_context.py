@@ -82,50 +82,48 @@ class Info:
 _making = threading.Lock()
 
 
-def _unheard(_: Payloads) -> None:
-    return None
-
-
 class DeferredCompletion(BaseException):
     """Raised by `complete_async` to leave the activity; a worker takes it as the end of the attempt here."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Equipment:
+    """What all attempts of a worker are given alike."""
+
+    converter: Converter = default_converter
+    client: Callable[[], Any] | None = None
+    payload_limit: int | None = None
+    inbound: ActivityInboundInterceptor | None = None
+    registry: Registry | None = default_registry
+
+
 class ActivityContext:
-    """One running attempt, seen from inside. Made by whoever runs it; its methods may be called in any
-    thread.
+    """One running attempt, seen from inside. Made by whoever runs it, who says what its info is and where its heartbeats go;
+    its methods may be called in any thread.
     """
 
-    def __init__(
-        self,
-        info: Info | Callable[[], Info],
-        send: Callable[[Payloads], object],
-        *,
-        converter: Converter = default_converter,
-        last_details: Payloads = (),
-        client: Callable[[], Any] | None = None,
-        payload_limit: int | None = None,
-        inbound: ActivityInboundInterceptor | None = None,
-        registry: Registry | None = default_registry,
-    ) -> None:
-        """`converter` and `last_details` are for an `info` that is made later: else they are what it says."""
-        if isinstance(info, Info):
-            converter, last_details = info.converter, info.encoded_heartbeat_details
-        self.client = client
-        self.payload_limit = payload_limit
-        self.inbound = inbound
-        self.registry = registry
-        self.converter = converter
+    __slots__ = ("_delivered", "_info", "_told", "cancel_reason", "equipment", "last_details")
+
+    def __init__(self, equipment: Equipment, last_details: Payloads) -> None:
+        self.equipment = equipment
         self.last_details = last_details
-        self._info = info
         self.cancel_reason: str | None = None
-        self._send = send
+        self._info: Info | None = None
         self._told: threading.Event | None = None
         self._delivered = False
 
-    @cached_property
+    def _make_info(self) -> Info:
+        raise NotImplementedError
+
+    def _send(self, details: Payloads) -> None:
+        raise NotImplementedError
+
+    @property
     def info(self) -> Info:
         """What is known of the attempt; made when it is first asked for, for most activities never ask."""
-        return self._info if isinstance(self._info, Info) else self._info()
+        if self._info is None:
+            self._info = self._make_info()
+        return self._info
 
     def cancel(self, reason: str) -> None:
         """Ask the attempt to stop; the first reason stays."""
@@ -133,10 +131,6 @@ class ActivityContext:
             self.cancel_reason = reason
         if self._told is not None:
             self._told.set()
-
-    def end(self) -> None:
-        """The attempt is over: heartbeats go nowhere. Lets go of whoever made it, so that both are freed at once."""
-        self._send = _unheard
 
     @property
     def cancelled(self) -> bool:
@@ -155,13 +149,38 @@ class ActivityContext:
 
     def heartbeat(self, details: Sequence[Any]) -> None:
         """Report progress; raises `Cancelled`, once, if this thread was asked to stop."""
-        payloads = self.converter.encode_all(details)
-        check_size(payloads, self.payload_limit, f"a heartbeat of activity {self.info.activity_type}")
+        payloads = self.equipment.converter.encode_all(details)
+        check_size(
+            payloads, self.equipment.payload_limit, f"a heartbeat of activity {self.info.activity_type}"
+        )
         self.last_details = payloads
         self._send(payloads)
         if self.cancelled and not self._delivered and asyncio._get_running_loop() is None:
             self._delivered = True
             raise Cancelled(f"activity {self.info.activity_type} was cancelled ({self.cancel_reason})")
+
+
+class GivenContext(ActivityContext):
+    """A context whose info, or what makes it, and whose heartbeats' way are given."""
+
+    __slots__ = ("_given", "_way")
+
+    def __init__(
+        self,
+        info: Info | Callable[[], Info],
+        send: Callable[[Payloads], object],
+        equipment: Equipment,
+        last_details: Payloads = (),
+    ) -> None:
+        super().__init__(equipment, last_details)
+        self._given = info
+        self._way = send
+
+    def _make_info(self) -> Info:
+        return self._given if isinstance(self._given, Info) else self._given()
+
+    def _send(self, details: Payloads) -> None:
+        self._way(details)
 
 
 current: ContextVar[ActivityContext | None] = ContextVar("hourglass_activity", default=None)
@@ -203,7 +222,7 @@ def heartbeat_details(type: Any = Any, /) -> Any:
     """The first detail of the last heartbeat of an earlier attempt, as this type; None if there is none."""
     context = _require("heartbeat_details()")
     details = context.info.encoded_heartbeat_details
-    return context.converter.decode(details[0], type) if details else None
+    return context.equipment.converter.decode(details[0], type) if details else None
 
 
 def cancelled() -> bool:
@@ -234,11 +253,12 @@ def client() -> Client:
     and connects for itself.
     """
     context = _require("client()")
-    if context.client is None:
+    client = context.equipment.client
+    if client is None:
         raise UsageError(
             f"activity {context.info.activity_type} was started without a client: connect one of your own there"
         )
-    found: Client = context.client()
+    found: Client = client()
     return found
 
 
@@ -267,14 +287,15 @@ def metric_meter() -> MetricMeter:
     A process activity has none: what happens in another process is not in this one's registry.
     """
     context = _require("metric_meter()")
-    if context.registry is None:
+    registry = context.equipment.registry
+    if registry is None:
         raise UsageError(
             f"activity {context.info.activity_type} runs in a process of its own, which has no registry of metrics: return "
             "what you want to count, or run it in a thread"
         )
     facts = context.info
     return MetricMeter(
-        context.registry,
+        registry,
         {
             "namespace": facts.namespace,
             "task_queue": facts.task_queue,

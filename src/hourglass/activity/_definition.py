@@ -200,7 +200,7 @@ class Activity(Generic[P, R]):
                 "workflow.execute_activity(…)"
             )
         called(self)
-        signature = self._signed()
+        signature = self._signature or self._signed()
         if run.outbound is not None:
             return start_intercepted(
                 run.outbound,

@@ -11,14 +11,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_local = threading.local()
-
 Listener = Callable[[Any], object]
+
+
+class _Local(threading.local):
+    # Of the class, so that every thread has one: what a thread has not costs an error to ask for.
+    listener: Listener | None = None
+
+
+_local = _Local()
 
 
 def called(activity: Any) -> None:
     """Workflow code in this thread calls an activity."""
-    listener: Listener | None = getattr(_local, "listener", None)
+    listener = _local.listener
     if listener is not None:
         listener(activity)
 
@@ -26,7 +32,7 @@ def called(activity: Any) -> None:
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
     """Have a listener told of every activity that workflow code in this thread calls."""
-    before: Listener | None = getattr(_local, "listener", None)
+    before = _local.listener
     _local.listener = listener
     try:
         yield

@@ -114,10 +114,15 @@ class AsyncClient(ClientFacts):
     async def execute_workflow(
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
-    async def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    async def execute_workflow(  # type: ignore[misc]
+        self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
+    ) -> Any:
         """Start a workflow and wait for its result."""
-        handle = await self.start_workflow(workflow, *args, **options)
-        return await handle.result()
+        session = self._session
+        if session.interceptors:  # they may have put a handle of their own in between
+            handle = await self.start_workflow(workflow, *args, result_type=result_type, **options)
+            return await handle.result()
+        return await session.arun(_operations.execute(session, workflow, args, options, result_type))
 
     @overload
     def with_start(

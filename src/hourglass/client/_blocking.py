@@ -109,9 +109,12 @@ class Client(ClientFacts):
     def execute_workflow(
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
-    def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    def execute_workflow(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
         """Start a workflow and wait for its result."""
-        return self.start_workflow(workflow, *args, **options).result()
+        session = self._session
+        if session.interceptors:  # they may have put a handle of their own in between
+            return self.start_workflow(workflow, *args, result_type=result_type, **options).result()
+        return session.run(_operations.execute(session, workflow, args, options, result_type))
 
     @overload
     def with_start(

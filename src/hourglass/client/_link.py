@@ -55,6 +55,11 @@ class Link:
             return self.portal.call(self.opened())
         return self._connection
 
+    @property
+    def at_hand(self) -> Connection | None:
+        """The open connection, if nothing has to be opened, or refused, first. For any thread."""
+        return None if self.closed else self._connection
+
     async def opened(self) -> Connection:
         """The open connection, on the control loop."""
         if self.closed:

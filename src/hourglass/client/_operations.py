@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -74,8 +74,7 @@ from hourglass.errors import (
 from hourglass.workflow._given import Given, given_message, given_workflow
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True):
     """Which workflow a handle means. Only a pinned one is addressed by its run; others by their id alone."""
 
     workflow_id: str
@@ -94,8 +93,7 @@ class Reference:
         return {"id": self.workflow_id, "run_id": self.addressed_run or None}
 
 
-@dataclass(frozen=True)
-class Executions:
+class Executions(msgspec.Struct, frozen=True):
     """A page of a list, and where to go on (empty at the end)."""
 
     items: tuple[WorkflowExecution, ...]
@@ -111,18 +109,41 @@ def start(
     """Start a workflow; gives what its handle refers to."""
     given = given_workflow(workflow)
     return_type = given.return_type if result_type is None else result_type
+    if not session.interceptors:
+        return _start(
+            start_request(given, arguments, options, session.converter, session.identity), return_type
+        )
 
     def build(call: StartWorkflowInput) -> Operation[Reference]:
-        request = requested(session, given, call)
-        reference = Reference(request.workflow_id, return_type=return_type)
-
-        def parse(answer: Started) -> Reference:
-            first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
-            return replace(reference, run_id=answer.run_id, first_execution_run_id=first)
-
-        return asking(request, parse)
+        return _start(requested(session, given, call), return_type)
 
     return through(session, start_call(given, arguments, options, build))
+
+
+def _start(request: StartWorkflow, return_type: Any) -> Operation[Reference]:
+    def parse(answer: Started) -> Reference:
+        first = answer.run_id if answer.started else ""  # an existing run need not be the chain's first
+        return Reference(
+            request.workflow_id, answer.run_id, first_execution_run_id=first, return_type=return_type
+        )
+
+    return asking(request, parse)
+
+
+def execute(
+    session: Session, workflow: object, arguments: Sequence[Any], options: Mapping[str, Any], result_type: Any
+) -> Operation[Any]:
+    """Start a workflow and wait for its result, in one go; interceptors, who could see a start, are not asked."""
+    given = given_workflow(workflow)
+    return_type = given.return_type if result_type is None else result_type
+    request = start_request(given, arguments, options, session.converter, session.identity)
+
+    async def ask(session: Session) -> Closed:
+        started = await session.call(request)
+        return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
+
+    reference = Reference(request.workflow_id, return_type=return_type)
+    return Operation(ask, functools.partial(_result, reference, session.converter))
 
 
 def start_call(
@@ -179,10 +200,8 @@ def result(session: Session, reference: Reference, timeout: Duration | None, fol
     """Wait for a workflow's result."""
     limit = optional_seconds(timeout, "timeout")
 
-    async def ask(session: Session) -> Closed:
-        return await wait_for_close(
-            session, reference.workflow_id, reference.run_id, follow=follow, timeout=limit
-        )
+    def ask(session: Session) -> Coroutine[Any, Any, Closed]:
+        return wait_for_close(session, reference.workflow_id, reference.run_id, follow=follow, timeout=limit)
 
     return Operation(ask, functools.partial(_result, reference, session.converter))
 

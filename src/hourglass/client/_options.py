@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypedDict
 
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
@@ -70,38 +70,37 @@ class UpdateOptions(TypedDict, total=False):
     """How long to wait for the service's answer."""
 
 
-_DURATIONS = ("execution_timeout", "run_timeout", "task_timeout", "start_delay", "rpc_timeout")
-_KNOWN = tuple(StartOptions.__annotations__)
+_KNOWN = StartOptions.__annotations__
+_SIGNAL = frozenset({"start_signal", "start_signal_args"})
 
 
 def start_request(
     given: Given, arguments: Sequence[Any], options: Mapping[str, Any], converter: Converter, identity: str
 ) -> StartWorkflow:
-    """The request that starts a workflow; everything is checked and encoded here."""
-    _refuse_unknown(options)
-    durations: dict[str, Any] = {name: optional_seconds(options.get(name), name) for name in _DURATIONS}
-    retry_policy = options.get("retry_policy")
-    signal_name, signal_arguments = _start_signal(options, converter)
+    """The request that starts a workflow; what is given is checked and encoded here, the rest are the request's defaults."""
+    fields: dict[str, Any] = {"task_queue": "default"}
+    for name, value in options.items():
+        if name not in _KNOWN:
+            _refuse(name)
+        if name in _READERS:
+            fields[name] = _READERS[name](value, name, converter)
+    if not _SIGNAL.isdisjoint(options):
+        fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     return StartWorkflow(
-        workflow_id=_text(options["id"] if "id" in options else new_id(), "id"),
+        workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
         workflow_type=given.name,
-        task_queue=_text(options.get("task_queue", "default"), "task_queue"),
         request_id=options.get("request_id") or new_id(),
         arguments=given.encode(converter, arguments),
         identity=identity,
-        id_reuse_policy=IdReusePolicy(options.get("id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE)),
-        id_conflict_policy=IdConflictPolicy(options.get("id_conflict_policy", IdConflictPolicy.UNSPECIFIED)),
-        retry_policy=None if retry_policy is None else retry_policy.rule(),
-        cron_schedule=options.get("cron_schedule", ""),
-        memo={key: converter.encode(value) for key, value in options.get("memo", {}).items()},
-        search_attributes=encode_search_attributes(options.get("search_attributes", {})),
-        static_summary=_note(options.get("static_summary"), converter),
-        static_details=_note(options.get("static_details"), converter),
-        priority_key=_priority(options.get("priority_key", 0)),
-        signal_name=signal_name,
-        signal_arguments=signal_arguments,
-        versioning_override=check_override(options.get("versioning_override")),
-        **durations,
+        **fields,
+    )
+
+
+def _refuse(name: str) -> NoReturn:
+    near = difflib.get_close_matches(name, _KNOWN, 1)
+    hint = f" (did you mean {near[0]}?)" if near else f" (there are: {', '.join(_KNOWN)})"
+    raise UsageError(
+        f"a start has no option {name!r}{hint}; a workflow's own arguments are given by position"
     )
 
 
@@ -116,27 +115,44 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
     return given.name, given.encode(converter, arguments)
 
 
-def _note(text: str | None, converter: Converter) -> Payload | None:
-    return None if text is None else converter.encode(text)
+# --- one option each: (value, name, converter) -> the request's field of that name ---------------------------
 
 
-def _priority(key: object) -> int:
-    if not isinstance(key, int) or isinstance(key, bool) or key < 0:
-        raise UsageError("priority_key must be a number from 0 on")
-    return key
-
-
-def _text(value: object, name: str) -> str:
+def _text(value: object, name: str, converter: Converter) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{name} must be a text that is not empty")
     return value
 
 
-def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f" (did you mean {near[0]}?)" if near else f" (there are: {', '.join(_KNOWN)})"
-            raise UsageError(
-                f"a start has no option {name!r}{hint}; a workflow's own arguments are given by position"
-            )
+def _duration(value: Duration | None, name: str, converter: Converter) -> float | None:
+    return optional_seconds(value, name)
+
+
+def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
+    return None if value is None else converter.encode(value)
+
+
+def _priority(value: object, name: str, converter: Converter) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError("priority_key must be a number from 0 on")
+    return value
+
+
+_READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
+    "task_queue": _text,
+    "execution_timeout": _duration,
+    "run_timeout": _duration,
+    "task_timeout": _duration,
+    "start_delay": _duration,
+    "rpc_timeout": _duration,
+    "id_reuse_policy": lambda value, name, converter: IdReusePolicy(value),
+    "id_conflict_policy": lambda value, name, converter: IdConflictPolicy(value),
+    "retry_policy": lambda value, name, converter: None if value is None else value.rule(),
+    "cron_schedule": lambda value, name, converter: value,
+    "memo": lambda value, name, converter: {key: converter.encode(each) for key, each in value.items()},
+    "search_attributes": lambda value, name, converter: encode_search_attributes(value),
+    "static_summary": _note,
+    "static_details": _note,
+    "priority_key": _priority,
+    "versioning_override": lambda value, name, converter: check_override(value),
+}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import ResetWorkflow
@@ -58,7 +59,7 @@ def reset(
         return answer.run_id
 
     def parse(run_id: str) -> Reference:
-        return replace(reference, run_id=run_id, pinned=False, first_execution_run_id="")
+        return msgspec.structs.replace(reference, run_id=run_id, pinned=False, first_execution_run_id="")
 
     return Operation(ask, parse)
 

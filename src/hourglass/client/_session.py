@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from hourglass._bridge.begun import within
 from hourglass._bridge.service import Connection, Request
 from hourglass._runtime.portal import Portal
@@ -37,8 +39,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@dataclass(frozen=True)
-class Operation(Generic[T]):
+class Operation(msgspec.Struct, Generic[T], frozen=True):
     """Something that a client can do: what to ask on the control loop, and how to read the answer."""
 
     ask: Callable[[Session], Coroutine[Any, Any, Any]]
@@ -63,7 +64,7 @@ def asking(request: Request[A], parse: Callable[[A], T]) -> Operation[T]:
 def through(session: Session, call: ClientCall) -> Operation[Any]:
     """The operation that a call is, to be seen by the session's interceptors if it has any."""
     operation: Operation[Any] = call._proceed(call)
-    return replace(operation, call=call) if session.interceptors else operation
+    return msgspec.structs.replace(operation, call=call) if session.interceptors else operation
 
 
 def nothing(_answer: object) -> None:
@@ -101,11 +102,11 @@ class Session:
         answer: T = getattr(self.outbound, operation.call._method)(operation.call)
         return answer
 
-    async def arun(self, operation: Operation[T]) -> T:
+    def arun(self, operation: Operation[T]) -> Coroutine[Any, Any, T]:
         """Run an operation and await it, on any event loop; interceptors see it first."""
         if operation.call is None:
-            return await self.aperform(operation)
-        answer: T = await getattr(self.async_outbound, operation.call._method)(operation.call)
+            return self.aperform(operation)
+        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(operation.call)
         return answer
 
     def perform(self, operation: Operation[T]) -> T:
@@ -127,8 +128,14 @@ class Session:
     def meet(self, workflow: object) -> None:
         """A workflow was named that others will start later; a session that runs workflows itself must know it."""
 
-    async def call(self, request: Request[A]) -> A:
+    def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask the service, on the control loop, through the codec if there is one."""
+        connection = self.link.at_hand
+        if connection is None or self.codec is not None:
+            return self._call(request)
+        return connection.call(request)  # one coroutine less to wake, for each call
+
+    async def _call(self, request: Request[A]) -> A:
         connection = await self.link.opened()
         if self.codec is None:
             return await connection.call(request)

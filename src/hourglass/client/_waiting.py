@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
 
 from hourglass._bridge.service import (
     DescribeWorkflow,
@@ -34,23 +37,30 @@ _LONGEST_PAUSE = 5.0
 _LONGEST_HISTORY = 2000
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True):
     """How a run closed, and which run of the chain it was."""
 
     run_id: str
     outcome: Outcome
 
 
-async def wait_for_close(
+def wait_for_close(
     session: Session, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
-) -> Closed:
+) -> Coroutine[Any, Any, Closed]:
     """Wait until a run, or with `follow` the last of its successors, closes."""
+    if timeout is None:
+        return _watch(session, workflow_id, run_id, follow)
+    return _watch_within(timeout, session, workflow_id, run_id, follow)
+
+
+async def _watch_within(
+    timeout: float, session: Session, workflow_id: str, run_id: str, follow: bool
+) -> Closed:
     try:
         async with session.within(timeout):
             return await _watch(session, workflow_id, run_id, follow)
     except TimeoutError as error:
-        if isinstance(error, ServiceError) or timeout is None:
+        if isinstance(error, ServiceError):
             raise
         raise TimeoutError(
             f"workflow {workflow_id!r} has not closed within {timeout:g} s; it goes on, "
@@ -61,7 +71,11 @@ async def wait_for_close(
 async def _watch(session: Session, workflow_id: str, run_id: str, follow: bool) -> Closed:
     told = False
     while True:
-        outcome = await _ask_through_outages(session, WaitForClose(workflow_id=workflow_id, run_id=run_id))
+        request = WaitForClose(workflow_id=workflow_id, run_id=run_id)
+        try:
+            outcome = await session.call(request)
+        except ServiceError as error:
+            outcome = await _ask_through_outage(session, request, error)
         if isinstance(outcome, StillOpen):
             told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
             continue
@@ -79,27 +93,23 @@ def _successor(outcome: Outcome) -> str:
             return ""
 
 
-async def _ask_through_outages(session: Session, request: WaitForClose) -> Outcome:
-    """Ask, and while the service cannot be reached ask again, for as long as an outage may last."""
+async def _ask_through_outage(session: Session, request: WaitForClose, error: ServiceError) -> Outcome:
+    """While the service cannot be reached ask again, for as long as an outage may last."""
+    if error.status not in _TRANSIENT:
+        raise error
+    logger.warning(
+        "waiting for workflow %s goes on although the service does not answer: %s", request.workflow_id, error
+    )
     loop = asyncio.get_running_loop()
-    began: float | None = None
-    pause = 0.2
+    began, pause = loop.time(), 0.2
     while True:
-        try:
-            return await session.call(request)
-        except ServiceError as error:
-            now = loop.time()
-            if error.status not in _TRANSIENT or (began is not None and now - began > _LONGEST_OUTAGE):
-                raise
-            if began is None:
-                began = now
-                logger.warning(
-                    "waiting for workflow %s goes on although the service does not answer: %s",
-                    request.workflow_id,
-                    error,
-                )
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
+        try:
+            return await session.call(request)
+        except ServiceError as again:
+            if again.status not in _TRANSIENT or loop.time() - began > _LONGEST_OUTAGE:
+                raise
 
 
 async def _tell_if_parked(session: Session, workflow_id: str, run_id: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -98,7 +97,7 @@ def update(
     ) -> tuple[UpdateStarted, _updates.UpdateReference]:
         started = answer[0].start
         first = started.run_id if started.started else ""
-        planned.began(replace(reference, run_id=started.run_id, first_execution_run_id=first))
+        planned.began(msgspec.structs.replace(reference, run_id=started.run_id, first_execution_run_id=first))
         return answer
 
     call = StartUpdateWithStartInput(id=start.id, start=start, update=asked, _proceed=build)

@@ -50,6 +50,8 @@ _ORIGIN = "_hourglass_failure"
 
 def to_failure(exc: BaseException, encode: Encode) -> Failure:
     """An exception and its causes as a failure."""
+    if _ORIGIN not in exc.__dict__ and _cause(exc) is None:
+        return _own_failure(exc, None, encode)
     failure: Failure | None = None
     for link in reversed(_chain(exc)):
         origin = _origin(link)
@@ -114,6 +116,8 @@ def _message(exc: BaseException) -> str:
 
 
 def _stack(exc: BaseException) -> str:
+    if exc.__traceback__ is None:
+        return ""
     try:
         return _clean("\n".join(traceback.format_list(_places(exc.__traceback__))))
     except Exception:
@@ -132,11 +136,15 @@ def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 def _clean(text: str) -> str:
     """Text that UTF-8 can hold: protobuf refuses lone surrogates, which come from file names."""
+    if text.isascii():
+        return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _info(exc: BaseException, encode: Encode) -> FailureInfo:
     """The kind of failure. Authors' subclasses may lack what our constructors set: trust nothing."""
+    if not isinstance(exc, (errors.FailureError, errors.Cancelled)):
+        return ApplicationFailure(type=_clean(type(exc).__name__))
     match exc:
         case errors.Cancelled():
             return CanceledFailure()

@@ -40,7 +40,8 @@ def encode_json(value: Any) -> bytes:
         data = _encode(value)
     except Exception:
         return _encode_slowly(value)
-    if b"null" in data and value is not None and _has_non_finite(value):
+    # `find`, for `in` tries the text as a number first, and raises and swallows an error each time.
+    if data.find(b"null") >= 0 and value is not None and _has_non_finite(value):
         return _encode_slowly(value)
     return data
 

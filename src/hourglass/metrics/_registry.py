@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import partial
 from typing import Protocol
 
@@ -71,25 +71,29 @@ class Metric:
         if self.kind == "counter" and value < 0:
             raise UsageError(f"metric {self.name} is a counter, which only grows: {value} was to be added")
         with self._lock:
-            if not self._has_room(labels):
-                return
             if self.kind == "histogram":
-                self._count(value, labels)
-            elif self.kind == "counter":
-                self._values[labels] = self._values.get(labels, 0) + value
+                found = self._histogram(labels)
+                if found is None:
+                    return
+                found.counts[bisect_left(self.bounds, value)] += 1
+                found.total += value
             else:
-                self._values[labels] = value
+                former = self._values.get(labels)
+                if former is None and not self._has_room(self._values):
+                    return
+                self._values[labels] = value + (former or 0) if self.kind == "counter" else value
         if self._registry.sinks:
             self._registry.tell(self, value, labels)
 
     def series(self, labels: Labels) -> Callable[[float], None]:
         """What records in one series, found once: for those who record thousands of times in a second."""
+        if self.kind != "histogram":
+            return partial(self.record, labels=labels)
         with self._lock:
-            if not self._has_room(labels):
-                return _drop
-            if self.kind != "histogram":
-                return partial(self.record, labels=labels)
-            histogram = self._histograms.setdefault(labels, _Histogram(len(self.bounds) + 1))
+            found = self._histogram(labels)
+        return _drop if found is None else self._recorder(found, labels)
+
+    def _recorder(self, histogram: _Histogram, labels: Labels) -> Callable[[float], None]:
         lock, counts, bounds, registry = self._lock, histogram.counts, self.bounds, self._registry
 
         def record(value: float) -> None:
@@ -111,9 +115,15 @@ class Metric:
             ]
         return Family(self.name, self.kind, self.description, self.unit, tuple(samples))
 
-    def _has_room(self, labels: Labels) -> bool:
-        series = self._histograms if self.kind == "histogram" else self._values
-        if labels in series or len(series) < self._registry.max_series:
+    def _histogram(self, labels: Labels) -> _Histogram | None:
+        """The counts of a series; None if there is no room for it."""
+        found = self._histograms.get(labels)
+        if found is None and self._has_room(self._histograms):
+            found = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
+        return found
+
+    def _has_room(self, series: Sized) -> bool:
+        if len(series) < self._registry.max_series:
             return True
         if not self._is_full:
             self._is_full = True
@@ -123,13 +133,6 @@ class Metric:
                 len(series),
             )
         return False
-
-    def _count(self, value: float, labels: Labels) -> None:
-        found = self._histograms.get(labels)
-        if found is None:
-            found = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
-        found.counts[bisect_left(self.bounds, value)] += 1
-        found.total += value
 
 
 def _drop(_: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from hourglass._engine.events import Payloads
 from hourglass.activity import Activity, Info
-from hourglass.activity._context import ActivityContext, current
+from hourglass.activity._context import ActivityContext, Equipment, GivenContext, current
 from hourglass.client import Client
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
@@ -119,9 +119,8 @@ class ActivityEnvironment:
         name = activity.name if isinstance(activity, Activity) else getattr(activity, "__name__", "activity")
         info = self.info if self.info.activity_type else replace(self.info, activity_type=name)
         client = self._client
-        context = self._context = ActivityContext(
-            info, self._beat, client=None if client is None else lambda: client
-        )
+        equipment = Equipment(converter=info.converter, client=None if client is None else lambda: client)
+        context = self._context = GivenContext(info, self._beat, equipment, info.encoded_heartbeat_details)
         if self._reason is not None:
             context.cancel(self._reason)
         return context

@@ -25,7 +25,8 @@ from hourglass._engine.events import Payloads
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.attempts import info_of
-from hourglass.activity._context import ActivityContext
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._context import ActivityContext, Equipment, GivenContext
 from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._options import LIVENESS_TIMEOUT
@@ -33,7 +34,7 @@ from hourglass.converter import Converter
 from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.metrics import Registry, default_registry
 from hourglass.testing._bench import activity_loop, activity_threads
-from hourglass.testing._calls import Call
+from hourglass.testing._calls import Call, Recorded
 from hourglass.testing._choosing import Step, StepKind
 from hourglass.testing._driver import Driver
 from hourglass.testing._fakes import Fake, Raisable, raised
@@ -54,7 +55,7 @@ class Mishap:
     answer_lost: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Attempt:
     """One attempt that is in hand."""
 
@@ -62,11 +63,11 @@ class Attempt:
     task: ActivityTask
     fake: Fake
     context: ActivityContext
+    recorded: Recorded
     alarms: tuple[Cancel, ...] = ()
     coroutine: asyncio.Task[None] | None = None
     over: bool = False
     mishap: Mishap | None = None
-    called: Call | None = None
 
     @property
     def name(self) -> str:
@@ -86,12 +87,17 @@ class Attempts:
         inbound: ActivityInboundInterceptor | None = None,
         registry: Registry = default_registry,
     ) -> None:
-        self.calls: dict[str, list[Call]] = {}
         self._driver = driver
         self._converter = converter
-        self._client = client
-        self._inbound = inbound
-        self._registry = registry
+        self._equipment = Equipment(
+            converter=converter,
+            client=client,
+            payload_limit=PAYLOAD_LIMIT,
+            inbound=inbound,
+            registry=registry,
+        )
+        self._recorded: dict[str, list[Recorded]] = {}
+        self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
         self._held: dict[bytes, Attempt] = {}
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
@@ -116,6 +122,11 @@ class Attempts:
         name = f"{item.activity_type} ({item.activity_id}, attempt {item.attempt})"
         return "attempt", name, partial(self.begin, queue, item)
 
+    def calls(self, name: str) -> list[Call]:
+        """Every attempt of an activity so far."""
+        found = [each.call(self._converter) for each in self._recorded.get(name, ())]
+        return [each for each in found if each is not None]
+
     def abandon(self) -> None:
         """Forget all attempts; those that run elsewhere are told to stop, and not heard any more."""
         for attempt in tuple(self._held.values()):
@@ -138,11 +149,16 @@ class Attempts:
             fake = self._driver.cast.activity(task.activity_type)
         except HourglassError as error:
             self._driver.troubles.add(error)
-            self._send(queue, outcomes.failed(task, type(error).__name__, str(error), non_retryable=True))
+            queue.report(outcomes.failed(task, type(error).__name__, str(error), non_retryable=True))
             return
-        attempt = Attempt(queue, task, fake, self._context(queue, task), mishap=mishap)
+        recorded = Recorded(task, fake, self._driver.clock.now_ns())
+        self._recorded.setdefault(task.activity_type, []).append(recorded)
+        planned = None if fake.takes or mishap is not None else fake.planned(task.attempt)
+        if planned is not None:  # most attempts of tests that retry: over before anybody could ask for them
+            queue.report(outcomes.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
+            return
+        attempt = Attempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
         self._held[task.token] = attempt
-        self._record(attempt)
         if fake.takes:
             self._sleep(attempt)
         else:
@@ -151,37 +167,12 @@ class Attempts:
     def _context(self, queue: Queue, task: ActivityTask) -> ActivityContext:
         def send(details: Payloads) -> None:
             if self._driver.at_home:
-                self._driver.loop.do(_beat(queue, task, details))
+                self._driver.loop.call(queue.handle.heartbeat, task.token, details)
             else:
                 self._driver.loop.call_soon_threadsafe(self._beat_if_held, task, details)
 
-        return ActivityContext(
-            partial(info_of, task, self._converter),
-            send,
-            converter=self._converter,
-            last_details=task.heartbeat_details,
-            client=self._client,
-            payload_limit=PAYLOAD_LIMIT,
-            inbound=self._inbound,
-            registry=self._registry,
-        )
-
-    def _record(self, attempt: Attempt) -> None:
-        task, definition = attempt.task, attempt.fake.definition
-        try:
-            arguments = definition.arguments(self._converter, task.arguments)
-        except HourglassError:
-            return  # whoever calls it will say so
-        called = Call(
-            tuple(arguments),
-            activity=task.activity_type,
-            attempt=task.attempt,
-            time_ns=self._driver.clock.now_ns(),
-            workflow_id=task.workflow_id,
-            function=attempt.fake.shown,
-        )
-        attempt.called = called
-        self.calls.setdefault(task.activity_type, []).append(called)
+        info = partial(info_of, task, self._converter)
+        return GivenContext(info, send, self._equipment, task.heartbeat_details)
 
     # --- virtual durations --------------------------------------------------------------------------------
 
@@ -234,7 +225,14 @@ class Attempts:
         return attempt.fake.planned(attempt.task.attempt) if error is None else raised(error)
 
     def _call_here(self, attempt: Attempt) -> ActivityResult:
-        definition = attempt.fake.definition
+        fake, name = attempt.fake, attempt.task.activity_type
+        watched = self._watched.get(name)
+        if watched is None or watched[0] is not fake:
+            watched = self._watched[name] = fake, self._watch(fake.definition)
+        return call_plainly(attempt.task, attempt.context, watched[1])
+
+    def _watch(self, definition: ActivityDefinition) -> ActivityDefinition:
+        """The same activity; what it lets out that is meant for whoever runs the tests reaches him."""
 
         def watched(*args: Any) -> Any:
             try:
@@ -244,7 +242,7 @@ class Attempts:
                     self._driver.troubles.add(error)
                 raise
 
-        return call_plainly(attempt.task, attempt.context, replace(definition, fn=watched))
+        return replace(definition, fn=watched)
 
     def _in_thread(self, attempt: Attempt) -> None:
         result: ActivityResult | None = None
@@ -289,10 +287,10 @@ class Attempts:
         if attempt.over:
             return
         self._let_go(attempt)
-        if attempt.called is not None and isinstance(result, ActivityOk):
-            attempt.called.outcome.append("returned")
+        if isinstance(result, ActivityOk):
+            attempt.recorded.outcome.append("returned")
         if attempt.mishap is None or not attempt.mishap.answer_lost:
-            self._send(attempt.queue, result)
+            attempt.queue.report(result)
 
     def _let_go(self, attempt: Attempt) -> None:
         token = attempt.task.token
@@ -303,14 +301,7 @@ class Attempts:
         self._asleep.discard(token)
         self._running.discard(token)
 
-    def _send(self, queue: Queue, result: ActivityResult) -> None:
-        self._driver.loop.do(queue.handle.complete_activity(result))
-
     def _beat_if_held(self, task: ActivityTask, details: Payloads) -> None:
         attempt = self._held.get(task.token)
         if attempt is not None:
             attempt.queue.handle.heartbeat(task.token, details)
-
-
-async def _beat(queue: Queue, task: ActivityTask, details: Payloads) -> None:
-    queue.handle.heartbeat(task.token, details)

@@ -30,20 +30,17 @@ _MOST_THREADS = 200
 
 
 class QuietLoop(asyncio.SelectorEventLoop):
-    """An event loop that is run in short pieces, and can tell whether it has anything to do now."""
+    """An event loop that is run in short pieces, and can tell whether it had anything to do."""
 
     _ready: deque[Any]  # asyncio's own: what will run in the next turn
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether there is nothing to run but timers and what other threads may bring."""
-        return not self._ready
-
-    def settle(self) -> None:
-        """Let everything run that can, until it is quiet."""
+    def settle(self) -> bool:
+        """Let everything run that can, until there is nothing but timers and what other threads may bring; says whether
+        there was anything.
+        """
         ready = self._ready
         if not ready:
-            return
+            return False
         # What `run_forever` would do, without a look at timers and sockets at each turn: those can wait.
         asyncio._set_running_loop(self)
         try:
@@ -51,6 +48,15 @@ class QuietLoop(asyncio.SelectorEventLoop):
                 handle = ready.popleft()
                 if not handle.cancelled():
                     handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+        return True
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call something that belongs to this loop, in this thread."""
+        asyncio._set_running_loop(self)
+        try:
+            return function(*args)
         finally:
             asyncio._set_running_loop(None)
 
@@ -93,26 +99,23 @@ class Poll(Generic[T]):
     It is no task, so that looking whether there is something costs no turn of the loop.
     """
 
-    def __init__(self, loop: QuietLoop, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self._loop = loop
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._begin = begin
         self._coro: Coroutine[Any, Any, T] | None = None
         self.waits: asyncio.Future[Any] | None = None
+        """What it waits for; None before it has begun."""
 
     def take(self) -> T | None:
-        """What it has brought; None if it must wait."""
+        """What it has brought; None if it must wait. On the loop (`QuietLoop.call`)."""
         while self.waits is None or self.waits.done():
             if self._coro is None:
                 self._coro = self._begin()
-            asyncio._set_running_loop(self._loop)
             try:
                 self.waits = self._coro.send(None)
             except StopIteration as end:
                 self._coro = self.waits = None
                 result: T = end.value
                 return result
-            finally:
-                asyncio._set_running_loop(None)
         return None
 
     def close(self) -> None:

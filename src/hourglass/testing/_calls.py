@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from hourglass._bridge.handle import ActivityTask
+from hourglass.converter import Converter
+from hourglass.errors import HourglassError
+from hourglass.testing._fakes import Fake
 from hourglass.testing._virtual_time import as_datetime
 
 
@@ -62,6 +66,37 @@ class Call:
             return self.args, self.kwargs
         bound.apply_defaults()
         return bound.args, bound.kwargs
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """An attempt that was begun, as it came. What it was called with is decoded when somebody asks: few tests do."""
+
+    task: ActivityTask
+    fake: Fake
+    time_ns: int
+    outcome: list[str] = field(default_factory=list)
+    _call: Call | None = None
+    _is_decoded: bool = False
+
+    def call(self, converter: Converter) -> Call | None:
+        """The call; None where its arguments cannot be decoded: the attempt has failed with that."""
+        if not self._is_decoded:
+            self._is_decoded = True
+            try:
+                arguments = self.fake.definition.arguments(converter, self.task.arguments)
+            except HourglassError:
+                return None
+            self._call = Call(
+                tuple(arguments),
+                activity=self.task.activity_type,
+                attempt=self.task.attempt,
+                time_ns=self.time_ns,
+                workflow_id=self.task.workflow_id,
+                function=self.fake.shown,
+                outcome=self.outcome,
+            )
+        return self._call
 
 
 def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 StepKind = Literal["activation", "attempt", "cancel", "ended", "woke", "action"]
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(msgspec.Struct, frozen=True, eq=False):
     """Something that can happen now.
 
     activation: a workflow gets to know what happened. attempt: an attempt of an activity begins. cancel: one is

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.handle import ActivityItem
@@ -72,6 +73,8 @@ class Driver:
 
     make_queue: Callable[..., Queue] = Queue
     make_troubles: Callable[[], Troubles] = Troubles
+    gates = False
+    """Whether the engine asks before it gives anything out; else it does so once a run is parked."""
 
     def __init__(
         self,
@@ -86,7 +89,8 @@ class Driver:
     ) -> None:
         self.connection: Connection = connection
         self.engine = connection.engine
-        self.engine.offers.gate = self.may_take
+        if self.gates:
+            self.engine.offers.gate = self.may_take
         self.clock = clock
         self.loop = loop
         self.cast = cast
@@ -151,7 +155,8 @@ class Driver:
         task = self.loop.create_task(coro)
         task.add_done_callback(lambda _: self.ring())
         try:
-            self._drive(task.done, may_move)
+            with listening(self.cast.meet_activity):
+                self._drive(task.done, may_move)
         except BaseException:
             task.cancel()
             self.loop.do(_ended(task))
@@ -165,7 +170,8 @@ class Driver:
         reached: list[bool] = []
         cancel = self.clock.call_at(when_ns, lambda: reached.append(True))
         try:
-            self._drive(lambda: bool(reached), lambda: True)
+            with listening(self.cast.meet_activity):
+                self._drive(lambda: bool(reached), lambda: True)
         finally:
             cancel()
         self._raise_parked()
@@ -227,13 +233,15 @@ class Driver:
         self.loop.do(self.connection.close())
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
+        steps, troubles = self.steps, self.troubles
         while True:
             self._collect()
-            self._raise_urgent()
-            if self.steps:
-                self.steps.pop(self.chooser.choose(self.steps)).do()
-            elif not self.loop.is_quiet:
-                self.loop.settle()
+            if self._interrupted or troubles.urgent:
+                self._raise_urgent()
+            if steps:
+                steps.pop(self.chooser.choose(steps)).do()
+            elif self.loop.settle():
+                continue
             elif done():
                 return
             elif may_move():
@@ -252,7 +260,7 @@ class Driver:
         assert performer is not None
         if performer.running > len(self.outside):
             self.loop.do(self._ring_or(None))
-        elif not performer.asleep and not performer.running and not self.engine.is_idle:
+        elif self.engine.runs.in_hand and not performer.asleep and not performer.running:
             self._await_others()
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has come to the environment's horizon")
@@ -269,17 +277,16 @@ class Driver:
     def _move(self) -> bool:
         """Let time pass until something is due; False if nothing ever will be."""
         self.moves += 1
-        return self.loop.do(self._advance())
+        return self.loop.call(self._advance)
 
-    async def _advance(self) -> bool:
+    def _advance(self) -> bool:
         return self.clock.advance_to_next()
 
     def _raise_urgent(self) -> None:
         if self._interrupted:
             raise Interrupted
-        error = self.troubles.urgent()
-        if error is not None:
-            raise error
+        if self.troubles.urgent:
+            raise self.troubles.urgent.popleft()
 
     def _raise_parked(self) -> None:
         parked = self.troubles.parked()
@@ -299,7 +306,7 @@ class Driver:
 
     def _step(self, queue: Queue, item: Activation | ActivityItem) -> Step:
         if isinstance(item, Activation):
-            return Step("activation", item.run_id, lambda: self._evaluate(queue, item))
+            return Step("activation", item.run_id, partial(self._evaluate, queue, item))
         assert self.performer is not None
         return Step(*self.performer.step(queue, item))
 
@@ -310,8 +317,10 @@ class Driver:
         if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
             queue.refuse(activation, "the run is parked")
             return
-        with listening(self.cast.meet_activity), self.guard:
+        with self.guard:
             verdict = queue.judge(activation)
+        if self.troubles.any_parked:
+            self.engine.offers.gate = self.may_take
         queue.answer(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))

@@ -172,7 +172,7 @@ class EnvironmentFacts:
     def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
         """Every attempt of an activity so far, in order: compare them with `call(…)`."""
         name, _ = self._stage.driver.cast.definition(activity)
-        return list(self._stage.attempts.calls.get(name, ()))
+        return self._stage.attempts.calls(name)
 
     # --- later ----------------------------------------------------------------------------------------------
 

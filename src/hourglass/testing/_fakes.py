@@ -102,7 +102,7 @@ def _definition(
         name=name,
         fn=played,
         signature=signature,
-        is_async=inspect.iscoroutinefunction(played),
+        is_async=function is not None and inspect.iscoroutinefunction(played),
         settings=settings,
     )
 

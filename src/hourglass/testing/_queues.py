@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge.handle import ActivityItem, Handle, HandleConfig, Shutdown
+from hourglass._bridge.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
 from hourglass._bridge.service import Connection
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation
@@ -46,17 +46,30 @@ class Queue:
             max_concurrent_local_activities=_MANY,
         )
         self.handle: Handle = await self._connection.open_handle(config)
-        self._activations = Poll(self._loop, self.handle.poll_activation)
-        self._activities = Poll(self._loop, self.handle.poll_activity)
+        door = self.handle.in_process
+        assert door is not None  # an environment's engine is in this thread
+        self._door = door
+        self._activations = Poll(self.handle.poll_activation)
+        self._activities = Poll(self.handle.poll_activity)
 
     def polled(self) -> list[Activation | ActivityItem]:
         """All that the polls bring now."""
+        task, attempt = self._activations.waits, self._activities.waits
+        tasks, attempts = task is None or task.done(), attempt is None or attempt.done()
+        return self._loop.call(self._take, tasks, attempts) if tasks or attempts else []
+
+    def _take(self, tasks: bool, attempts: bool) -> list[Activation | ActivityItem]:
         found: list[Activation | ActivityItem] = []
         try:
-            while (activation := self._activations.take()) is not None:
-                found.append(activation)
-            while (item := self._activities.take()) is not None:
-                found.append(item)
+            # What is there is taken first: a poll that was woken then only waits on, which is cheaper than a new one.
+            if tasks:
+                found += self._door.take_activations()
+                while (activation := self._activations.take()) is not None:
+                    found.append(activation)
+            if attempts:
+                found += self._door.take_activities()
+                while (item := self._activities.take()) is not None:
+                    found.append(item)
         except Shutdown:
             pass
         return found
@@ -68,7 +81,7 @@ class Queue:
 
     def refuse(self, activation: Activation, why: str) -> None:
         """Fail the task of an activation without executing anything."""
-        self._loop.do(self.handle.complete_activation(task_failed(activation.run_id, "WorkflowParked", why)))
+        self._loop.call(self._door.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
 
     def judge(self, activation: Activation) -> Verdict:
         """Have an activation evaluated; whoever asks sees to the answer."""
@@ -76,9 +89,13 @@ class Queue:
 
     def answer(self, verdict: Verdict) -> None:
         """Answer the activation of a verdict."""
-        self._loop.do(self.handle.complete_activation(verdict.completion))
+        self._loop.call(self._door.answer_activation, verdict.completion)
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
+
+    def report(self, result: ActivityResult) -> None:
+        """Answer for an attempt."""
+        self._loop.call(self._door.answer_activity, result)
 
     def crash(self) -> None:
         """Lose everything that a worker knows, as if its process had died, and begin anew."""
@@ -97,5 +114,9 @@ def queues_of(completion: Completion) -> list[str]:
     """The task queues that the commands of a completion name."""
     if not isinstance(completion, Succeeded):
         return []
-    named = [getattr(command, "task_queue", "") for command in completion.commands]
-    return [name for name in named if isinstance(name, str) and name]
+    named: list[str] = []
+    for command in completion.commands:
+        name = getattr(command, "task_queue", "")
+        if name and isinstance(name, str):
+            named.append(name)
+    return named

@@ -11,7 +11,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -34,6 +34,8 @@ from hourglass.testing._driver import Driver
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+_UNLIMITED = nullcontext()
 
 
 class Runner(Protocol):
@@ -130,14 +132,11 @@ class EnvironmentSession(Session):
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
         """A time limit in virtual seconds."""
-        return self._within(seconds)
+        return _UNLIMITED if seconds is None else self._within(seconds)
 
     @asynccontextmanager
-    async def _within(self, seconds: float | None) -> AsyncIterator[None]:
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(None) as limit:
-            if seconds is None:
-                yield
-                return
             clock = self.driver.clock
             over = asyncio.get_running_loop().time
             cancel = clock.call_at(clock.now_ns() + to_ns(seconds), lambda: limit.reschedule(over()))
@@ -148,7 +147,7 @@ class EnvironmentSession(Session):
 
     async def _refuse_parked(self, workflow_id: str, run_id: str) -> None:
         """A parked run never closes and answers nothing: whoever waits for one is told why, every time."""
-        if not self.driver.troubles.known():
+        if not self.driver.troubles.any_parked:
             return
         if not run_id:
             question = DescribeWorkflow(workflow_id=workflow_id)

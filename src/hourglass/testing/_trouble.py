@@ -24,21 +24,23 @@ class Troubles(ParkedRuns):
 
     def __init__(self) -> None:
         super().__init__()
-        self._urgent: deque[BaseException] = deque()
+        self.urgent: deque[BaseException] = deque()
+        """What the test must hear of at once."""
         self._untold: deque[tuple[str, BaseException]] = deque()
         self._parked: dict[str, BaseException] = {}
 
     def add(self, error: BaseException) -> None:
         """Something that the test must hear of at once."""
-        self._urgent.append(error)
-
-    def urgent(self) -> BaseException | None:
-        """What the test must hear of at once."""
-        return self._urgent.popleft() if self._urgent else None
+        self.urgent.append(error)
 
     def parked(self) -> BaseException | None:
         """Why a run is parked, if that was not told yet."""
         return self._untold.popleft()[1] if self._untold else None
+
+    @property
+    def any_parked(self) -> bool:
+        """Whether any run is parked."""
+        return bool(self._parked)
 
     def is_parked(self, run_id: str) -> bool:
         """Whether a run is parked."""
@@ -84,7 +86,7 @@ class Troubles(ParkedRuns):
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error
         if error is not None and is_to_be_let_out(error):
-            self._urgent.append(error)
+            self.urgent.append(error)
             return
         if run_id in self._parked:
             return

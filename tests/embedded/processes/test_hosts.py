@@ -176,6 +176,47 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
         run(body)
 
 
+def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
+    """A wait that began while this process owned the file ends with the run, although another process owns it then."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config())
+            await one.call(start("w"))
+            waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
+            await asyncio.sleep(0)
+            await handle.finalize_shutdown()
+            await two.open_handle(config())
+            assert (one.standing, two.standing) == ("client", "owner")
+            assert not waiting.done()
+            await two.call(s.TerminateWorkflow(workflow_id="w"))
+            assert isinstance(await waiting, s.RunTerminated)
+
+    run(body)
+
+
+def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A wait on our own engine that is cancelled is a cancellation, and nobody holds on to the run any more."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            await one.open_handle(config())
+            started = await one.call(start("w"))
+            room = one._asking.room
+            assert room is not None
+            record = room._engine.record(started.run_id)
+            assert record is not None
+            waiting = asyncio.create_task(one.call(s.WaitForClose(workflow_id="w")))
+            await asyncio.sleep(0)
+            assert (record.users, len(room._calls._tasks)) == (1, 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (record.users, len(room._calls._tasks)) == (0, 0)
+
+    run(body)
+
+
 def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
     """Starting, signalling, looking, listing and ending need no worker; many at once share one opening of the file."""
 

@@ -27,7 +27,6 @@ from hourglass._embedded.clock import to_ns
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived
 from hourglass._runtime.evaluation import Verdict
-from hourglass.activity._seen import listening
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap
 from hourglass.testing._choosing import Step
@@ -71,6 +70,7 @@ class Exploring(Driver):
 
     make_queue = StillQueue
     make_troubles = QuietTroubles
+    gates = True
     choices: Choices
     sorts: frozenset[Sort]
     teller: Teller | None = None
@@ -200,7 +200,7 @@ class Exploring(Driver):
                 continue
             if performer.running > len(self.outside):
                 self.loop.do(self._ring_or(None))
-            elif self.loop.is_quiet:
+            elif not self.loop.settle():
                 return
 
     # --- what happens ---------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Exploring(Driver):
     def _pass_time(self) -> None:
         """Let time pass until something has happened."""
         before = self._marks()
-        while self.loop.do(self._advance()):
+        while self.loop.call(self._advance):
             self._absorb()
             if self._marks() != before:
                 break
@@ -269,7 +269,7 @@ class Exploring(Driver):
         if self.teller is not None:
             self.teller.passed()
 
-    async def _advance(self) -> bool:
+    def _advance(self) -> bool:
         return self.clock.advance_one()
 
     def _marks(self) -> tuple[object, ...]:
@@ -293,7 +293,7 @@ class Exploring(Driver):
         if not activation.is_replaying:
             self._fate = ""
         try:
-            with listening(self.cast.meet_activity), self.guard:
+            with self.guard:
                 verdict = queue.judge(activation)
         except WorkflowHung:
             if self.teller is not None:

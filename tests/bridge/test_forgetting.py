@@ -1,0 +1,38 @@
+"""Runs that an engine in this process forgets with the answer that closes them: the holder says so, once each."""
+
+from __future__ import annotations
+
+from hourglass._bridge.holder import BridgeHolder
+from hourglass._embedded.connection import EngineConnection, connect_memory
+
+from .loops import LoopsOverHolder, outcome, start_workflow
+from .test_memory import ALL, LIMITS, run
+
+
+def test_runs_that_close_are_told_to_whoever_keeps_their_states() -> None:
+    """Each run that closed was evicted without an activation, and nothing of it is open any more."""
+
+    async def body() -> None:
+        connection = await connect_memory()
+        evicted: list[tuple[str, int, str]] = []
+
+        async def same() -> EngineConnection:
+            return connection
+
+        holder = BridgeHolder(
+            same, shared=connection, limits=LIMITS, on_run_evicted=lambda *run: evicted.append(run)
+        )
+        await holder.start()
+        worker = LoopsOverHolder(holder, "q")
+        await worker.start()
+        for number in range(5):
+            await start_workflow(connection, "q", f"w{number}")
+        assert [await outcome(connection, f"w{number}") for number in range(5)] == [ALL] * 5
+        runs = [connection.engine.current(f"w{number}") for number in range(5)]
+        assert sorted(run_id for _, _, run_id in evicted) == sorted(each.run.run_id for each in runs if each)
+        assert {(queue, generation) for queue, generation, _ in evicted} == {("q", 1)}
+        await worker.stop()
+        assert len(evicted) == 5
+        await connection.close()
+
+    run(body)

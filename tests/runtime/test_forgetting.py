@@ -1,0 +1,46 @@
+"""A worker on the engine of its own process forgets a run with the answer that closes it: no activation says so."""
+
+from __future__ import annotations
+
+from hourglass import activity, workflow
+from hourglass._runtime.cache import Entry, Key, StateCache
+from hourglass.client import Client
+from hourglass.worker import Worker
+
+from .test_cache import entry
+
+
+@activity.defn
+def double(number: int) -> int:
+    return number * 2
+
+
+@workflow.defn
+def doubles(number: int) -> int:
+    return double(number)
+
+
+def test_nothing_is_kept_of_runs_that_have_closed() -> None:
+    """When a result is there its run is gone from the worker's cache, and it took two activations: no eviction."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[doubles], activities=[double]) as worker,
+    ):
+        for number in range(1, 4):
+            assert client.execute_workflow(doubles, number, id=f"w{number}") == 2 * number
+            seen = worker.statistics()
+            assert (seen.cached_workflows, seen.live_workflows, seen.activations) == (0, 0, 2 * number)
+
+
+def test_a_state_is_discarded_whoever_owns_it() -> None:
+    """Also when its lane was replaced meanwhile; what others keep, and the same run of another handle, stays."""
+    cache = StateCache()
+    for owner, kept in (("one", entry("a")), ("two", entry("b")), ("two", entry("a", generation=1))):
+        cache.admit(owner)
+        assert cache.put(kept, owner)
+    cache.hand_over("one", "heir")
+    cache.discard(Key("q", "a"))
+    cache.discard(Key("q", "unknown"))
+    left: list[Entry] = [each for owner in ("heir", "two") for each in cache.owned(owner)]
+    assert [(each.key.run_id, each.key.generation) for each in left] == [("b", 0), ("a", 1)]
+    assert len(cache) == 2
