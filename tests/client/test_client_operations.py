@@ -235,10 +235,19 @@ def test_execute_waits(client: Any, do: Do, connection: Any) -> None:
 
 def test_execute_is_one_trip(client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`execute_workflow` asks twice, on one trip to the control loop."""
-    trips: list[object] = []
-    for door in ("call", "acall"):
+    trips: list[str] = []
+
+    def counted(door: str) -> Callable[..., Any]:
         enter = getattr(Portal, door)
-        monkeypatch.setattr(Portal, door, lambda *args, enter=enter: (trips.append(args), enter(*args))[1])
+
+        def through(*args: Any) -> Any:
+            trips.append(door)
+            return enter(*args)
+
+        return through
+
+    for door in ("call", "acall"):
+        monkeypatch.setattr(Portal, door, counted(door))
     connection.outcomes["run-1"] = [sv.RunCompleted(encoded({"id": "o"}))]
     assert do(client.execute_workflow("wf", result_type=Order)) == Order("o")
     assert [type(each) for each in connection.asked] == [sv.StartWorkflow, sv.WaitForClose]

@@ -7,6 +7,7 @@ kinds by the engine.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from enum import IntEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -378,7 +379,7 @@ REQUESTS: tuple[type[Request[Any]], ...] = (
 class Service(Protocol):
     """The seam between client and engine."""
 
-    async def call(self, request: Request[A]) -> A:
+    def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
         ...
 

@@ -21,7 +21,7 @@
     clock, naps, bell                   time and waking
 
   Core's part, for one worker
-    cursor, tellings, matching, outcomes, child_outcomes    history -> activations, commands -> answer
+    cursor, stretches, tellings, matching, outcomes, child_outcomes     history -> activations, commands -> answer
     local_activities, local_rules, local_attempts           activities within the workflow task
     cache, cached_run, heartbeats, attempt_hand, activity_tasks, handle   what a worker knows and has out
 

@@ -29,7 +29,7 @@ from hourglass._embedded.local_attempts import LocalAttempts
 from hourglass._embedded.local_rules import HEARTBEAT_FRACTION
 from hourglass._embedded.offers import Taker
 from hourglass._embedded.record import Record
-from hourglass._embedded.run import RUNNING
+from hourglass._embedded.run import RUNNING, Run
 from hourglass._embedded.task_transitions import leaves_no_trace
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.events import Activation, RunEvicted
@@ -52,6 +52,12 @@ _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="Worker
 
 def _mismatch(error: NondeterminismError) -> Failure:
     return Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError"))
+
+
+def _latest_answer(run: Run) -> int:
+    """When a task that rests must be answered, not to time out."""
+    started = 0 if run.task is None else run.task.started_ns
+    return started + to_ns(run.started.task_timeout * HEARTBEAT_FRACTION)
 
 
 class Cache:
@@ -136,17 +142,13 @@ class Cache:
         self._want_eviction(run_id, _CLOSED)
 
     def forget_closed(self, run_id: str) -> bool:
-        """Forget a run at once if it has closed and its eviction, the newest activation, has not been given out: the
-        worker hears of it otherwise. Says whether it has been forgotten.
-        """
-        cached = self._runs.get(run_id)
-        if cached is None or cached.out is not Out.EVICTION or cached.eviction is not _CLOSED:
-            return False
-        if not self.ready or self.ready[-1][0].run_id != run_id:
+        """Forget a closed run whose eviction is the newest activation: the worker is told otherwise. False if it is not."""
+        newest = self.ready[-1][0] if self.ready else None
+        if newest is None or newest.run_id != run_id or newest.events[0] is not _CLOSED:
             return False
         self.ready.pop()
         self.outstanding -= 1
-        self._forget(cached)
+        self._forget(self._runs[run_id])
         return True
 
     def let_go(self) -> None:
@@ -160,12 +162,10 @@ class Cache:
 
     def abandon(self) -> None:
         """Give up everything that is out."""
+        cause, who = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, self._taker.identity
         for cached in tuple(self._runs.values()):
             if cached.task_number:
-                cause = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE
-                self._engine.tasks.fail(
-                    cached.record, cached.task_number, cause, _SHUT_DOWN, self._taker.identity
-                )
+                self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
             self._forget(cached)
         self.local.abandon()
         self.ready.clear()
@@ -174,9 +174,7 @@ class Cache:
     def refuse_questions(self, error: HourglassError) -> None:
         """The engine is over: queries that a worker has in hand will not be answered."""
         for cached in self._runs.values():
-            for question in cached.questions:
-                question.refuse(error)
-            cached.questions = ()
+            cached.refuse_because(error)
 
     # --- local activities -----------------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class Cache:
 
     def _let_rest(self, cached: CachedRun) -> None:
         """Nothing is to be done for a task before a local activity has ended, but it may not last too long."""
-        record, task = cached.record, cached.record.run.task
+        record = cached.record
         if cached.untouched:  # all that the run has done is in its history: this is the time to ask it
             cached.untouched = False
             cached.questions = self._engine.tasks.take_questions_in_task(record)
@@ -210,15 +208,15 @@ class Cache:
         if self._letting_go and not self.local.is_in_hand(run_id):
             self.hand_over(run_id)
             return
-        started = 0 if task is None else task.started_ns
-        limit = started + to_ns(record.run.started.task_timeout * HEARTBEAT_FRACTION)
-        cached.alarm = self._engine.clock.call_at(limit, lambda: self._finish(cached, again=True))
+        latest = _latest_answer(record.run)
+        cached.alarm = self._engine.clock.call_at(latest, lambda: self._finish(cached, again=True))
 
     def _rouse(self, cached: CachedRun) -> None:
-        """A task that rested goes on."""
-        cached.resting = False
-        self._engine.tasks.rest(cached.record, False)
-        cached.alarm()
+        """A task that rested, if it did, goes on."""
+        if cached.resting:
+            cached.resting = False
+            self._engine.tasks.rest(cached.record, False)
+            cached.alarm()
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -234,12 +232,14 @@ class Cache:
 
     def _advance(self, cached: CachedRun) -> None:
         """Give out the next activation, or end the task."""
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         cursor = cached.cursor
         try:
             if cursor.local is not None:
-                self._carry_out_local(cached)
+                cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
+                requests = cursor.take_local_requests()
+                for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
+                    cursor.resolve_local(result)
             activation = cursor.next_activation()
         except NondeterminismError as error:
             self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, _mismatch(error), "NONDETERMINISM")
@@ -252,16 +252,8 @@ class Cache:
         else:
             self._finish(cached)
 
-    def _carry_out_local(self, cached: CachedRun) -> None:
-        cached.cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
-        requests = cached.cursor.take_local_requests()
-        for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
-            cached.cursor.resolve_local(result)
-
     def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
-        if not cached.used_flags.issuperset(completion.used_flags):
-            cached.used_flags |= frozenset(completion.used_flags)
-        cached.behavior = completion.versioning_behavior or self._behavior
+        cached.hear(completion, self._behavior)
         try:
             cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
         except BadCommand as error:
@@ -272,8 +264,7 @@ class Cache:
         self._advance(cached)
 
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         if cached.task_number:
             self._answer_task(cached, cached.task_number, again)
             cached.task_number = 0  # only now: that the run closes meanwhile must not evict it yet
@@ -296,8 +287,7 @@ class Cache:
         self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         cached.refuse_questions(failure)
         cached.eviction = RunEvicted(reason, failure.message)
@@ -311,8 +301,7 @@ class Cache:
 
     def _rest(self, cached: CachedRun) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
-        broken = cached.eviction is not None and cached.eviction is not _CLOSED
-        if not broken and cached.record.queries:
+        if cached.eviction in (None, _CLOSED) and cached.record.queries:  # one that is broken answers none
             cached.questions = self._engine.tasks.take_questions(cached.record)
         if cached.questions:
             self._ask(cached)
@@ -359,8 +348,7 @@ class Cache:
 
     def _forget(self, cached: CachedRun) -> None:
         self._unstick(cached)
-        if cached.resting:
-            self._rouse(cached)
+        self._rouse(cached)
         self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)

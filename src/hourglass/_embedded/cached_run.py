@@ -17,10 +17,11 @@ from hourglass._embedded.offers import Taker
 from hourglass._embedded.queries import Query
 from hourglass._embedded.record import Record
 from hourglass._embedded.task_transitions import Answer, unwritten
-from hourglass._engine.commands import AnswerQuery, Command
+from hourglass._engine.commands import AnswerQuery, Command, Succeeded
 from hourglass._engine.events import RunEvicted
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.converter import Failure
+from hourglass.errors import HourglassError
 
 
 class Out(Enum):
@@ -68,6 +69,12 @@ class CachedRun:
         self.cursor.extend(history, live=True, updates=updates)
         self.untouched = True
 
+    def hear(self, completion: Succeeded, behavior: VersioningBehavior) -> None:
+        """The worker answered; this behaviour holds where its workflow says nothing."""
+        if not self.used_flags.issuperset(completion.used_flags):
+            self.used_flags |= frozenset(completion.used_flags)
+        self.behavior = completion.versioning_behavior or behavior
+
     def answer(self, taker: Taker, again: bool) -> Answer:
         """What is said to the task in hand; `again` asks for another at once."""
         cursor, used = self.cursor, self.used_flags
@@ -92,6 +99,12 @@ class CachedRun:
                 question.fail(answer.failure)
             else:
                 question.succeed(answer.result)
+        self.questions = ()
+
+    def refuse_because(self, error: HourglassError) -> None:
+        """Tell those who asked that the engine is over."""
+        for question in self.questions:
+            question.refuse(error)
         self.questions = ()
 
     def refuse_questions(self, failure: Failure) -> None:

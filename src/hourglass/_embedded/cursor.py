@@ -6,8 +6,8 @@ begin at the first event (after an eviction); both give the same activations, bu
 Invariants:
 
 - One activation at a time; commands are accepted before the next activation is asked for.
-- A stretch is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace in
-  activations.
+- A stretch (see `stretches`) is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace
+  in activations.
 - Commands that were issued are matched, in order, with the events that they led to; what does not fit is
   `NondeterminismError`. What is left when the history ends is the answer to the task; once that is taken, the cursor
   steps over what it led to.
@@ -29,8 +29,9 @@ from hourglass._embedded.history_updates import (
     WorkflowExecutionUpdateAdmitted,
 )
 from hourglass._embedded.local_activities import LocalActivities, LocalRequest, LocalResult
-from hourglass._embedded.matching import COMMAND_OF, MATTERS, match, own_events
+from hourglass._embedded.matching import MATTERS, match, own_events
 from hourglass._embedded.outcomes import BadCommand, Outcomes
+from hourglass._embedded.stretches import end_of_stretch
 from hourglass._embedded.task_transitions import Sent
 from hourglass._embedded.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
@@ -40,16 +41,6 @@ from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
-
-_ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
-"""Events that a stretch can end with."""
-
-_BROKEN_OFF = (
-    h.WorkflowTaskFailed,
-    h.WorkflowTaskTimedOut,
-    h.WorkflowExecutionTerminated,
-    h.WorkflowExecutionTimedOut,
-)
 
 
 class Cursor:
@@ -214,48 +205,11 @@ class Cursor:
         return () if updates is None else updates.take_refusals()
 
     def _end_of_stretch(self) -> int | None:
-        """The index after the next stretch's last event; None if the history does not hold a whole one."""
         if self._is_up_to_date and self._ends_live:
             return self._stop
-        history = self._history
-        commands = False
-        beats: list[int] = []
-        for index in range(self._position, self._stop):
-            kind = type(history[index].attributes)
-            if kind not in _ENDS:
-                commands = commands or kind in COMMAND_OF
-                continue
-            if kind is not h.WorkflowTaskStarted:
-                return index + 1
-            following = history[index + 1].attributes if index + 1 < self._stop else None
-            if following is None and not self._ends_live:
-                return None
-            if following is None:
-                # A replay will find what is accepted in it right behind the task before: so it is now.
-                return (beats[-1] if beats and self._updates else index) + 1
-            if isinstance(following, _BROKEN_OFF):
-                continue
-            if commands or not self._beats(index):
-                return self._before_update(index, beats) + 1
-            beats.append(index)
-        return None
-
-    def _before_update(self, started: int, beats: list[int]) -> int:
-        """The last of the tasks so far that an update, if one was accepted in the task that started there, came
-        after: that was no heartbeat, then, though it was answered with nothing.
-        """
-        after = started + 2
-        accepted = self._history[after].attributes if after < self._stop else None
-        if isinstance(accepted, WorkflowExecutionUpdateAccepted):
-            for index in reversed(beats):
-                if self._history[index].id < accepted.sequencing_event_id:
-                    return index
-        return started
-
-    def _beats(self, started: int) -> bool:
-        """Whether the task that started there was a heartbeat."""
-        after = started + 2
-        return after < self._stop and isinstance(self._history[after].attributes, h.WorkflowTaskScheduled)
+        return end_of_stretch(
+            self._history, self._position, self._stop, live=self._ends_live, updates=bool(self._updates)
+        )
 
     def _walk(self, end: int) -> None:
         last = end == self._stop and self._ends_live

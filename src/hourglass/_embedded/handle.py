@@ -280,12 +280,9 @@ class EngineHandle:
         """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it, and
         no task waited before.
         """
-        if (
-            not self._task_polls
-            or self._tasks_offered
-            or record.sticky is not self
-            or not self.takes_workflows
-        ):
+        if not self._task_polls or self._tasks_offered or not self.takes_workflows:
+            return None
+        if record.sticky is not self:
             return None
         if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
             return None

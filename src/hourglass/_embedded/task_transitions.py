@@ -60,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 def may_be_followed(answer: Answer) -> bool:
     """Whether an answer may begin another run, which then needs an id."""
-    return bool(answer.commands) and isinstance(answer.commands[-1].command, c.TERMINAL)  # it comes last
+    return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
 
 
 def leaves_no_trace(task: Task, answer: Answer) -> bool:
@@ -165,13 +165,15 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
 
 
 def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
+    if type(sent.command) in c.TERMINAL_KINDS:
+        return _close(draft, sent.command, completed, new_run_id)
     match sent.command:
+        case c.ScheduleActivity() as schedule:
+            _schedule_activity(draft, schedule, completed)
         case c.StartTimer() as start:
             _start_timer(draft, start, completed)
         case c.CancelTimer() as cancel:
             _cancel_timer(draft, str(cancel.seq), sent.link, completed)
-        case c.ScheduleActivity() as schedule:
-            _schedule_activity(draft, schedule, completed)
         case c.RequestCancelActivity():
             _cancel_activity(draft, sent.link, completed)
         case c.StartChildWorkflow() as start:
@@ -198,7 +200,7 @@ def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.Workf
             draft.write(h.WorkflowPropertiesModified(memo=changes, task_completed_event_id=completed))
             draft.change(memo=_merged(draft.run.memo, changes))
         case _:
-            return _close(draft, sent.command, completed, new_run_id)
+            raise TypeError(f"{type(sent.command).__name__} must not reach the engine")
     return None
 
 
@@ -260,7 +262,7 @@ def _close(
             )
             return follower
         case _:
-            raise TypeError(f"{type(command).__name__} must not reach the engine")
+            raise TypeError(f"{type(command).__name__} ends no run")
     return None
 
 
