@@ -43,7 +43,9 @@ async def _measure(*, rounds: int, seconds: float) -> list[Row]:
 def _child(subject: str, at_once: int, seconds: float, port: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.embedded", subject, str(at_once), str(seconds), str(port)]
     answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20 * seconds + 60)
-    if not answer.stdout.split():  # what comes after it is not measured: temporalio's Core may abort as the process exits
+    if (
+        not answer.stdout.split()
+    ):  # what comes after it is not measured: temporalio's Core may abort as the process exits
         answer.check_returncode()
     return {"µs/step": float(answer.stdout.split()[-1])}
 

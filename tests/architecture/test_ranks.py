@@ -24,6 +24,9 @@ RANKS: tuple[frozenset[str], ...] = (
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
+EMBEDDED = ("timing", "events", "rules", "stores", "running", "workers", "clients", "processes")
+"""The floors of the embedded engine, lowest first."""
+
 # Importer and imported module, and why the import may go up or sideways.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
@@ -84,6 +87,23 @@ def test_imports_go_down() -> None:
         and (not part or RANK[part] >= RANK[each.importer.part])
         and (each.importer.name, each.target) not in EXCEPTIONS
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_floors_of_the_embedded_engine() -> None:
+    """Each of its packages imports only those below it, and every module is in one of them."""
+
+    def floor(name: str) -> int:
+        return EMBEDDED.index(name.split(".")[2])
+
+    inside = [
+        each
+        for each in _ours()
+        if each.importer.name.startswith("hourglass._embedded.")
+        and each.target.startswith("hourglass._embedded.")
+    ]
+    wrong = [str(each) for each in inside if floor(each.target) > floor(each.importer.name)]
+    assert inside
     assert not wrong, "\n".join(wrong)
 
 

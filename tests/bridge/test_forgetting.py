@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourglass._bridge.holder import BridgeHolder
-from hourglass._embedded.connection import EngineConnection, connect_memory
+from hourglass._embedded.clients.connection import EngineConnection, connect_memory
 
 from .loops import LoopsOverHolder, outcome, start_workflow
 from .test_memory import ALL, LIMITS, run

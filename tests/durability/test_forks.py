@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded import standstill
+from hourglass._embedded.stores import standstill
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -105,7 +105,7 @@ def test_children_of_a_busy_owner(tmp_path: Path) -> None:
 
 HALVES = """
 import os, sys, threading
-from hourglass._embedded.ownership import FileLock
+from hourglass._embedded.processes.ownership import FileLock
 
 path, call = sys.argv[1:]
 lock, inside = FileLock(path), threading.Event()

@@ -12,10 +12,10 @@ import pytest
 from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
 from hourglass._bridge import service as s
-from hourglass._embedded import patience
-from hourglass._embedded.engine_room import EngineRoom
-from hourglass._embedded.interruption import Gone
-from hourglass._embedded.memory_store import MemoryStore
+from hourglass._embedded.processes.engine_room import EngineRoom
+from hourglass._embedded.processes.interruption import Gone
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.timing import patience
 from hourglass._engine.commands import Command, ContinueAsNew
 from hourglass._engine.events import RunEvicted
 from hourglass.errors import ServiceError

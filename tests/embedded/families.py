@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from hourglass._bridge.service import CancelWorkflow, StillOpen, TerminateWorkflow
-from hourglass._embedded import history as h
-from hourglass._embedded import history_others as o
-from hourglass._embedded.run import Run
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.rules.run import Run
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 

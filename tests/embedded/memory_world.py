@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._bridge.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
-from hourglass._embedded.engine import Engine
-from hourglass._embedded.handle import EngineHandle
-from hourglass._embedded.limits import Limits
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.store import Store
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.store import Store
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Command, Succeeded, TaskFailed
 from hourglass._engine.events import Activation, Event, RunEvicted
 from hourglass.converter import ApplicationFailure, Failure, Payload

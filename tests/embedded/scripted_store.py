@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from hourglass._bridge.service import CountGroup, Page
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.schedule_record import Record as Schedule
-from hourglass._embedded.store import Change, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass.errors import StorageError
 
 

@@ -15,12 +15,12 @@ import msgspec
 from hourglass._bridge import service_schedules
 from hourglass._bridge.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._bridge.service_schedules import IntervalSpec, ScheduleSpec
-from hourglass._embedded import history as h
-from hourglass._embedded import task_transitions, transitions
-from hourglass._embedded.limits import Limits
-from hourglass._embedded.run import Run, Step
-from hourglass._embedded.schedule_record import Record as Schedule
-from hourglass._embedded.store import AT_ONCE, Change, ScheduleChange, Store
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules import task_transitions, transitions
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.run import Run, Step
+from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.stores.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ApplicationFailure, Failure, Payload

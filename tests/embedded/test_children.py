@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from hourglass._bridge.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded import history as h
-from hourglass._embedded import history_others as o
-from hourglass._embedded.limits import Limits
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.run import Run
-from hourglass._embedded.sqlite_store import SqliteStore
-from hourglass._embedded.store import Change, Stored
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.stores.store import Change, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import StorageError

@@ -18,11 +18,11 @@ from hourglass._bridge.handle import (
     ActivityTask,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded import history as h
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.recovery import needs_recovery
-from hourglass._embedded.run import Run
-from hourglass._embedded.store import Change
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.recovery import needs_recovery
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.store import Change
 from hourglass._engine import events as e
 from hourglass.errors import HourglassError, ServiceError
 

@@ -7,11 +7,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hourglass._bridge.handle import ActivityOk, ActivityTask
-from hourglass._embedded import task_transitions as tasks
-from hourglass._embedded import transitions
-from hourglass._embedded.beginnings import Eager
-from hourglass._embedded.limits import Limits
-from hourglass._embedded.run import Step
+from hourglass._embedded.rules import task_transitions as tasks
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.run import Step
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 

@@ -6,8 +6,8 @@ import pytest
 
 from hourglass._bridge.handle import Shutdown
 from hourglass._bridge.service import GetHistory
-from hourglass._embedded import history as h
-from hourglass._embedded.record import Record
+from hourglass._embedded.events import history as h
+from hourglass._embedded.running.record import Record
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._temporal.replayer import ReplayHandle

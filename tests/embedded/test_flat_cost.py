@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.limits import Limits
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.run import Activity, Run, Timer
-from hourglass._embedded.store import Change
-from hourglass._embedded.wakes import Wakes, item_wake_ns, run_wake_ns
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.run import Activity, Run, Timer
+from hourglass._embedded.rules.wakes import Wakes, item_wake_ns, run_wake_ns
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.store import Change
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 

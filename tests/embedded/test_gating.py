@@ -19,8 +19,8 @@ from hourglass._bridge.handle import (
     HandleBroken,
     HandleConfig,
 )
-from hourglass._embedded.cache import AHEAD
-from hourglass._embedded.connection import EngineConnection
+from hourglass._embedded.clients.connection import EngineConnection
+from hourglass._embedded.workers.cache import AHEAD
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import ServiceTimeoutError, StorageError

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from hourglass._bridge import service as s
-from hourglass._embedded import history as h
-from hourglass._embedded.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, Limits
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, Limits
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import Payload

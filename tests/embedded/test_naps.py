@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._embedded.clock import RealClock
-from hourglass._embedded.naps import SECOND, Naps
+from hourglass._embedded.timing.clock import RealClock
+from hourglass._embedded.timing.naps import SECOND, Naps
 
 
 class Clock:

@@ -14,11 +14,11 @@ from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 from hourglass._bridge.service import REQUESTS
 from hourglass._bridge.service_changes import CHANGES
 from hourglass._embedded import RealClock, VirtualClock
-from hourglass._embedded import history as h
-from hourglass._embedded.failure_json import failure_json
-from hourglass._embedded.history_json import TASK_FAILURE_CAUSES, duration_json, event_json, time_json
-from hourglass._embedded.history_updates import UpdateRequest
-from hourglass._embedded.requests import HANDLERS
+from hourglass._embedded.clients.requests import HANDLERS
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events.failure_json import failure_json
+from hourglass._embedded.events.history_json import TASK_FAILURE_CAUSES, duration_json, event_json, time_json
+from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import RetryRule
 from hourglass._engine.versions import (

@@ -9,10 +9,10 @@ import pytest
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import ActivityDeferred, ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
-from hourglass._embedded import history as h
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.recovery import is_backing_off, needs_recovery, recover
-from hourglass._embedded.store import AT_ONCE
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.recovery import is_backing_off, needs_recovery, recover
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.store import AT_ONCE
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import TimeoutFailure

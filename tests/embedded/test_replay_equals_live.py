@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
 from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
-from hourglass._embedded import history as h
-from hourglass._embedded.handle import EngineHandle
+from hourglass._embedded.events import history as h
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 

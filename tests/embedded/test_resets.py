@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hourglass._bridge.handle import ActivityOk
 from hourglass._bridge.service import DescribeWorkflow, RunTerminated, SignalWorkflow, Started
 from hourglass._bridge.service_changes import PollUpdate, ResetWorkflow, UpdateStage, UpdateWorkflow
-from hourglass._embedded import history as h
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.rebuilding import rebuild
-from hourglass._embedded.record import Record
-from hourglass._embedded.seed import seed_of
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.rebuilding import rebuild
+from hourglass._embedded.rules.seed import seed_of
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import ServiceError

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hourglass._bridge.schedule_checks import canonical, is_empty
 from hourglass._bridge.schedule_cron import parse_cron
 from hourglass._bridge.service_schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
-from hourglass._embedded.schedule_times import NANOS, Timetable
+from hourglass._embedded.rules.schedule_times import NANOS, Timetable
 from hourglass._temporal.schedule_messages import put_spec, spec_from
 from hourglass.errors import UsageError
 from hourglass.testing import DevServer

@@ -26,10 +26,10 @@ from hourglass._bridge.service_schedules import (
     ScheduleState,
     UpdateSchedule,
 )
-from hourglass._embedded import schedule_record as rec
-from hourglass._embedded import schedule_transitions as tr
-from hourglass._embedded.schedule_overlaps import MOST_WAITING, Due, sort_out
-from hourglass._embedded.schedule_times import NANOS
+from hourglass._embedded.rules import schedule_record as rec
+from hourglass._embedded.rules import schedule_transitions as tr
+from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, sort_out
+from hourglass._embedded.rules.schedule_times import NANOS
 from hourglass.converter import Failure, Payload
 from hourglass.testing import DevServer
 

@@ -17,10 +17,10 @@ from hourglass import RetryPolicy, Worker, workflow
 from hourglass._bridge import service as s
 from hourglass._bridge import service_schedules as sc
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.repeats import was_carried_out
-from hourglass._embedded.sqlite_store import SqliteStore
-from hourglass._embedded.store import Store
+from hourglass._embedded.processes.repeats import was_carried_out
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.stores.store import Store
 from hourglass.client import (
     Client,
     Schedule,

@@ -21,9 +21,9 @@ from hourglass._bridge.service_changes import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded import history_updates as u
-from hourglass._embedded.limits import Limits
-from hourglass._embedded.memory_store import MemoryStore
+from hourglass._embedded.events import history_updates as u
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ApplicationFailure

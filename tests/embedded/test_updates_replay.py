@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hourglass._bridge.service import StillOpen
 from hourglass._bridge.service_changes import UpdateStage, UpdateState, UpdateWorkflow
-from hourglass._embedded import history_updates as u
+from hourglass._embedded.events import history_updates as u
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import ServiceError

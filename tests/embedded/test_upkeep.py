@@ -11,10 +11,10 @@ import pytest
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import ActivityDeferred, HandleConfig
 from hourglass._embedded import RealClock
-from hourglass._embedded.connection import EngineConnection
-from hourglass._embedded.engine import Engine
-from hourglass._embedded.memory_store import MemoryStore
-from hourglass._embedded.store import AT_ONCE, Stored
+from hourglass._embedded.clients.connection import EngineConnection
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.stores.store import AT_ONCE, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import StorageError, WorkflowNotFoundError

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._embedded import history as h
-from hourglass._embedded.run import Run
-from hourglass._embedded.versioning import (
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.versioning import (
     ATTRIBUTES,
     after_task,
     behavior,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hourglass._embedded.memory_listing import MemoryListing
-from hourglass._embedded.run import Run
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.stores.memory_listing import MemoryListing
 
 from .test_visibility import attribute, run
 

@@ -256,7 +256,7 @@ class Resolver:
                     each if isinstance(each, Items) else UNKNOWN
                     for each in self.values(node.args[0], scope, receiver)
                 )
-            case External("getattr") if (name := _constant(node.args[1:2])):
+            case External("getattr") if name := _constant(node.args[1:2]):
                 bases = self.values(node.args[0], scope, receiver)
                 return tuple(value for base in bases for value in self.attribute(base, name))
             case External("functools.partial") if node.args:

@@ -101,11 +101,11 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
         target.origin,
     )
     if target.kind == "memory":
-        from hourglass._embedded.connection import connect_memory
+        from hourglass._embedded.clients.connection import connect_memory
 
         return await connect_memory(namespace=target.namespace, identity=identity)
     if target.kind == "file":
-        from hourglass._embedded.file_connection import connect_file
+        from hourglass._embedded.processes.file_connection import connect_file
 
         return await connect_file(
             target.path,

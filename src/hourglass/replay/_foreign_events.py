@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._embedded import history as h
-from hourglass._embedded import history_others as o
-from hourglass._embedded import history_updates as u
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.events import history_updates as u
 from hourglass._engine.events import Payloads
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import (

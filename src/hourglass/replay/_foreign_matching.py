@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded import history as h
-from hourglass._embedded.matching import COMMAND_OF
-from hourglass._embedded.outcomes import Outcomes
-from hourglass._embedded.relations import RequestCancelChild
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.workers.matching import COMMAND_OF
+from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.events import Payloads
 from hourglass.replay._comparison import same_payloads

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded import history as h
-from hourglass._embedded import history_updates as u
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_updates as u
 from hourglass._temporal.payloads import nanos_from
 from hourglass.replay._foreign_events import ASKED, read_event
 from hourglass.replay._foreign_markers import Decode, Mark, read_marker

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hourglass._embedded.history import HistoryEvent, WorkflowExecutionStarted
-from hourglass._embedded.history_updates import (
+from hourglass._embedded.events.history import HistoryEvent, WorkflowExecutionStarted
+from hourglass._embedded.events.history_updates import (
     UpdateRequest,
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass._embedded.outcomes import BadCommand, Outcomes
-from hourglass._embedded.tellings import rank, run_started, told_of
+from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
+from hourglass._embedded.workers.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import Site

@@ -24,7 +24,7 @@ from hourglass._bridge.service import (
     WaitForClose,
 )
 from hourglass._bridge.service_schedules import CreateSchedule, UpdateSchedule
-from hourglass._embedded.clock import to_ns
+from hourglass._embedded.timing.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
 from hourglass.client._link import Link

@@ -13,13 +13,14 @@ import pytest
 
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._embedded import asking, patience
-from hourglass._embedded import host as host_module
-from hourglass._embedded.file_connection import FileConnection, connect_file
-from hourglass._embedded.file_handle import FileHandle
-from hourglass._embedded.host import Host
-from hourglass._embedded.repeats import was_carried_out
-from hourglass._embedded.serving import Owner, Server
+from hourglass._embedded.processes import asking
+from hourglass._embedded.processes import host as host_module
+from hourglass._embedded.processes.file_connection import FileConnection, connect_file
+from hourglass._embedded.processes.file_handle import FileHandle
+from hourglass._embedded.processes.host import Host
+from hourglass._embedded.processes.repeats import was_carried_out
+from hourglass._embedded.processes.serving import Owner, Server
+from hourglass._embedded.timing import patience
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
 
 

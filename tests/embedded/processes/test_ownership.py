@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded import meeting
-from hourglass._embedded.ownership import FileLock
+from hourglass._embedded.processes import meeting
+from hourglass._embedded.processes.ownership import FileLock
 from hourglass.errors import StorageError
 
 

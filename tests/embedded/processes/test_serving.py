@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from hourglass._bridge import service as s
-from hourglass._embedded import frames, meeting, remote, serving, wire
-from hourglass._embedded.interruption import Gone
-from hourglass._embedded.remote import ForeignProtocol, Lost, Remote
-from hourglass._embedded.serving import Owner, Server
+from hourglass._embedded.processes import frames, meeting, remote, serving, wire
+from hourglass._embedded.processes.interruption import Gone
+from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
+from hourglass._embedded.processes.serving import Owner, Server
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]

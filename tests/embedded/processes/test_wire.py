@@ -9,8 +9,8 @@ import pytest
 
 from hourglass import errors
 from hourglass._bridge import service as s
-from hourglass._embedded import alone, serving, wire
-from hourglass._embedded.requests import HANDLERS
+from hourglass._embedded.clients.requests import HANDLERS
+from hourglass._embedded.processes import alone, serving, wire
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})

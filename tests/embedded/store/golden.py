@@ -20,9 +20,9 @@ from hourglass._bridge.service_schedules import (
     SchedulePolicy,
     ScheduleSpec,
 )
-from hourglass._embedded import schedule_transitions as schedules
-from hourglass._embedded.sqlite_store import SqliteStore
-from hourglass._embedded.store import ScheduleChange
+from hourglass._embedded.rules import schedule_transitions as schedules
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.stores.store import ScheduleChange
 from hourglass.converter import Payload
 
 from .stories import Story

@@ -12,8 +12,8 @@ import itertools
 import os
 import sys
 
-from hourglass._embedded import history as h
-from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass._embedded.events import history as h
+from hourglass._embedded.stores.sqlite_store import SqliteStore
 
 from .stories import Story
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded import database, inherited, schema
-from hourglass._embedded.schedule_record import Record as Schedule
-from hourglass._embedded.sqlite_store import SqliteStore
-from hourglass._embedded.store import Stored
+from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.stores import database, inherited, schema
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.stores.store import Stored
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE

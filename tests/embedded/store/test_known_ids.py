@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hourglass._bridge import fresh_ids
-from hourglass._embedded.known_ids import KnownIds
-from hourglass._embedded.sqlite_store import SqliteStore
+from hourglass._embedded.stores.known_ids import KnownIds
+from hourglass._embedded.stores.sqlite_store import SqliteStore
 
 from .stories import Story
 

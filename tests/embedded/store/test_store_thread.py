@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hourglass._embedded import store_thread
-from hourglass._embedded.store_thread import StoreThread, Turn
+from hourglass._embedded.stores import store_thread
+from hourglass._embedded.stores.store_thread import StoreThread, Turn
 
 from .stories import Story
 

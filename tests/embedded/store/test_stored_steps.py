@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hourglass._bridge.service import WorkflowStatus
-from hourglass._embedded import schema, stored_steps, visibility
-from hourglass._embedded.history import WorkflowExecutionStarted
-from hourglass._embedded.listing import summary
-from hourglass._embedded.run import Run
+from hourglass._embedded.events.history import WorkflowExecutionStarted
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.stores import schema, stored_steps, visibility
+from hourglass._embedded.stores.listing import summary
 
 STATE = ("run", "workflow", 1, 0, b"state")
 

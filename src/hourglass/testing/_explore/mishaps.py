@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hourglass._embedded.run import Activity
+from hourglass._embedded.rules.run import Activity
 from hourglass.errors import ApplicationError, UsageError
 from hourglass.testing._fakes import Raisable
 

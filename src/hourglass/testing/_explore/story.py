@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hourglass._embedded import history as h
-from hourglass._embedded.record import Record
+from hourglass._embedded.events import history as h
+from hourglass._embedded.running.record import Record
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass.testing._explore.driver import Exploring

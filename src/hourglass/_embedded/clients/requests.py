@@ -1,0 +1,331 @@
+"""What clients ask of the engine: one small handler per request, and the table of them.
+
+Must not know: handles, activations. Refusals are worded as the Temporal server words them. What the handlers
+share is in `answering`; those of updates, resets and schedules are in `update_requests`, `reset_requests` and
+`schedule_requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hourglass._bridge import service as s
+from hourglass._bridge.fresh_ids import new_id
+from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
+from hourglass._embedded.clients.answering import Answer, check_open, find, holding, wait
+from hourglass._embedded.clients.deployment_requests import DEPLOYMENT_HANDLERS
+from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
+from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
+from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
+from hourglass._embedded.clients.watch_requests import WATCH_HANDLERS
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events.history_json import event_json
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.relations import Child
+from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.versioning import behavior, pinned_version
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.running.queries import Query
+from hourglass._embedded.running.record import Record, Token
+from hourglass._embedded.running.starting import start_workflow
+from hourglass._embedded.stores.listing import summary
+from hourglass._engine.events import QueryReceived
+from hourglass.errors import ServiceError
+
+PAGE = 1000
+_OPEN = frozenset({s.WorkflowStatus.RUNNING})
+_ALL = frozenset(s.WorkflowStatus)
+_REJECTED = {
+    s.QueryRejectCondition.NONE: frozenset[s.WorkflowStatus](),
+    s.QueryRejectCondition.NOT_OPEN: _ALL - _OPEN,
+    s.QueryRejectCondition.NOT_COMPLETED_CLEANLY: _ALL - _OPEN - {s.WorkflowStatus.COMPLETED},
+}
+
+
+async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
+    """Start a workflow."""
+    engine.deployments.check(request.versioning_override, request.task_queue)
+    started, record = start_workflow(engine.runs, request)
+    return Answer(started, record.number)
+
+
+async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
+    """Send a signal."""
+    record = find(engine, request.workflow_id, request.run_id)
+    if not (request.request_id and _was_carried_out(engine, record, request.request_id)):
+        check_open(record)
+        _change(engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id)
+    return _done(record)
+
+
+async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
+    """Ask a question."""
+    record = find(engine, request.workflow_id, request.run_id)
+    if record.run.status in _REJECTED[request.reject_condition]:
+        return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
+    queue = record.run.started.task_queue
+    takers, versions = engine.offers.takers(queue), engine.deployments
+    if versions.in_use:
+        takers = tuple(taker for taker in takers if versions.takes_task(taker, record.run))
+    if not any(taker.takes_workflows for taker in takers):
+        raise ServiceError(
+            f"no poller seen for task queue recently, worker may be down (task queue {queue!r})",
+            status="FAILED_PRECONDITION",
+        )
+    if record.run.task is not None and record.run.task.attempt > 2:
+        raise ServiceError(
+            "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
+        )
+    event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
+    asked = Query(event, asyncio.get_running_loop().create_future())
+    with holding(engine, record):
+        engine.tasks.ask(record, asked)
+        engine.offers.stir()
+        result = await asked.answer
+    return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
+
+
+async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
+    """Ask a workflow to cancel. One that has closed does not mind."""
+    record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
+    if record.run.is_open:
+        _change(
+            engine,
+            record,
+            lambda run, now: transitions.request_cancel(run, request, now),
+            request.request_id,
+        )
+    return _done(record)
+
+
+async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
+    """End a workflow now."""
+    record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
+    check_open(record)
+    engine.runs.change(record, lambda run, now: transitions.terminate(run, request, now))
+    return _done(record)
+
+
+async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
+    """Look at one run."""
+    record = find(engine, request.workflow_id, request.run_id)
+    run = record.run
+    description = s.Description(
+        summary=summary(run),
+        pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
+        task_attempt=run.task.attempt if run.task else 0,
+        first_execution_run_id=run.started.first_run_id,
+        static_summary=run.started.static_summary,
+        static_details=run.started.static_details,
+        pending_children=tuple(_pending_child(child) for child in run.children.values()),
+        next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
+        versioning_behavior=behavior(run),
+        deployment_version=pinned_version(run) or run.version,
+    )
+    return Answer(description, record.number)
+
+
+async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
+    """List runs, newest first."""
+    await engine.durable(engine.runs.newest)  # the store answers from what is durable
+    page = engine.store.page(request.query, request.next_page_token, max(1, request.page_size))
+    return Answer(page, 0)
+
+
+async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
+    """Count runs."""
+    await engine.durable(engine.runs.newest)
+    store = engine.store
+    return Answer(s.Count(store.count(request.query), store.groups(request.query)), 0)
+
+
+async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
+    """Wait until a run closes."""
+    record = find(engine, request.workflow_id, request.run_id)
+    await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
+    return Answer(_outcome(record), record.number)
+
+
+async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.HistoryPage]:
+    """A page of a history."""
+    record = find(engine, request.workflow_id, request.run_id)
+    begin = _offset(request.next_page_token)
+    if request.wait_new:
+        await wait(
+            engine,
+            record,
+            record.changed,
+            lambda: len(record.events) > begin or not record.run.is_open,
+            request.rpc_timeout,
+        )
+    end = min(begin + PAGE, len(record.events))
+    more = end < len(record.events) or (request.wait_new and record.run.is_open)
+    page = tuple(event_json(event) for event in record.events[begin:end])
+    return Answer(s.HistoryPage(page, str(end).encode() if more else b""), record.number)
+
+
+async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answer[s.Nothing]:
+    """End an activity from outside."""
+    token, record, activity = _attempt(
+        engine, request.token, request.workflow_id, request.run_id, request.activity_id
+    )
+    who = request.identity
+    failure = request.failure
+    if failure is None and request.cancelled and not activity.cancel_requested_event_id:
+        raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
+    engine.attempts.release(token)
+    if failure is not None:
+        engine.runs.change(
+            record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now)
+        )
+    elif request.cancelled:
+        details = request.cancelled_details
+        engine.runs.change(
+            record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now)
+        )
+    else:
+        engine.runs.change(
+            record, lambda run, now: transitions.complete_activity(run, activity, request.result, who, now)
+        )
+    return _done(record)
+
+
+async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> Answer[s.HeartbeatAnswer]:
+    """Report that an activity lives."""
+    _, record, activity = _attempt(
+        engine, request.token, request.workflow_id, request.run_id, request.activity_id
+    )
+    engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
+    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
+
+
+HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+    s.StartWorkflow: start,
+    s.SignalWorkflow: signal,
+    s.QueryWorkflow: query,
+    s.CancelWorkflow: cancel,
+    s.TerminateWorkflow: terminate,
+    s.DescribeWorkflow: describe,
+    s.ListWorkflows: list_workflows,
+    s.CountWorkflows: count,
+    s.WaitForClose: wait_for_close,
+    s.GetHistory: get_history,
+    s.CompleteActivity: complete_activity,
+    s.HeartbeatActivity: heartbeat_activity,
+    **UPDATE_HANDLERS,
+    **RESET_HANDLERS,
+    **WATCH_HANDLERS,
+    **SCHEDULE_HANDLERS,
+    **DEPLOYMENT_HANDLERS,
+}
+"""Who handles what; a request that is not here is one that this engine does not know yet."""
+
+PATIENT: tuple[type[s.Request[Any]], ...] = (
+    s.WaitForClose,
+    s.GetHistory,
+    UpdateWorkflow,
+    PollUpdate,
+)
+"""Requests whose time limit ends the wait with an answer, not with an error."""
+
+
+def _was_carried_out(engine: Engine, record: Record, request_id: str) -> bool:
+    """Whether a request whose answer was lost has been carried out: here, or before the run went on as this one."""
+    runs = engine.runs
+    while not runs.has_request(record, request_id):
+        earlier = record.run.started.continued_run_id
+        known = runs.in_memory(earlier)
+        if known is None:
+            return bool(earlier) and engine.store.has_request(earlier, request_id)
+        record = known
+    return True
+
+
+def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
+    """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
+    reason = engine.runs.change(record, transition, request_id=request_id)
+    if reason:
+        raise ServiceError(reason, status="INVALID_ARGUMENT")
+
+
+def _done(record: Record) -> Answer[s.Nothing]:
+    return Answer(s.Nothing(), record.number)
+
+
+def _attempt(
+    engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
+) -> tuple[Token, Record, Activity]:
+    """The running attempt that a request names, by token or by ids."""
+    found: tuple[Record, Activity] | None = None
+    if token:
+        try:
+            name = Token.decode(token)
+        except ValueError:
+            raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
+        found = engine.attempts.find(name)
+        if found is not None:
+            return name, *found
+    else:
+        record = find(engine, workflow_id, run_id)
+        for activity in record.run.activities.values():
+            if activity.spec.activity_id == activity_id and activity.started_ns:
+                name = Token(record.run.run_id, activity.scheduled_event_id, activity.attempt)
+                return name, record, activity
+    raise ServiceError(
+        "invalid activityID or activity already timed out or invoking workflow is completed",
+        status="NOT_FOUND",
+    )
+
+
+def _offset(token: bytes) -> int:
+    if not token:
+        return 0
+    if not token.isdigit():
+        raise ServiceError("the page token is malformed", status="INVALID_ARGUMENT")
+    return int(token)
+
+
+def _outcome(record: Record) -> s.Outcome:
+    match record.run.final:
+        case h.WorkflowExecutionCompleted() as final:
+            return s.RunCompleted((final.result,), final.new_run_id)
+        case h.WorkflowExecutionFailed() as final:
+            return s.RunFailed(final.failure, final.new_run_id)
+        case h.WorkflowExecutionCanceled() as final:
+            return s.RunCanceled(final.details)
+        case h.WorkflowExecutionTerminated() as final:
+            return s.RunTerminated(final.reason, final.details)
+        case h.WorkflowExecutionTimedOut() as final:
+            return s.RunTimedOut(final.new_run_id)
+        case h.WorkflowExecutionContinuedAsNew() as final:
+            return s.RunContinued(final.new_run_id)
+        case _:
+            return s.StillOpen(record.run.run_id)
+
+
+def _pending(activity: Activity) -> s.PendingActivity:
+    state = "SCHEDULED"
+    if activity.started_ns:
+        state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
+    return s.PendingActivity(
+        activity_id=activity.spec.activity_id,
+        activity_type=activity.spec.activity_type,
+        state=state,
+        attempt=activity.attempt,
+        maximum_attempts=activity.spec.retry_policy.maximum_attempts,
+        last_failure=activity.last_failure,
+        next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
+        last_started_time_ns=activity.last_started_ns,
+        last_worker_identity=activity.identity,
+    )
+
+
+def _pending_child(child: Child) -> s.PendingChild:
+    return s.PendingChild(
+        workflow_id=child.spec.workflow_id,
+        run_id=child.run_id,
+        workflow_type=child.spec.workflow_type,
+        parent_close_policy=child.spec.parent_close_policy,
+    )

@@ -1,0 +1,122 @@
+"""What clients ask about schedules: one small handler per request, and the table of them.
+
+Must not know: when a schedule acts, who is woken for it. Refusals are those that clients know from a Temporal server.
+Invariant: a request that is sent again, because its answer was lost, is not carried out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from hourglass._bridge import service_schedules as sc
+from hourglass._bridge.service import Nothing, Request
+from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.schedule_listing import page
+from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
+from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
+from hourglass._embedded.running.engine import Engine
+from hourglass.errors import ScheduleAlreadyExistsError, ScheduleNotFoundError, ServiceError, UsageError
+
+
+async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[Nothing]:
+    """Create a schedule."""
+    existing = engine.schedules.get(request.schedule_id)
+    if existing is not None:
+        if request.request_id and request.request_id in existing.requests:
+            return _done(engine)
+        raise ScheduleAlreadyExistsError(
+            f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+        )
+    if not request.schedule_id:
+        raise ServiceError("a schedule needs an id", status="INVALID_ARGUMENT")
+    _check(engine, request.schedule)
+    _put(engine, lambda: create(request, engine.clock.now_ns()), request.request_id)
+    return _done(engine)
+
+
+async def describe_schedule(engine: Engine, request: sc.DescribeSchedule) -> Answer[sc.ScheduleDescription]:
+    """Look at a schedule."""
+    return Answer(describe(_as_of_now(engine, _find(engine, request.schedule_id))), engine.runs.newest)
+
+
+async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Answer[Nothing]:
+    """Replace a schedule. An update of a version that is no longer the present one is dropped, as a server does it."""
+    record = _find(engine, request.schedule_id)
+    _check(engine, request.schedule)
+    stale = request.conflict_token and request.conflict_token != token_of(record)
+    if not stale and request.request_id not in record.requests:
+        _put(engine, lambda: update(record, request, engine.clock.now_ns()), request.request_id)
+    return _done(engine)
+
+
+async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> Answer[Nothing]:
+    """Trigger, backfill, pause or unpause a schedule."""
+    record = _find(engine, request.schedule_id)
+    if request.request_id not in record.requests:
+        _put(engine, lambda: patch(record, request, engine.clock.now_ns()), request.request_id)
+    return _done(engine)
+
+
+async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Answer[Nothing]:
+    """Delete a schedule."""
+    _find(engine, request.schedule_id)
+    engine.schedules.delete(request.schedule_id)
+    return _done(engine)
+
+
+async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc.SchedulePage]:
+    """List schedules, the newest first."""
+    records = [_as_of_now(engine, record) for record in engine.schedules.all()]
+    found = page(records, request.query, request.next_page_token, max(1, request.page_size))
+    return Answer(found, engine.runs.newest)
+
+
+SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+    sc.CreateSchedule: create_schedule,
+    sc.DescribeSchedule: describe_schedule,
+    sc.UpdateSchedule: update_schedule,
+    sc.PatchSchedule: patch_schedule,
+    sc.DeleteSchedule: delete_schedule,
+    sc.ListSchedules: list_schedules,
+}
+"""Who handles what."""
+
+
+def _find(engine: Engine, schedule_id: str) -> Record:
+    record = engine.schedules.get(schedule_id)
+    if record is None:
+        raise ScheduleNotFoundError(
+            f"there is no schedule {schedule_id!r} in namespace {engine.namespace!r}", status="NOT_FOUND"
+        )
+    return record
+
+
+def _check(engine: Engine, schedule: sc.Schedule) -> None:
+    """Refuse what could never be started."""
+    action = schedule.action
+    engine.limits.check(action)
+    if not action.workflow_id or not action.workflow_type or not action.task_queue:
+        raise ServiceError(
+            "the workflow of a schedule needs an id, a type and a task queue", status="INVALID_ARGUMENT"
+        )
+
+
+def _put(engine: Engine, made: Callable[[], Record], request_id: str) -> None:
+    try:
+        engine.schedules.put(remembering(made(), request_id))
+    except UsageError as error:
+        raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
+
+
+def _as_of_now(engine: Engine, record: Record) -> Record:
+    """A schedule that may not act is not woken; its next times are those from now on all the same."""
+    if may_act(record):
+        return record
+    return msgspec.structs.replace(record, seen_ns=max(record.seen_ns, engine.clock.now_ns()))
+
+
+def _done(engine: Engine) -> Answer[Nothing]:
+    return Answer(Nothing(), engine.runs.newest)

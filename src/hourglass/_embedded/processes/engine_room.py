@@ -1,0 +1,91 @@
+"""An engine over a file, open in this process, and the calls that are under way on it.
+
+Must not know: locks, sockets, who may open it. Invariant: when it closes or fails, every call that waits on it
+ends with `Gone`, so that whoever asked can ask elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from typing import TypeVar
+
+from hourglass._bridge.handle import Handle, HandleConfig
+from hourglass._bridge.service import Request
+from hourglass._embedded.clients.connection import EngineConnection
+from hourglass._embedded.processes.interruption import Gone, Interruption
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+
+A = TypeVar("A")
+
+
+class EngineRoom:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._connection = EngineConnection(engine)
+        self._calls = Interruption(lambda: Gone("the engine was closed"))
+
+    @staticmethod
+    async def open_whole(path: str, namespace: str, retention: float = DEFAULT_RETENTION) -> EngineRoom:
+        """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
+        engine = Engine(store=await _open_store(path, namespace), namespace=namespace, retention=retention)
+        try:
+            await engine.open_existing()
+        except BaseException:
+            engine.close()
+            raise
+        return EngineRoom(engine)
+
+    @staticmethod
+    def open_for_a_moment(path: str, namespace: str) -> EngineRoom:
+        """Open the file for some requests: only the runs that they name are looked at. Raises `StorageError`."""
+        return EngineRoom(Engine(store=SqliteStore.open(path, namespace=namespace), namespace=namespace))
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Why it must be opened anew; None while it works."""
+        return self._engine.failed
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask the engine. Raises `Gone` if it is closed meanwhile, or dies of it."""
+        try:
+            return await self._calls.run(self._connection.call, request)
+        except StorageError:
+            if self.failed is not None:
+                raise Gone("the engine failed") from None
+            raise
+
+    async def open_handle(self, config: HandleConfig) -> Handle:
+        """A handle on the engine."""
+        return await self._connection.open_handle(config)
+
+    def close(self) -> None:
+        """Write what is queued, close the file, and end the calls. Safe to call twice."""
+        if not self._calls.ended:
+            self._calls.end()
+            self._engine.close()
+
+
+async def _open_store(path: str, namespace: str) -> SqliteStore:
+    """In a thread: after a crash there may be a log to be read."""
+    opening = concurrent.futures.Future[SqliteStore]()
+
+    def work() -> None:
+        try:
+            opening.set_result(SqliteStore.open(path, namespace=namespace, know_ids=True))
+        except BaseException as error:
+            opening.set_exception(error)
+
+    asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(opening))
+    except asyncio.CancelledError:
+        # The lock is dropped when we return: until then the file must be closed.
+        if opening.exception() is None:
+            opening.result().close()
+        raise

@@ -1,0 +1,258 @@
+"""One process's part in one file: its client, its owner, or the one that stands by.
+
+Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `asking`).
+A process wants to own a file while it has a handle open on it, and only then. Invariants: an engine is open here
+only while the lock is ours, and is closed before the lock is dropped; there is no thread: the end of the owner's
+connection is the sign to try for the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from hourglass._bridge import service as s
+from hourglass._bridge.handle import HandleConfig
+from hourglass._embedded.processes.asking import BUSY, LOOK, SHORTEST, Asking
+from hourglass._embedded.processes.engine_room import EngineRoom
+from hourglass._embedded.processes.file_handle import FileHandle
+from hourglass._embedded.processes.ownership import FileLock
+from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
+from hourglass._embedded.processes.serving import Owner, Server
+from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.stores import inherited
+from hourglass._embedded.timing.patience import Bell
+from hourglass.errors import HourglassError, InternalError, ServiceError
+
+A = TypeVar("A")
+
+_log = logging.getLogger("hourglass.embedded")
+
+SETTLE = 5.0
+"""How long opening a handle waits for the file; after that it waits in its polls."""
+QUEUE_GRACE = 3.0
+"""How long an owner, which may be starting its workers, takes to say that it does not serve a queue."""
+
+
+class Host:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, path: str, namespace: str) -> None:
+        self.path = path
+        self.namespace = namespace
+        self.retention = DEFAULT_RETENTION
+        """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
+        self.users = 0
+        self._lock = FileLock(path)
+        self._bell = Bell()
+        self._asking = Asking(path, namespace, self._bell)
+        self._handles: set[FileHandle] = set()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def standing(self) -> str:
+        """This process's part, for people."""
+        if self._asking.room is not None:
+            return "owner"
+        if not self._handles:
+            return "client"
+        if self._asking.remote is not None and self._asking.remote.is_open:
+            return f"standing by for process {self._asking.remote.owner.pid}"
+        return "waiting for the file"
+
+    def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
+        """Ask whichever engine there is, and go on until it has answered."""
+        return self._asking.call(request)
+
+    # --- owning ---------------------------------------------------------------------------------------------
+
+    async def open_handle(self, config: HandleConfig) -> FileHandle:
+        """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
+        inherited.refuse_inherited(self.path)
+        handle = FileHandle(config, died=self._bell.ring, released=self._release)
+        self._handles.add(handle)
+        try:
+            if self._asking.room is not None:
+                await handle.attach(self._asking.room)
+            self._keep()
+            await asyncio.wait({handle.settled}, timeout=SETTLE)
+            if handle.settled.done():
+                handle.settled.result()
+            elif self._lock.held:
+                _log.warning("%s takes long to open; this worker waits", self.path)
+            else:
+                _log.warning("%s is held by %s, who does not answer; waiting", self.path, self._holder())
+        except BaseException:
+            self._release(handle)
+            raise
+        return handle
+
+    def _release(self, handle: FileHandle) -> None:
+        self._handles.discard(handle)
+        self._bell.ring()
+
+    def _keep(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._own_while_wanted())
+        self._bell.ring()
+
+    async def _own_while_wanted(self) -> None:
+        pause = SHORTEST
+        while self._handles:
+            try:
+                if self._lock.try_take():
+                    await self._own()
+                    pause = SHORTEST
+                elif await self._stand_by():
+                    pause = SHORTEST
+                else:
+                    await self._bell.wait(pause)
+                    pause = min(2 * pause, BUSY)
+            except HourglassError as error:
+                self._fail_all(error)
+            except Exception as error:
+                _log.exception("%s could not be owned", self.path)
+                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
+            finally:
+                self._lock.drop()
+
+    async def _own(self) -> None:
+        """Open the engine, serve this process's handles and other processes, until nobody wants it or it fails."""
+        waited = any(handle.standing_by is not None for handle in self._handles)
+        room = await EngineRoom.open_whole(self.path, self.namespace, self.retention)
+        server = Server(
+            Owner(self.path, self.namespace, os.getpid(), self._lock.since_ns, room.call, self._wait_served)
+        )
+        try:
+            await server.start()
+            self._begin(room, waited)
+            while self._handles and room.failed is None:
+                new = [handle for handle in self._handles if handle.room is None]
+                for handle in new:
+                    await handle.attach(room)
+                if not new:
+                    await self._bell.wait(LOOK)
+        finally:
+            self._asking.room = None
+            server.stop_listening()
+            room.close()
+            self._lock.drop()
+            server.hang_up()  # last: those who stand by now find the lock free
+            self._bell.ring()
+        if room.failed is not None:
+            _log.error("the engine of %s ended and is opened anew: %s", self.path, room.failed)
+            self._fail_all(room.failed, of=room)
+
+    def _begin(self, room: EngineRoom, waited: bool) -> None:
+        self._asking.own(room)
+        queues = ", ".join(sorted({handle.queue for handle in self._handles}))
+        level = logging.WARNING if waited else logging.INFO
+        _log.log(
+            level, "this process %s %s (queues: %s)", "took over" if waited else "owns", self.path, queues
+        )
+        self._bell.ring()
+
+    def _fail_all(self, error: HourglassError, of: EngineRoom | None = None) -> None:
+        for handle in tuple(self._handles):
+            if of is None or handle.room is of:
+                handle.fail(error)
+                self._handles.discard(handle)
+
+    async def _wait_served(self, queue: str) -> None:
+        """Return once this process serves a queue; raise the refusal of whoever wanted to stand by for it."""
+        until = time.monotonic() + QUEUE_GRACE
+        while queue not in (served := {handle.queue for handle in self._handles}):
+            left = until - time.monotonic()
+            if left <= 0:
+                raise self._refusal(queue, served)
+            await self._bell.wait(left)
+
+    def _refusal(self, queue: str, served: set[str]) -> ServiceError:
+        return ServiceError(
+            f"one process serves a file, and {self.path} is served by process {os.getpid()} "
+            f"(since {_clock(self._lock.since_ns)}) for {_names(served)}, not for {queue!r}: serve that queue "
+            f"there too (worker.start_worker({queue!r})), or use another file, or a Temporal server",
+            status="PERMISSION_DENIED",
+        )
+
+    # --- standing by ----------------------------------------------------------------------------------------
+
+    async def _stand_by(self) -> bool:
+        """Wait beside the owner until it ends, or something changes here; False if there is none to be reached."""
+        try:
+            remote = await self._asking.reach()
+        except ForeignProtocol as error:
+            for handle in self._handles:
+                if handle.standing_by is None:
+                    _log.warning("standing by for %s: %s", self.path, error)
+                    handle.stand_by(error)
+            return False
+        if remote is None:
+            return False
+        try:
+            for handle in tuple(self._handles):
+                await self._register(remote, handle)
+        except Lost:
+            return True
+        await _first(remote.lost.wait(), self._bell.wait(LOOK))
+        if remote.is_open and self._lock.is_free():
+            remote.close()
+        return True
+
+    async def _register(self, remote: Remote, handle: FileHandle) -> None:
+        if handle.standing_by is remote:
+            return
+        try:
+            await remote.stand_by(handle.queue)
+        except Lost:
+            raise
+        except HourglassError as refusal:
+            handle.fail(refusal)
+            self._handles.discard(handle)
+            return
+        owner = remote.owner
+        _log.warning(
+            "standing by on queue %r: %s is served by process %d (since %s); this worker takes over when "
+            "that one ends",
+            handle.queue,
+            self.path,
+            owner.pid,
+            _clock(owner.since_ns),
+        )
+        handle.stand_by(remote)
+
+    def _holder(self) -> str:
+        note = self._lock.note()
+        return f"process {note.pid} since {_clock(note.since_ns)}" if note.pid else "another process"
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of everything, in order."""
+        for handle in tuple(self._handles):
+            await handle.finalize_shutdown()
+        self._bell.ring()
+        if self._keeper is not None:
+            await asyncio.wait({self._keeper})
+        await self._asking.close()
+
+
+async def _first(*waits: Any) -> None:
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _clock(since_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
+
+
+def _names(queues: set[str]) -> str:
+    return "the queues " + ", ".join(repr(each) for each in sorted(queues)) if queues else "no queue yet"

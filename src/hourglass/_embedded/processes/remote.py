@@ -1,0 +1,189 @@
+"""A client's side of the socket: one connection to the owner of a file, with many requests in flight at once.
+
+Must not know: what to do when the owner is gone (see `host`). Invariants: every request that was sent ends, with
+its answer, its error, or `Lost`; whoever gives up a wait tells the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hourglass._bridge import service as s
+from hourglass._embedded.processes import meeting, wire
+from hourglass._embedded.processes.frames import FRAME_LIMIT, FrameStream
+from hourglass.errors import HourglassError, ServiceError
+
+A = TypeVar("A")
+
+_GREETING = 5.0
+
+
+class Lost(HourglassError):
+    """The connection ended before the answer came."""
+
+
+class ForeignProtocol(ServiceError):
+    """The owner speaks another version of the protocol between processes."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    future: asyncio.Future[Any]
+    read: Callable[[wire.Answer], Any]
+
+
+class Remote:
+    """A connection to the owner. Belongs to one event loop."""
+
+    def __init__(self, protocol: int = wire.PROTOCOL) -> None:
+        self._protocol = protocol
+        self.stream = FrameStream(self._heard, self._lost)
+        self.lost = asyncio.Event()
+        self._welcome: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be asked."""
+        return self.stream.is_open and not self.lost.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        """How many answers are waited for."""
+        return len(self._waiting)
+
+    @property
+    def owner(self) -> wire.Welcome:
+        """Who is at the other end."""
+        return self._welcome.result()
+
+    async def ask(self, request: s.Request[A], key: str) -> A:
+        """Ask, and wait for the answer. Raises `Lost`, or what the owner raised."""
+        number = next(self._numbers)
+        data = wire.ask(number, key, request)
+        if len(data) > FRAME_LIMIT:
+            raise ServiceError(
+                f"the request has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
+                status="INVALID_ARGUMENT",
+            )
+
+        def read(answer: wire.Answer) -> A:
+            return wire.answer_of(request, answer)
+
+        result: A = await self._exchange(number, data, read)
+        return result
+
+    async def stand_by(self, queue: str) -> None:
+        """Tell the owner that a worker of this queue waits to take over. Raises `Lost`, or the refusal."""
+        number = next(self._numbers)
+        await self._exchange(number, wire.encode(wire.StandBy(number, queue)), lambda _: None)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.stream.abort()
+
+    async def _exchange(self, number: int, data: bytes, read: Callable[[wire.Answer], Any]) -> Any:
+        if not self.is_open:
+            raise Lost("the connection has ended")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = _Waiting(future, read)
+        self.stream.send(data)
+        try:
+            return await future
+        finally:
+            if self._waiting.pop(number, None) is not None:
+                self.stream.send(wire.encode(wire.GiveUp(number)))
+
+    def _heard(self, frame: bytes) -> None:
+        try:
+            match wire.decode_to_client(frame):
+                case wire.Welcome() as welcome:
+                    self._greeted(welcome)
+                case wire.Refused(problem, protocol):
+                    self._refused(problem, protocol)
+                case wire.Answer() as answer:
+                    self._settle(answer.number, lambda waiting: waiting.read(answer))
+                case wire.Failed(number, problem):
+                    self._settle(number, lambda _: _raise(wire.error_of(problem)))
+        except wire.Garbage:
+            self.stream.abort()
+
+    def _greeted(self, welcome: wire.Welcome) -> None:
+        if not self._welcome.done():
+            self._welcome.set_result(welcome)
+
+    def _refused(self, problem: wire.Problem, protocol: int) -> None:
+        error = wire.error_of(problem)
+        if protocol != self._protocol:
+            error = ForeignProtocol(problem.message, status="FAILED_PRECONDITION")
+        if not self._welcome.done():
+            self._welcome.set_exception(error)
+
+    def _settle(self, number: int, outcome: Callable[[_Waiting], Any]) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is None or waiting.future.done():
+            return  # given up
+        try:
+            waiting.future.set_result(outcome(waiting))
+        except wire.Garbage:
+            waiting.future.set_exception(Lost("the owner's answer made no sense"))
+            raise
+        except HourglassError as error:
+            waiting.future.set_exception(error)
+
+    def _lost(self) -> None:
+        self.lost.set()
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if not each.future.done():
+                each.future.set_exception(Lost("the connection ended"))
+        if not self._welcome.done():
+            self._welcome.set_exception(Lost("the connection ended"))
+
+    async def greet(self, namespace: str) -> None:
+        """Introduce ourselves. Raises `Lost`, or the refusal."""
+        hello = wire.Hello(protocol=self._protocol, namespace=namespace, pid=os.getpid())
+        self.stream.send(wire.encode(hello))
+        try:
+            async with asyncio.timeout(_GREETING):
+                await self._welcome
+        except TimeoutError:
+            self.close()
+            raise Lost("the owner did not answer the greeting") from None
+        except BaseException:
+            self.close()
+            raise
+
+
+async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> Remote | None:
+    """A connection to the owner of a file; None if there is none. Raises what the owner refuses us with."""
+    reached = meeting.reach(path)
+    if reached is None:
+        return None
+    remote = await _over(reached, protocol)
+    try:
+        await remote.greet(namespace)
+    except Lost:
+        return None
+    return remote
+
+
+async def _over(reached: socket.socket, protocol: int) -> Remote:
+    remote = Remote(protocol)
+    try:
+        await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=reached)
+    except BaseException:
+        meeting.close(reached)
+        raise
+    return remote
+
+
+def _raise(error: HourglassError) -> Any:
+    raise error

@@ -1,0 +1,276 @@
+"""The owner's side of the socket: greets clients, hands their requests to the engine, sends the answers.
+
+Must not know: locks, stores, how a request is answered. A request that changes something is remembered by its
+key for a while, with its answer: a client that lost the connection sends it again and gets the same answer, and
+nothing happens twice. Invariants: what a peer says wrongly ends that peer's connection and nothing else; a peer's
+end cancels what it only wanted to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from hourglass._bridge import service as s
+from hourglass._bridge import service_changes as changes
+from hourglass._bridge import service_deployments as deployments
+from hourglass._bridge import service_schedules as schedules
+from hourglass._bridge import service_watch as watch
+from hourglass._embedded.processes import meeting, wire
+from hourglass._embedded.processes.frames import FRAME_LIMIT, FrameStream
+from hourglass._embedded.processes.interruption import Gone
+from hourglass.errors import NamespaceNotFoundError, ServiceError
+
+_log = logging.getLogger("hourglass.embedded")
+
+CHANGES: frozenset[type[s.Request[Any]]] = frozenset(
+    {
+        s.StartWorkflow,
+        s.SignalWorkflow,
+        s.CancelWorkflow,
+        s.TerminateWorkflow,
+        s.CompleteActivity,
+        changes.ResetWorkflow,
+        schedules.CreateSchedule,
+        schedules.UpdateSchedule,
+        schedules.PatchSchedule,
+        schedules.DeleteSchedule,
+        deployments.SetCurrentVersion,
+    }
+)
+"""Requests that change something, and once each."""
+
+REPEATABLE: frozenset[type[s.Request[Any]]] = frozenset(
+    {
+        s.HeartbeatActivity,
+        s.QueryWorkflow,
+        s.DescribeWorkflow,
+        s.ListWorkflows,
+        s.CountWorkflows,
+        s.WaitForClose,
+        s.GetHistory,
+        changes.UpdateWorkflow,  # known by its update id
+        changes.PollUpdate,
+        changes.UpdateWithStart,
+        schedules.DescribeSchedule,
+        schedules.ListSchedules,
+        watch.LastSeen,
+        watch.GetPollers,
+        deployments.DescribeDeployment,
+    }
+)
+"""Requests that may be answered twice."""
+
+_REMEMBERED = 10_000
+_GREETING = 5.0
+_BACKLOG = 512
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What the server is told by its host: who owns the file, and how to ask its engine."""
+
+    path: str
+    namespace: str
+    pid: int
+    since_ns: int
+    answer: Callable[[s.Request[Any]], Awaitable[Any]]
+    serves: Callable[[str], Awaitable[None]]
+    """Returns once the queue is served here; raises the refusal of a worker that cannot stand by."""
+
+
+class Server:
+    """Listens beside a file. Belongs to one event loop; opened and closed by who holds the file's lock."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self._peers: set[_Peer] = set()
+        self._server: asyncio.AbstractServer | None = None
+        self._listening: socket.socket | None = None
+        self._remembered: OrderedDict[str, asyncio.Task[Any]] = OrderedDict()
+
+    async def start(self) -> None:
+        """Begin to listen. Raises `StorageError` where there can be no socket."""
+        listening = meeting.listen(self.owner.path)
+        loop = asyncio.get_running_loop()
+        self._listening = listening
+        self._server = await loop.create_unix_server(
+            lambda: _Peer(self).stream, sock=listening, backlog=_BACKLOG
+        )
+
+    def stop_listening(self) -> None:
+        """Take no new clients, and take the name away. Those that are here stay."""
+        server, self._server = self._server, None
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            meeting.let_go(listening)
+        if server is not None:
+            server.close()
+            with suppress(OSError):
+                meeting.remove(self.owner.path)
+
+    def hang_up(self) -> None:
+        """End all connections: the clients look for the next owner."""
+        for peer in tuple(self._peers):
+            peer.stream.close()
+        for task in self._remembered.values():
+            task.cancel()
+        self._remembered.clear()
+
+    @property
+    def peers(self) -> int:
+        """How many clients there are."""
+        return len(self._peers)
+
+    def joined(self, peer: _Peer) -> None:
+        """A client is here."""
+        self._peers.add(peer)
+
+    def left(self, peer: _Peer) -> None:
+        """A client is gone."""
+        self._peers.discard(peer)
+
+    def begin(self, key: str, request: s.Request[Any]) -> asyncio.Task[Any]:
+        """Have a request answered; one that changes something, once for each key."""
+        loop = asyncio.get_running_loop()
+        if type(request) not in CHANGES or not key:
+            return loop.create_task(_awaited(self.owner.answer, request))
+        known = self._remembered.get(key)
+        if known is not None:
+            return known
+        task = self._remembered[key] = loop.create_task(_awaited(self.owner.answer, request))
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return task
+
+
+class _Peer:
+    """One client."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
+        self._greeted = False
+        self._asks: dict[int, tuple[asyncio.Task[Any], bool]] = {}
+        self._patience: asyncio.TimerHandle | None = None
+
+    def _made(self) -> None:
+        self._server.joined(self)
+        if not self.stream.is_trusted(meeting.trusted_peers()):
+            _log.warning("a process of another user was refused at %s", self._server.owner.path)
+            self.stream.abort()
+            return
+        self._patience = asyncio.get_running_loop().call_later(_GREETING, self.stream.abort)
+
+    def _lost(self) -> None:
+        self._server.left(self)
+        self._calm()
+        asks, self._asks = self._asks, {}
+        for task, is_change in asks.values():
+            if not is_change:  # what changes something goes on: its client will ask for the answer again
+                task.cancel()
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _heard(self, frame: bytes) -> None:
+        try:
+            message = wire.decode_to_owner(frame)
+            if not self._greeted and not isinstance(message, wire.Hello):
+                raise wire.Garbage("the first word was not a greeting")
+            match message:
+                case wire.Hello():
+                    self._greet(message)
+                case wire.Ask():
+                    self._ask(message)
+                case wire.StandBy():
+                    self._stand_by(message)
+                case wire.GiveUp():
+                    self._give_up(message.number)
+        except wire.Garbage as error:
+            _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
+            self.stream.abort()
+
+    def _greet(self, hello: wire.Hello) -> None:
+        self._calm()
+        owner = self._server.owner
+        problem: ServiceError | None = None
+        if hello.protocol != wire.PROTOCOL:
+            problem = ServiceError(
+                f"process {owner.pid}, which owns {owner.path}, speaks version {wire.PROTOCOL} of Hourglass's "
+                f"protocol between processes, this process version {hello.protocol}: "
+                "run the same release of Hourglass in both",
+                status="FAILED_PRECONDITION",
+            )
+        elif hello.namespace != owner.namespace:
+            problem = NamespaceNotFoundError(
+                f"{owner.path} holds the namespace {owner.namespace!r}, not {hello.namespace!r}",
+                status="NOT_FOUND",
+            )
+        if problem is not None:
+            self.stream.send(wire.encode(wire.Refused(wire.problem_of(problem))))
+            self.stream.close()
+            return
+        self._greeted = True
+        welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
+        self.stream.send(wire.encode(welcome))
+
+    def _ask(self, message: wire.Ask) -> None:
+        request = wire.request_of(message)
+        task = self._server.begin(message.key, request)
+        self._watch(message.number, task, type(request) in CHANGES)
+
+    def _stand_by(self, message: wire.StandBy) -> None:
+        task = asyncio.get_running_loop().create_task(_served(self._server.owner, message.queue))
+        self._watch(message.number, task, False)
+
+    def _watch(self, number: int, task: asyncio.Task[Any], is_change: bool) -> None:
+        if number in self._asks:
+            raise wire.Garbage("a number was used twice")
+        self._asks[number] = (task, is_change)
+        task.add_done_callback(lambda done: self._answer(number, done))
+
+    def _give_up(self, number: int) -> None:
+        task, is_change = self._asks.pop(number, (None, True))
+        if task is not None and not is_change:
+            task.cancel()
+
+    def _answer(self, number: int, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()  # read, or asyncio complains
+        if self._asks.pop(number, None) is None or task.cancelled():
+            return  # nobody waits, or we end: the client will ask the next owner
+        if isinstance(error, Gone):
+            return  # the connection ends, and the client asks the next owner
+        if error is None:
+            self._send_answer(number, task.result())
+        else:
+            if not isinstance(error, ServiceError):
+                _log.debug("a request failed with %s", type(error).__name__)
+            self.stream.send(wire.encode(wire.Failed(number, wire.problem_of(error))))
+
+    def _send_answer(self, number: int, value: Any) -> None:
+        data = wire.answer(number, value)
+        if len(data) > FRAME_LIMIT:
+            too_large = ServiceError(
+                f"the answer has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",
+                status="RESOURCE_EXHAUSTED",
+            )
+            data = wire.encode(wire.Failed(number, wire.problem_of(too_large)))
+        self.stream.send(data)
+
+
+async def _awaited(answer: Callable[[s.Request[Any]], Awaitable[Any]], request: s.Request[Any]) -> Any:
+    return await answer(request)
+
+
+async def _served(owner: Owner, queue: str) -> s.Nothing:
+    await owner.serves(queue)
+    return s.Nothing()

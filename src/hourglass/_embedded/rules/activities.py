@@ -1,0 +1,255 @@
+"""Decisions about one activity: when it is due, whether a failed attempt is tried again, how it ends. Pure.
+
+Must not know: the run's other parts, handles, clocks. Messages, retry states and the order in which timeouts
+win are the Temporal server's (1.32, recorded from a real one).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import JUST_BEFORE, Activity
+from hourglass._embedded.timing.clock import to_ns
+from hourglass._engine.commands import ScheduleActivity
+from hourglass._engine.events import Payloads, RetryRule
+from hourglass.converter import (
+    ApplicationFailure,
+    CanceledFailure,
+    Failure,
+    Payload,
+    ServerFailure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
+from hourglass.errors import RetryState, TimeoutType
+
+NO_TIME_LEFT = (
+    "Not enough time to schedule next retry before activity ScheduleToClose timeout, giving up retrying"
+)
+NOT_STARTED = Payload(b'"ACTIVITY_ID_NOT_STARTED"', "json/plain")
+
+
+def plan(
+    command: ScheduleActivity, task_queue: str, run_timeout: float, task_completed_event_id: int
+) -> h.ActivityTaskScheduled:
+    """The event of a schedule command, with timeouts and retry policy as the server completes them."""
+    whole = command.schedule_to_close_timeout or run_timeout
+    if run_timeout:
+        whole = min(whole, run_timeout)
+    wait = command.schedule_to_start_timeout or whole
+    attempt = command.start_to_close_timeout or whole
+    attempt = min(attempt, whole) if whole else attempt
+    beat = command.heartbeat_timeout or 0.0
+    return h.ActivityTaskScheduled(
+        activity_id=command.activity_id,
+        activity_type=command.activity_type,
+        task_queue=command.task_queue or task_queue,
+        task_completed_event_id=task_completed_event_id,
+        arguments=command.arguments,
+        headers=command.headers,
+        schedule_to_close_timeout=whole,
+        schedule_to_start_timeout=min(wait, whole) if whole else wait,
+        start_to_close_timeout=attempt,
+        heartbeat_timeout=min(beat, attempt) if attempt else beat,
+        retry_policy=_USUAL_RETRY if command.retry_policy is None else complete_retry(command.retry_policy),
+        summary=command.summary,
+        priority_key=command.priority_key,
+    )
+
+
+def complete_retry(rule: RetryRule) -> RetryRule:
+    """A retry policy with its longest interval, which is a hundred times the first where it is not given."""
+    if rule.maximum_interval:
+        return rule
+    return msgspec.structs.replace(rule, maximum_interval=rule.initial_interval * 100)
+
+
+_USUAL_RETRY = complete_retry(RetryRule())
+
+
+def backoff(rule: RetryRule, attempt: int) -> float:
+    """Seconds between the attempt of this number and the next."""
+    longest = rule.maximum_interval or rule.initial_interval * 100
+    # 2.0 ** 1024 overflows; the longest interval is reached long before.
+    return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
+
+
+def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
+    """Seconds until the next attempt: as the failure says, or else the policy."""
+    if failure is not None and isinstance(failure.info, ApplicationFailure):
+        named = failure.info.next_retry_delay
+        if named is not None:
+            return named
+    return backoff(rule, attempt)
+
+
+def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
+    """Whether a policy allows another attempt (IN_PROGRESS), or why not; time limits are the caller's."""
+    match failure.info:
+        case ApplicationFailure() as info:
+            if info.non_retryable or info.type in rule.non_retryable_error_types:
+                return RetryState.NON_RETRYABLE_FAILURE
+        case CanceledFailure() | TerminatedFailure():
+            return RetryState.NON_RETRYABLE_FAILURE
+        case ServerFailure(non_retryable=True):
+            return RetryState.NON_RETRYABLE_FAILURE
+        case TimeoutFailure(type=timeout) if timeout not in (
+            TimeoutType.START_TO_CLOSE,
+            TimeoutType.HEARTBEAT,
+        ):
+            return RetryState.TIMEOUT
+        case _:
+            pass
+    if rule.maximum_attempts and attempt >= rule.maximum_attempts:
+        return RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return RetryState.IN_PROGRESS
+
+
+def next_attempt(activity: Activity, failure: Failure, now_ns: int) -> Activity | RetryState:
+    """The activity waiting for its next attempt, or why there is none."""
+    if activity.cancel_requested_event_id:
+        return RetryState.CANCEL_REQUESTED
+    rule = activity.spec.retry_policy
+    state = retry_state(rule, activity.attempt, failure)
+    if state is not RetryState.IN_PROGRESS:
+        return state
+    available = now_ns + to_ns(next_delay(rule, activity.attempt, failure))
+    whole = activity.spec.schedule_to_close_timeout
+    if whole and available >= activity.scheduled_ns + to_ns(whole):
+        return RetryState.TIMEOUT
+    return msgspec.structs.replace(
+        activity,
+        attempt=activity.attempt + 1,
+        available_ns=available,
+        started_ns=0,
+        heartbeat_ns=0,
+        deferred=False,
+        last_failure=failure,
+    )
+
+
+def deadline(activity: Activity) -> tuple[int, TimeoutType]:
+    """When the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means
+    never.
+    """
+    spec = activity.spec
+    when, kind = 0, TimeoutType.UNSPECIFIED
+    if not activity.started_ns:
+        if spec.schedule_to_start_timeout:
+            when = activity.available_ns + to_ns(spec.schedule_to_start_timeout)
+            kind = TimeoutType.SCHEDULE_TO_START
+    else:
+        if spec.start_to_close_timeout:
+            when = activity.started_ns + to_ns(spec.start_to_close_timeout)
+            kind = TimeoutType.START_TO_CLOSE
+        if spec.heartbeat_timeout:
+            silent = (activity.heartbeat_ns or activity.started_ns) + to_ns(spec.heartbeat_timeout)
+            if not when or silent < when:
+                when, kind = silent, TimeoutType.HEARTBEAT
+    if spec.schedule_to_close_timeout:
+        whole = activity.scheduled_ns + to_ns(spec.schedule_to_close_timeout)
+        if not when or whole < when:
+            when, kind = whole, TimeoutType.SCHEDULE_TO_CLOSE
+    return when, kind
+
+
+def timeout_failure(activity: Activity, kind: TimeoutType) -> Failure:
+    """The failure of a timeout, worded as the server words it."""
+    details = activity.heartbeat_details if kind is TimeoutType.HEARTBEAT else ()
+    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
+    message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
+    return Failure(message, TimeoutFailure(kind, details), source="Server")
+
+
+def without_details(failure: Failure) -> Failure:
+    """A timeout as the next attempt is told of it: its details are told by themselves."""
+    if not isinstance(failure.info, TimeoutFailure):
+        return failure
+    return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
+
+
+def lost_failure(activity: Activity) -> Failure:
+    """The failure of an attempt whose process ended: what a heartbeat timeout would find out later."""
+    return Failure(
+        "activity Heartbeat timeout: the process that ran this attempt has ended",
+        TimeoutFailure(TimeoutType.HEARTBEAT, activity.heartbeat_details),
+        source="Server",
+    )
+
+
+def completed(activity: Activity, result: Payload | None, identity: str) -> tuple[h.Attributes, ...]:
+    """The events of an activity that returned."""
+    return (
+        _started(activity),
+        h.ActivityTaskCompleted(
+            scheduled_event_id=activity.scheduled_event_id,
+            started_event_id=JUST_BEFORE,
+            result=result,
+            identity=identity,
+        ),
+    )
+
+
+def failed(
+    activity: Activity, failure: Failure, state: RetryState, identity: str
+) -> tuple[h.Attributes, ...]:
+    """The events of an activity that failed for good."""
+    return (
+        _started(activity),
+        h.ActivityTaskFailed(
+            scheduled_event_id=activity.scheduled_event_id,
+            started_event_id=JUST_BEFORE,
+            failure=failure,
+            retry_state=state,
+            identity=identity,
+        ),
+    )
+
+
+def timed_out(activity: Activity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
+    """The events of an activity that timed out for good; how the attempt before ended is told as the cause."""
+    started = activity.started_ns != 0
+    if state is RetryState.TIMEOUT and started and _is_retryable_timeout(failure):
+        failure = Failure(
+            NO_TIME_LEFT,
+            TimeoutFailure(TimeoutType.SCHEDULE_TO_CLOSE, activity.heartbeat_details),
+            source="Server",
+        )
+    end = h.ActivityTaskTimedOut(
+        scheduled_event_id=activity.scheduled_event_id,
+        started_event_id=JUST_BEFORE if started else 0,
+        failure=msgspec.structs.replace(failure, cause=activity.last_failure),
+        retry_state=state,
+    )
+    return (_started(activity), end) if started else (end,)
+
+
+def canceled(activity: Activity, details: Payloads, identity: str) -> tuple[h.Attributes, ...]:
+    """The events of an activity that ended as cancelled, or that is cancelled before it started."""
+    started = activity.started_ns != 0
+    end = h.ActivityTaskCanceled(
+        scheduled_event_id=activity.scheduled_event_id,
+        started_event_id=JUST_BEFORE if started else 0,
+        cancel_requested_event_id=activity.cancel_requested_event_id,
+        details=details if started else (NOT_STARTED,),
+        identity=identity,
+    )
+    return (_started(activity), end) if started else (end,)
+
+
+def _is_retryable_timeout(failure: Failure) -> bool:
+    return isinstance(failure.info, TimeoutFailure) and failure.info.type in (
+        TimeoutType.START_TO_CLOSE,
+        TimeoutType.HEARTBEAT,
+    )
+
+
+def _started(activity: Activity) -> h.ActivityTaskStarted:
+    return h.ActivityTaskStarted(
+        scheduled_event_id=activity.scheduled_event_id,
+        attempt=activity.attempt,
+        identity=activity.identity,
+        last_failure=activity.last_failure,
+        began_ns=activity.started_ns,
+    )

@@ -1,0 +1,283 @@
+"""What happens between a run and others, seen from one of them: `(run, occurrence, now) -> Step`. Pure.
+
+Must not know: how the other run is found, the store. The first part is for a task that asks for something, the
+second for the run that asked, the third for the run that was asked. Invariants: each ask is answered in the
+history by one event that names the one by which it was asked for; a child is pending from that event to its
+end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.rules.activities import complete_retry
+from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.relations import Child, RequestCancelChild, SendCancel, SendSignal, StartChild
+from hourglass._embedded.rules.run import Run, Step
+from hourglass._embedded.rules.start_rules import timeouts
+from hourglass._embedded.rules.versioning import inherited, inherited_override
+from hourglass._embedded.rules.workflow_cron import backoff_until_next
+from hourglass._embedded.timing.clock import to_ns
+from hourglass._engine import commands as c
+
+ENGINE = "history-service"
+"""Who it is that acts for a run on another, in Temporal's words."""
+
+# --- a task asks --------------------------------------------------------------------------------------------
+
+
+def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) -> None:
+    """A run wants a child."""
+    whole, one, task = timeouts(command.execution_timeout, command.run_timeout, command.task_timeout)
+    policy = command.retry_policy
+    spec = o.StartChildWorkflowExecutionInitiated(
+        namespace=command.namespace,
+        workflow_id=command.workflow_id,
+        workflow_type=command.workflow_type,
+        task_queue=command.task_queue or draft.run.started.task_queue,
+        task_completed_event_id=completed,
+        arguments=command.arguments,
+        execution_timeout=whole,
+        run_timeout=one,
+        task_timeout=task,
+        parent_close_policy=command.parent_close_policy or c.ParentClosePolicy.TERMINATE,
+        id_reuse_policy=command.id_reuse_policy or c.IdReusePolicy.ALLOW_DUPLICATE,
+        retry_policy=None if policy is None else complete_retry(policy),
+        cron_schedule=command.cron_schedule,
+        headers=command.headers,
+        memo=command.memo,
+        search_attributes=command.search_attributes,
+        summary=command.summary,
+        details=command.details,
+        priority_key=command.priority_key,
+        inherit_build_id=command.task_queue in ("", draft.run.started.task_queue),
+    )
+    child = Child(initiated_event_id=draft.write(spec), spec=spec)
+    draft.put_child(child)
+    draft.ask(StartChild(child))
+
+
+def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: int) -> None:
+    """A run sends a signal."""
+    spec = o.SignalExternalWorkflowExecutionInitiated(
+        namespace=command.namespace,
+        workflow_id=command.workflow_id,
+        run_id=command.run_id,
+        signal_name=command.signal_name,
+        task_completed_event_id=completed,
+        arguments=command.arguments,
+        headers=command.headers,
+        child_only=command.is_child,
+    )
+    draft.ask(SendSignal(draft.write(spec), spec))
+
+
+def initiate_cancel(
+    draft: Draft, command: c.RequestCancelExternal | RequestCancelChild, completed: int
+) -> None:
+    """A run asks another to cancel."""
+    spec = o.RequestCancelExternalWorkflowExecutionInitiated(
+        namespace=command.namespace,
+        workflow_id=command.workflow_id,
+        run_id=command.run_id,
+        reason=command.reason,
+        task_completed_event_id=completed,
+        child_only=isinstance(command, RequestCancelChild),
+    )
+    draft.ask(SendCancel(draft.write(spec), spec))
+
+
+# --- the run that asked -------------------------------------------------------------------------------------
+
+
+def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Step:
+    """A child has begun."""
+    draft = Draft(run, now_ns)
+    child = run.children[initiated]
+    spec = child.spec
+    # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
+    draft.put_child(msgspec.structs.replace(child, run_id=run_id))
+    draft.happen(
+        o.ChildWorkflowExecutionStarted(
+            namespace=spec.namespace,
+            workflow_id=spec.workflow_id,
+            workflow_type=spec.workflow_type,
+            run_id=run_id,
+            initiated_event_id=initiated,
+            headers=spec.headers,
+        )
+    )
+    return draft.step()
+
+
+def child_not_started(run: Run, initiated: int, cause: o.StartChildFailedCause, now_ns: int) -> Step:
+    """A child could not be started."""
+    draft = Draft(run, now_ns)
+    spec = run.children[initiated].spec
+    draft.drop_child(initiated)
+    draft.happen(
+        o.StartChildWorkflowExecutionFailed(
+            namespace=spec.namespace,
+            workflow_id=spec.workflow_id,
+            workflow_type=spec.workflow_type,
+            cause=cause,
+            initiated_event_id=initiated,
+        )
+    )
+    return draft.step()
+
+
+def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Step:
+    """The last run of a child has closed."""
+    draft = Draft(run, now_ns)
+    child = run.children[initiated]
+    draft.drop_child(initiated)
+    names: dict[str, Any] = {
+        "namespace": child.spec.namespace,
+        "workflow_id": child.spec.workflow_id,
+        "workflow_type": child.spec.workflow_type,
+        "run_id": last.run_id,
+        "initiated_event_id": initiated,
+        "started_event_id": child.started_event_id,
+    }
+    draft.happen(_end(last, names))
+    return draft.step()
+
+
+def _end(last: Run, names: dict[str, Any]) -> o.ChildEnd:
+    match last.final:
+        case h.WorkflowExecutionCompleted(result=result):
+            return o.ChildWorkflowExecutionCompleted(result=result, **names)
+        case h.WorkflowExecutionFailed(failure=failure, retry_state=state):
+            return o.ChildWorkflowExecutionFailed(failure=failure, retry_state=state, **names)
+        case h.WorkflowExecutionCanceled(details=details):
+            return o.ChildWorkflowExecutionCanceled(details=details, **names)
+        case h.WorkflowExecutionTimedOut(retry_state=state):
+            return o.ChildWorkflowExecutionTimedOut(retry_state=state, **names)
+        case h.WorkflowExecutionTerminated():
+            return o.ChildWorkflowExecutionTerminated(**names)
+        case other:
+            raise TypeError(f"a child does not end with {type(other).__name__}")
+
+
+def signal_sent(run: Run, ask: SendSignal, cause: o.ExternalFailedCause | None, now_ns: int) -> Step:
+    """A signal has arrived, or could not."""
+    draft = Draft(run, now_ns)
+    names = _names(ask)
+    if cause is None:
+        draft.happen(o.ExternalWorkflowExecutionSignaled(**names))
+    else:
+        draft.happen(o.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
+    return draft.step()
+
+
+def cancel_sent(run: Run, ask: SendCancel, cause: o.ExternalFailedCause | None, now_ns: int) -> Step:
+    """A request to cancel has arrived, or could not."""
+    draft = Draft(run, now_ns)
+    names = _names(ask)
+    if cause is None:
+        draft.happen(o.ExternalWorkflowExecutionCancelRequested(**names))
+    else:
+        draft.happen(o.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
+    return draft.step()
+
+
+def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
+    return {
+        "namespace": ask.spec.namespace,
+        "workflow_id": ask.spec.workflow_id,
+        "run_id": ask.spec.run_id,
+        "initiated_event_id": ask.initiated_event_id,
+    }
+
+
+# --- the run that was asked ---------------------------------------------------------------------------------
+
+
+def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
+    """How a child begins."""
+    spec = child.spec
+    own = parent.started
+    cron = spec.cron_schedule
+    backoff = (backoff_until_next(cron, now_ns, now_ns) or 0.0) if cron else 0.0
+    return h.WorkflowExecutionStarted(
+        workflow_id=spec.workflow_id,
+        workflow_type=spec.workflow_type,
+        task_queue=spec.task_queue,
+        original_run_id=run_id,
+        first_run_id=run_id,
+        arguments=spec.arguments,
+        execution_timeout=spec.execution_timeout,
+        run_timeout=spec.run_timeout,
+        task_timeout=spec.task_timeout,
+        expiration_ns=now_ns + to_ns(spec.execution_timeout) if spec.execution_timeout else 0,
+        retry_policy=spec.retry_policy,
+        cron_schedule=cron,
+        initiator=h.Initiator.CRON_SCHEDULE if cron else h.Initiator.NONE,
+        first_task_backoff=backoff,
+        memo=spec.memo,
+        search_attributes=spec.search_attributes,
+        headers=spec.headers,
+        priority_key=spec.priority_key,
+        static_summary=spec.summary,
+        static_details=spec.details,
+        parent_namespace=spec.namespace,
+        parent_workflow_id=own.workflow_id,
+        parent_run_id=parent.run_id,
+        parent_initiated_event_id=child.initiated_event_id,
+        root_workflow_id=own.root_workflow_id or own.workflow_id,
+        root_run_id=own.root_run_id or parent.run_id,
+        versioning_override=inherited_override(parent, spec.task_queue),
+        inherited_pinned_version=inherited(parent, spec.task_queue),
+    )
+
+
+def is_child_of(run: Run, parent: Run) -> bool:
+    """Whether a run belongs to a child of another."""
+    return bool(run.started.parent_run_id) and run.started.parent_run_id == parent.run_id
+
+
+def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Step:
+    """Another run sends a signal."""
+    draft = Draft(run, now_ns)
+    draft.happen(
+        h.WorkflowExecutionSignaled(
+            signal_name=ask.spec.signal_name,
+            arguments=ask.spec.arguments,
+            identity=ENGINE,
+            headers=ask.spec.headers,
+            external_workflow_id=sender.started.workflow_id,
+            external_run_id=sender.run_id,
+        )
+    )
+    return draft.step()
+
+
+def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Step:
+    """Another run asks for cancellation; once is enough. `initiated` is 0 where a parent has closed."""
+    draft = Draft(run, now_ns)
+    if not run.cancel_requested:
+        draft.change(cancel_requested=True)
+        draft.happen(
+            h.WorkflowExecutionCancelRequested(
+                reason=reason,
+                identity=ENGINE,
+                external_initiated_event_id=initiated,
+                external_workflow_id=sender.started.workflow_id,
+                external_run_id=sender.run_id,
+            )
+        )
+    return draft.step()
+
+
+def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Step:
+    """A run ends because of another: its parent has closed, or its id is wanted."""
+    draft = Draft(run, now_ns)
+    final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)
+    draft.close(final, WorkflowStatus.TERMINATED)
+    return draft.step()

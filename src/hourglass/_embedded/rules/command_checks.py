@@ -1,0 +1,127 @@
+"""Which commands of a task cannot be accepted, and why: Temporal's rules, in Temporal's words. Pure.
+
+Must not know: how commands are carried out. A command is checked against the run as the commands before it left
+it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.limits import Limits, blob_size
+from hourglass._embedded.rules.relations import RequestCancelChild, SendCancel, SendSignal, StartChild
+from hourglass._engine import commands as c
+
+
+class Refused(Exception):
+    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again."""
+
+    def __init__(self, cause: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.reason = reason
+
+
+class _Limit(NamedTuple):
+    cause: int
+    name: str
+    what: str
+
+
+_ACTIVITIES = _Limit(
+    h.PENDING_ACTIVITIES_LIMIT_EXCEEDED, "PendingActivitiesLimitExceeded", "pending activities"
+)
+_CHILDREN = _Limit(
+    h.PENDING_CHILDREN_LIMIT_EXCEEDED,
+    "PendingChildWorkflowsLimitExceeded",
+    "pending child workflow executions",
+)
+_SIGNALS = _Limit(
+    h.PENDING_SIGNALS_LIMIT_EXCEEDED,
+    "PendingSignalsLimitExceeded",
+    "pending signals to external workflows",
+)
+_CANCELS = _Limit(
+    h.PENDING_CANCELS_LIMIT_EXCEEDED,
+    "PendingRequestCancelLimitExceeded",
+    "pending requests to cancel external workflows",
+)
+
+
+_VALUES: dict[type[c.Command], str] = {
+    c.ScheduleActivity: "arguments",
+    c.StartChildWorkflow: "arguments",
+    c.SignalExternalWorkflow: "arguments",
+    c.ContinueAsNew: "arguments",
+    c.CompleteRun: "result",
+    c.CompleteUpdate: "result",
+    c.UpsertMemo: "memo",
+}
+"""What of a command is written down as its author gave it, and may be too large."""
+
+
+def check(draft: Draft, command: c.Command, limits: Limits) -> None:
+    """Raise `Refused` for a command that cannot be accepted."""
+    match command:
+        case c.ScheduleActivity():
+            _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
+            _of_its_own_id(draft, command)
+        case c.StartChildWorkflow():
+            _within(limits.pending, len(draft.run.children), _CHILDREN)
+        case c.SignalExternalWorkflow():
+            _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
+        case c.RequestCancelExternal() | RequestCancelChild():
+            _within(limits.pending, draft.asked(SendCancel), _CANCELS)
+            _not_just_started(draft, command)
+        case _:
+            pass
+
+
+def check_size(command: c.Command, limits: Limits) -> None:
+    """Raise `Refused` for a command whose values are too large. Only one whose events are can be such a one."""
+    name = _VALUES.get(type(command))
+    size = blob_size(getattr(command, name)) if name else 0
+    if size > limits.blob_bytes:
+        raise Refused(
+            h.PAYLOADS_TOO_LARGE,
+            "FATAL",
+            f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
+            f"at most {limits.blob_bytes} are allowed",
+        )
+
+
+def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
+    """Ids that nobody chose are numbers of the run, and differ."""
+    if command.activity_id == str(command.seq):
+        return
+    if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
+        raise Refused(
+            h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
+            "FATAL",
+            f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
+        )
+
+
+def _within(limit: int, pending: int, which: _Limit) -> None:
+    if pending >= limit:
+        raise Refused(
+            which.cause,
+            "FATAL",
+            f"{which.name}: the number of {which.what}, {pending}, "
+            f"has reached the per-workflow limit of {limit}",
+        )
+
+
+def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
+    """A child that is asked for in a task cannot be cancelled from outside in the same task."""
+    for child in draft.run.children.values() if draft.asked(StartChild) else ():
+        if not child.run_id and child.spec.workflow_id == command.workflow_id:
+            raise Refused(
+                h.BAD_REQUEST_CANCEL_EXTERNAL,
+                "FATAL",
+                "BadRequestCancelExternalWorkflowExecutionAttributes: Start and RequestCancel for child workflow "
+                f"is not allowed in same workflow task. WorkflowId={command.workflow_id} "
+                f"RunId={command.run_id} Namespace={command.namespace}",
+            )

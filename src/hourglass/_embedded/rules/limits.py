@@ -1,0 +1,87 @@
+"""How large things may grow: Temporal's limits and, where a limit is passed, Temporal's words. Pure.
+
+Must not know: the engine, transitions. They hold by default, so that a program that runs here also runs on a
+server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourglass._bridge.service import Request
+from hourglass._embedded.events.encoding import encode
+from hourglass._embedded.rules.run import Run
+from hourglass.converter import Failure, Payload
+from hourglass.errors import ServiceError
+
+TOO_MANY_EVENTS = "Workflow history count exceeds limit."
+TOO_LARGE_HISTORY = "Workflow history size exceeds limit."
+TOO_LARGE_BLOB = "Blob data size exceeds limit."
+
+MEGABYTE = 1024 * 1024
+
+_SMALL = frozenset({str, int, float, bool})
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes in bytes, or how many."""
+
+    blob_bytes: int = 2 * MEGABYTE
+    history_events: int = 51_200
+    history_bytes: int = 50 * MEGABYTE
+    pending: int = 2_000
+    held_events: int = 5_000
+    """What may happen during one workflow task before it is failed. A server says 100, to spare its own memory; here that
+    would make a run with hundreds of activities begin its task anew, from the whole history, again and again.
+    """
+    updates_in_flight: int = 10
+    updates: int = 2_000
+    suggest_events: int = 4_096
+    suggest_bytes: int = 4 * MEGABYTE
+
+    def overgrown(self, run: Run) -> str:
+        """Why a run must not go on; empty if it may."""
+        if run.length > self.history_events:
+            return TOO_MANY_EVENTS
+        if run.history_size > self.history_bytes:
+            return TOO_LARGE_HISTORY
+        return ""
+
+    def suggests_continue_as_new(self, run: Run) -> bool:
+        """Whether a run is advised to continue as new."""
+        return run.length >= self.suggest_events or run.history_size >= self.suggest_bytes
+
+    def check(self, request: Request[Any]) -> None:
+        """Raise `ServiceError` for a request with a value that is too large."""
+        for name in request.__struct_fields__:
+            value = getattr(request, name)
+            if not value or type(value) in _SMALL:  # most fields, of every request
+                continue
+            size = blob_size(value)
+            if size > self.blob_bytes:
+                raise ServiceError(
+                    f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
+                    status="INVALID_ARGUMENT",
+                )
+
+
+def blob_size(value: object) -> int:
+    """How many bytes of encoded values a field of a request holds."""
+    match value:
+        case Payload():
+            return len(value.data)
+        case tuple():
+            return sum(map(blob_size, value))
+        case dict():
+            return sum(map(blob_size, value.values()))
+        case Failure():
+            return encoded_size(value)
+        case _:
+            return 0
+
+
+def encoded_size(value: object) -> int:
+    """How many bytes something takes when it is stored."""
+    return len(encode(value))

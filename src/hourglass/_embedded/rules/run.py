@@ -1,0 +1,142 @@
+"""A run as the engine knows it: frozen data that follows from its history, and what is in flight for it.
+
+Must not know: clocks, handles, how decisions are made. Invariants: `length` is the number of events written;
+while a task is started nothing but its end is written and what happens is `held`; a closed run has no task,
+timer, activity or child. Nothing of this can be part of a cycle, so the collector need not look at it (`gc=False`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.relations import Ask, Child
+from hourglass._embedded.timing.clock import to_ns
+from hourglass._engine.events import Payloads
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass.converter import Failure, Payload
+
+RUNNING = WorkflowStatus.RUNNING
+
+JUST_BEFORE = -1
+"""As a link in a held event: the event written right before it."""
+
+
+class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An activity that a run waits for, at its present attempt."""
+
+    scheduled_event_id: int
+    spec: h.ActivityTaskScheduled
+    scheduled_ns: int
+    available_ns: int
+    attempt: int = 1
+    started_ns: int = 0
+    last_started_ns: int = 0
+    heartbeat_ns: int = 0
+    heartbeat_details: Payloads = ()
+    last_failure: Failure | None = None
+    identity: str = ""
+    cancel_requested_event_id: int = 0
+    deferred: bool = False
+    """Whether somebody outside of the engine will end this attempt: it outlives the process that began it."""
+
+
+class Timer(msgspec.Struct, frozen=True, gc=False):
+    """A timer that runs."""
+
+    timer_id: str
+    started_event_id: int
+    due_ns: int
+
+
+class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
+    """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
+
+    From the second attempt on a task is transient: its first two events are written only when it succeeds, so
+    that a run that fails for a month does not fill its history. So is a speculative one, which is wanted for
+    updates alone: if all are refused it leaves no trace, and if it is silent no failure does either. `number`
+    tells the tasks of a run apart, attempts included.
+    """
+
+    number: int
+    scheduled_event_id: int
+    available_ns: int
+    attempt: int = 1
+    transient: bool = False
+    speculative: bool = False
+    silent: bool = False
+    started_event_id: int = 0
+    started_ns: int = 0
+    identity: str = ""
+    suggest_continue_as_new: bool = False
+    target_version: WorkerDeploymentVersion | None = None
+    """Where the run would go if it were not pinned to another version; None: nowhere else."""
+
+
+class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Everything about one run but its history.
+
+    What is pending (`activities`, `timers`, `children`) is kept by the id of the event that began it.
+    """
+
+    run_id: str
+    started: h.WorkflowExecutionStarted
+    start_ns: int
+    status: WorkflowStatus = RUNNING
+    close_ns: int = 0
+    final: h.Attributes | None = None
+    length: int = 0
+    history_size: int = 0
+    task: Task | None = None
+    task_count: int = 0
+    held: tuple[h.Attributes, ...] = ()
+    activities: dict[int, Activity] = {}
+    timers: dict[int, Timer] = {}
+    children: dict[int, Child] = {}
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    cancel_requested: bool = False
+    reset_run_id: str = ""
+    """The run that took its place, if it was reset."""
+    version: WorkerDeploymentVersion | None = None
+    """The version of the worker that answered its last task, or that it was begun for."""
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+
+    def pending(self, event_id: int) -> Activity | Timer | Child | None:
+        """What is pending since this event, if anything is."""
+        return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has not closed."""
+        return self.status is RUNNING
+
+    @property
+    def task_is_started(self) -> bool:
+        """Whether a worker has this run's task."""
+        return self.task is not None and self.task.started_event_id != 0
+
+    @property
+    def deadline_ns(self) -> int:
+        """When the run times out; 0 for never."""
+        started = self.started
+        whole = started.expiration_ns
+        if not started.run_timeout:
+            return whole
+        own = self.start_ns + to_ns(started.run_timeout) + to_ns(started.first_task_backoff)
+        return min(whole, own) if whole else own
+
+
+class Step(msgspec.Struct, frozen=True, gc=False):
+    """What a transition leads to: the run afterwards, the events to append, what is pending and was put or
+    dropped (by the id of the event that began it), the run that follows it, if any, and what other runs are
+    asked for. `encoded` are the events as bytes, one each.
+    """
+
+    run: Run
+    events: tuple[h.HistoryEvent, ...] = ()
+    encoded: tuple[bytes, ...] = ()
+    touched: frozenset[int] = frozenset()
+    follower: h.WorkflowExecutionStarted | None = None
+    asks: tuple[Ask, ...] = ()

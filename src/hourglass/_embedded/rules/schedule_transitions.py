@@ -1,0 +1,323 @@
+"""What a schedule does as time passes: pure transitions from record to record, with what to start and to end on the way.
+
+Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
+
+- `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine starts
+  `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
+  `Step.terminate`; all in the transaction that keeps the new record.
+- `closed` when a workflow that the record lists as running has closed, its retries and continuations included.
+- `create`, `patch` and `update` for requests; the record's `describe` and `summarize` answer.
+
+Times are nanoseconds since the epoch. Overlap and catch-up are decided as Temporal's scheduler decides them: a start that
+must wait keeps the policy that it came with, or gets the schedule's own at the moment it is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from hourglass._bridge.service import StartWorkflow, WorkflowStatus
+from hourglass._bridge.service_schedules import (
+    CreateSchedule,
+    OverlapPolicy,
+    PatchSchedule,
+    Schedule,
+    ScheduleAction,
+    UpdateSchedule,
+)
+from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, Running, sort_out
+from hourglass._embedded.rules.schedule_record import RECENT, Record, settled, timetable, token_of
+from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
+
+BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
+BACKFILL_BATCH = 50  # starts that one step takes from backfills
+
+_MILLI = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STARTED_BY = SearchAttributeKey.for_keyword("TemporalScheduledById")
+_STARTED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
+
+
+class Start(NamedTuple):
+    """A workflow to start now. Only those that do not overlap by policy are waited for."""
+
+    due: Due
+    workflow_id: str
+    waited_for: bool
+
+
+class Step(NamedTuple):
+    """What came of looking at a schedule, and when to look again if nothing happens before (None: never)."""
+
+    record: Record
+    starts: tuple[Start, ...] = ()
+    cancel: tuple[Running, ...] = ()
+    terminate: tuple[Running, ...] = ()
+    wake_ns: int | None = None
+
+
+# --- time ----------------------------------------------------------------------------------------------------
+
+
+def advance(record: Record, now_ns: int) -> Step:
+    """Let time pass up to now: what is due is started, waits, or is skipped."""
+    now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat anything
+    record, wake_ns = _come_due(record, now_ns)
+    record = _fill_back(record)
+    record, starts, cancel, terminate = _act(record)
+    return Step(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
+
+
+def _come_due(record: Record, now_ns: int) -> tuple[Record, int | None]:
+    table = timetable(record.schedule.spec, record.schedule_id)
+    if not may_act(record):
+        return msgspec.structs.replace(record, seen_ns=now_ns), None
+    oldest = now_ns - int(_catchup(record) * NANOS)
+    missed, waiting, seen_ns = 0, list(record.waiting), record.seen_ns
+    wake_ns: int | None = now_ns  # if the batch is too small: go on at once
+    for moment in _batch(table, record.seen_ns):
+        if moment is None or moment.due_ns > now_ns:
+            wake_ns = None if moment is None else moment.due_ns
+            # A time that has come but whose jitter has not passed must be found again.
+            seen_ns = now_ns if moment is None else min(now_ns, moment.nominal_ns - 1)
+            break
+        seen_ns = moment.due_ns
+        if moment.due_ns <= record.update_time_ns:
+            continue
+        if moment.due_ns < oldest:
+            missed += 1
+        else:
+            waiting.append(Due(moment.nominal_ns, moment.due_ns))
+    changed = _keep_waiting(record, waiting)
+    return msgspec.structs.replace(
+        changed, seen_ns=seen_ns, missed_catchup=record.missed_catchup + missed
+    ), wake_ns
+
+
+def _batch(table: Timetable, after_ns: int) -> Iterator[Moment | None]:
+    """Some moments, and None after the last one that there will ever be."""
+    count = 0
+    for moment in islice(table.moments(after_ns), BATCH):
+        count += 1
+        yield moment
+    if count < BATCH:
+        yield None
+
+
+def _fill_back(record: Record) -> Record:
+    """Queue what backfills ask for, some at a time and while there is room: half of it is for what comes due."""
+    table = timetable(record.schedule.spec, record.schedule_id)
+    waiting, backfills = list(record.waiting), list(record.backfills)
+    room = min(BACKFILL_BATCH, MOST_WAITING // 2 - len(waiting))
+    while backfills and room > 0:
+        backfill = backfills.pop(0)
+        for moment in table.moments(backfill.start_ns - _MILLI):
+            if moment.due_ns > backfill.end_ns:
+                break
+            if room == 0:
+                backfills.insert(0, msgspec.structs.replace(backfill, start_ns=moment.nominal_ns))
+                break
+            room -= 1
+            waiting.append(Due(moment.nominal_ns, moment.due_ns, backfill.overlap, manual=True))
+    return msgspec.structs.replace(record, waiting=tuple(waiting), backfills=tuple(backfills))
+
+
+def _act(
+    record: Record,
+) -> tuple[Record, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
+    """Decide about all that waits. What may not act any more (paused, no actions left) is dropped on the way."""
+    starts: list[Start] = []
+    running = record.running
+    while True:
+        sorted_out = sort_out(record.waiting, bool(running), record.schedule.policy.overlap)
+        record = msgspec.structs.replace(
+            record,
+            waiting=sorted_out.waiting,
+            skipped_overlap=record.skipped_overlap + sorted_out.skipped,
+        )
+        alone = () if sorted_out.alone is None else (sorted_out.alone,)
+        refused = False
+        for due in (*sorted_out.together, *alone):
+            if not due.manual and not may_act(record):
+                refused = True
+                continue
+            record = record if due.manual else _count_down(record)
+            starts.append(Start(due, _workflow_id(record.schedule, due), due is sorted_out.alone))
+        if not refused or any(start.waited_for for start in starts):
+            break
+    cancel = running if sorted_out.cancel and not sorted_out.terminate else ()
+    return record, tuple(starts), cancel, running if sorted_out.terminate else ()
+
+
+def _backfill_wake(record: Record, now_ns: int) -> int | None:
+    """Now, where a backfill can go on; one whose starts wait goes on when a workflow closes."""
+    return now_ns if record.backfills and not record.waiting else None
+
+
+def _earlier(first: int | None, second: int | None) -> int | None:
+    return min((each for each in (first, second) if each is not None), default=None)
+
+
+# --- workflows -----------------------------------------------------------------------------------------------
+
+
+def identity(record: Record) -> str:
+    """By whom the workflows of a schedule are started and ended."""
+    return f"hourglass-scheduler-{record.schedule_id}"
+
+
+def start_request(record: Record, start: Start, request_id: str) -> StartWorkflow:
+    """The request that starts a workflow of this schedule."""
+    nominal = _EPOCH + timedelta(seconds=start.due.nominal_ns // NANOS)
+    marks = encode_search_attributes(
+        [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
+    )
+    action = record.schedule.action
+    return msgspec.structs.replace(
+        action,
+        workflow_id=start.workflow_id,
+        request_id=request_id,
+        identity=identity(record),
+        search_attributes={**action.search_attributes, **marks},
+    )
+
+
+def started(record: Record, start: Start, run_id: str, now_ns: int) -> Record:
+    """A workflow of the schedule was started."""
+    action = ScheduleAction(
+        schedule_time_ns=start.due.due_ns,
+        actual_time_ns=now_ns,
+        workflow_id=start.workflow_id,
+        run_id=run_id,
+    )
+    running = ((start.workflow_id, run_id),) if start.waited_for else ()
+    return msgspec.structs.replace(
+        record,
+        action_count=record.action_count + 1,
+        recent=(*record.recent, action)[-RECENT:],
+        running=(*record.running, *running),
+    )
+
+
+def closed(
+    record: Record,
+    workflow_id: str,
+    status: WorkflowStatus,
+    result: Payloads = (),
+    failure: Failure | None = None,
+) -> Record:
+    """A workflow of the schedule has closed, for good, with its result or failure if there is one."""
+    running = tuple(each for each in record.running if each[0] != workflow_id)
+    if len(running) == len(record.running):
+        return record
+    record = msgspec.structs.replace(record, running=running)
+    if result:
+        record = msgspec.structs.replace(record, last_result=result, last_failure=None)
+    elif failure is not None:
+        record = msgspec.structs.replace(record, last_failure=failure)
+    message = "" if failure is None else failure.message
+    why = {
+        WorkflowStatus.FAILED: f"paused due to workflow failure: {workflow_id}: {message}",
+        WorkflowStatus.TIMED_OUT: f"paused due to workflow timeout: {workflow_id}",
+    }.get(status)
+    if why is None or not record.schedule.policy.pause_on_failure or record.schedule.state.paused:
+        return record
+    return _with_state(record, paused=True, note=why)
+
+
+# --- requests ------------------------------------------------------------------------------------------------
+
+
+def create(request: CreateSchedule, now_ns: int) -> Record:
+    """A new schedule. Raises `UsageError` where its spec makes no sense."""
+    record = Record(
+        schedule_id=request.schedule_id,
+        schedule=settled(request.schedule),
+        seen_ns=now_ns,
+        create_time_ns=now_ns,
+        backfills=request.backfill,
+        memo=request.memo,
+        search_attributes=request.search_attributes,
+    )
+    return _triggered(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
+
+
+def patch(record: Record, request: PatchSchedule, now_ns: int) -> Record:
+    """Trigger, backfill, pause, unpause; after what has come due before."""
+    record, _ = _come_due(record, max(now_ns, record.seen_ns))
+    if request.trigger is not None:
+        record = _triggered(record, request.trigger, now_ns)
+    if request.backfill:
+        record = msgspec.structs.replace(record, backfills=(*record.backfills, *request.backfill))
+    if request.pause:
+        record = _with_state(record, paused=True, note=request.pause)
+    if request.unpause:
+        record = _with_state(record, paused=False, note=request.unpause)
+    return record
+
+
+def update(record: Record, request: UpdateSchedule, now_ns: int) -> Record:
+    """Another schedule in its place, after what has come due before.
+
+    One that is based on an older version is dropped, as servers do; clients look whether it came to be.
+    """
+    if request.conflict_token and request.conflict_token != token_of(record):
+        return record
+    record, _ = _come_due(record, max(now_ns, record.seen_ns))
+    schedule = settled(request.schedule)
+    # A time whose jitter has not passed yet counts still; one that has passed before this moment does not.
+    seen_ns = now_ns - int(schedule.spec.jitter * NANOS)
+    return msgspec.structs.replace(
+        record, schedule=schedule, seen_ns=seen_ns, update_time_ns=now_ns, token=record.token + 1
+    )
+
+
+# --- parts ---------------------------------------------------------------------------------------------------
+
+
+def _catchup(record: Record) -> float:
+    return record.schedule.policy.catchup_window
+
+
+def may_act(record: Record) -> bool:
+    """Whether a schedule starts anything by itself: it is not paused, and has actions left."""
+    state = record.schedule.state
+    return not state.paused and (not state.limited_actions or state.remaining_actions > 0)
+
+
+def _count_down(record: Record) -> Record:
+    state = record.schedule.state
+    if not state.limited_actions:
+        return record
+    return _with_state(record, remaining_actions=state.remaining_actions - 1)
+
+
+def _with_state(record: Record, **changes: object) -> Record:
+    state = msgspec.structs.replace(record.schedule.state, **changes)
+    schedule = msgspec.structs.replace(record.schedule, state=state)
+    return msgspec.structs.replace(record, schedule=schedule, token=record.token + 1)
+
+
+def _triggered(record: Record, overlap: OverlapPolicy, now_ns: int) -> Record:
+    return _keep_waiting(record, [*record.waiting, Due(now_ns, now_ns, overlap, manual=True)])
+
+
+def _keep_waiting(record: Record, waiting: list[Due]) -> Record:
+    over = max(0, len(waiting) - MOST_WAITING)
+    return msgspec.structs.replace(
+        record, waiting=tuple(waiting[:MOST_WAITING]), dropped=record.dropped + over
+    )
+
+
+def _workflow_id(schedule: Schedule, due: Due) -> str:
+    if schedule.policy.keep_original_workflow_id:
+        return schedule.action.workflow_id
+    nominal = _EPOCH + timedelta(seconds=due.nominal_ns // NANOS)
+    return f"{schedule.action.workflow_id}-{nominal:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,336 @@
+"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure.
+
+Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
+because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
+terminal command is refused while something is held (UnhandledCommand), a command that passes a limit is
+refused too, and of an answer that is refused nothing counts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._bridge.service import WorkflowStatus
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events.history_local import RecordLocalActivity
+from hourglass._embedded.events.history_updates import UpdateRequest
+from hourglass._embedded.rules import activities, children
+from hourglass._embedded.rules.beginnings import Eager, take_attempts, task_of, write_unwritten
+from hourglass._embedded.rules.beginnings import start_task as start_task
+from hourglass._embedded.rules.beginnings import unwritten as unwritten
+from hourglass._embedded.rules.command_checks import Refused as Refused
+from hourglass._embedded.rules.command_checks import check, check_size
+from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.followers import continue_follower, cron_follower, next_attempt_or_run
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, Task, Timer
+from hourglass._embedded.rules.update_answers import write_answer
+from hourglass._embedded.rules.versioning import after_task
+from hourglass._embedded.timing.clock import SECOND, to_ns
+from hourglass._engine import commands as c
+from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass.converter import Failure, Payload
+
+LONGEST_WAIT = 600.0
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A command as it reaches the engine: with the id of the event that it refers to, and with the update that
+    it answers, if any.
+    """
+
+    command: c.Command
+    link: int = 0
+    update: UpdateRequest | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A worker's answer to a task."""
+
+    commands: tuple[Sent, ...] = ()
+    flags: tuple[int, ...] = ()
+    identity: str = ""
+    refused_updates: tuple[tuple[str, Failure], ...] = ()
+    version: WorkerDeploymentVersion | None = None
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    again: bool = False
+    """Whether the worker, which waits for local activities, wants another task at once."""
+
+
+def may_be_followed(answer: Answer) -> bool:
+    """Whether an answer may begin another run, which then needs an id."""
+    return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
+
+
+def leaves_no_trace(task: Task, answer: Answer) -> bool:
+    """Whether a task that was for updates alone led to nothing: all were refused."""
+    return task.speculative and not answer.commands and not answer.again
+
+
+def complete_task(
+    run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
+) -> Step:
+    """A worker answers. Raises `Refused` where the answer must be."""
+    if run.held and may_be_followed(answer):
+        raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
+    task = task_of(run)
+    draft = Draft(run, now_ns)
+    if leaves_no_trace(task, answer):
+        forget_speculative_task(draft)
+        return draft.step()
+    write_unwritten(draft)
+    completed = draft.write(
+        h.WorkflowTaskCompleted(
+            scheduled_event_id=task.scheduled_event_id,
+            started_event_id=task.started_event_id,
+            identity=answer.identity,
+            flags=answer.flags,
+            version=answer.version,
+            behavior=answer.behavior,
+        )
+    )
+    if answer.version is not None or run.version is not None:
+        draft.change(**after_task(run, answer.version, answer.behavior))
+    follower = None
+    for sent in answer.commands:
+        check(draft, sent.command, limits)
+        size = draft.run.history_size
+        follower = _apply(draft, sent, completed, new_run_id) or follower
+        if draft.run.history_size - size > limits.blob_bytes:
+            check_size(sent.command, limits)
+    if draft.run.status is RUNNING:
+        draft.set_task(None)
+        if draft.flush() or answer.again:
+            draft.want_task()
+        if eager is not None and draft.touched:
+            take_attempts(draft, eager)
+    return draft.step(follower)
+
+
+def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Step:
+    """A worker could not handle the task, or its answer was refused: the task is wanted again."""
+    task = task_of(run)
+    draft = Draft(run, now_ns)
+    if _is_told(task):
+        write_unwritten(draft)
+        draft.write(
+            h.WorkflowTaskFailed(
+                scheduled_event_id=task.scheduled_event_id,
+                started_event_id=task.started_event_id,
+                cause=cause,
+                failure=failure,
+                identity=identity,
+            )
+        )
+    _want_again(draft, task)
+    return draft.step()
+
+
+def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
+    """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
+    task = task_of(draft.run)
+    if _is_told(task):
+        write_unwritten(draft)
+        draft.write(
+            h.WorkflowTaskTimedOut(
+                scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
+            )
+        )
+    _want_again(draft, task, at_once=at_once)
+
+
+def _is_told(task: Task) -> bool:
+    """Whether the history tells of this task if it does not succeed."""
+    return not task.transient or (task.speculative and not task.silent)
+
+
+def forget_speculative_task(draft: Draft) -> None:
+    """A task that was for updates alone led to nothing: it never was."""
+    draft.change(task=None)
+    if draft.flush():
+        draft.want_task()
+
+
+def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
+    draft.change(task=None)
+    if draft.flush() or (task.speculative and not task.silent):
+        draft.want_task()
+        return
+    # The first failure is tried again at once; a task that keeps failing waits longer and longer.
+    first = draft.run.started.task_timeout
+    at_once = at_once or task.attempt == 1
+    wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), LONGEST_WAIT)
+    draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait), silent=task.silent)
+
+
+def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
+    if type(sent.command) in c.TERMINAL_KINDS:
+        return _close(draft, sent.command, completed, new_run_id)
+    match sent.command:
+        case c.ScheduleActivity() as schedule:
+            _schedule_activity(draft, schedule, completed)
+        case c.StartTimer() as start:
+            _start_timer(draft, start, completed)
+        case c.CancelTimer() as cancel:
+            _cancel_timer(draft, str(cancel.seq), sent.link, completed)
+        case c.RequestCancelActivity():
+            _cancel_activity(draft, sent.link, completed)
+        case c.StartChildWorkflow() as start:
+            children.initiate_child(draft, start, completed)
+        case c.SignalExternalWorkflow() as send:
+            children.initiate_signal(draft, send, completed)
+        case c.RequestCancelExternal() | RequestCancelChild() as stop:
+            children.initiate_cancel(draft, stop, completed)
+        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate() as answer:
+            write_answer(draft, answer, sent.update, sent.link, completed)
+        case RecordLocalActivity(marker):
+            draft.write(msgspec.structs.replace(marker, task_completed_event_id=completed))
+        case c.SetPatchMarker(patch_id, deprecated):
+            draft.write(
+                h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
+            )
+            _index_patch(draft, patch_id, completed)
+        case c.UpsertSearchAttributes(changes):
+            draft.write(
+                h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
+            )
+            draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
+        case c.UpsertMemo(changes):
+            draft.write(h.WorkflowPropertiesModified(memo=changes, task_completed_event_id=completed))
+            draft.change(memo=_merged(draft.run.memo, changes))
+        case _:
+            raise TypeError(f"{type(sent.command).__name__} must not reach the engine")
+    return None
+
+
+def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
+    """Runs can be found by their patches: Core sees to it on a server, and expects to find it in a history."""
+    known = draft.run.search_attributes.get(h.PATCHES)
+    patches = sorted({*(msgspec.json.decode(known.data) if known is not None else ()), patch_id})
+    changes = {h.PATCHES: Payload(msgspec.json.encode(patches), "json/plain", {"type": b"KeywordList"})}
+    draft.write(
+        h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
+    )
+    draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
+
+
+def _without_own_patches(run: Run) -> Run:
+    """A run as the next one sees it: the patches that it has taken itself are not passed on, as with Core."""
+    if run.search_attributes.get(h.PATCHES) == run.started.search_attributes.get(h.PATCHES):
+        return run
+    began = {name: value for name, value in run.started.search_attributes.items() if name == h.PATCHES}
+    others = {name: value for name, value in run.search_attributes.items() if name != h.PATCHES}
+    return msgspec.structs.replace(run, search_attributes=others | began)
+
+
+def _close(
+    draft: Draft, command: c.Command, completed: int, new_run_id: str
+) -> h.WorkflowExecutionStarted | None:
+    match command:
+        case c.CompleteRun(result):
+            following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
+            final = h.WorkflowExecutionCompleted(
+                result=result,
+                task_completed_event_id=completed,
+                new_run_id="" if following is None else new_run_id,
+            )
+            draft.close(final, WorkflowStatus.COMPLETED)
+            return following
+        case c.CancelRun():
+            draft.close(
+                h.WorkflowExecutionCanceled(task_completed_event_id=completed), WorkflowStatus.CANCELED
+            )
+        case c.FailRun(failure):
+            return _fail_run(draft, failure, completed, new_run_id)
+        case c.ContinueAsNew():
+            follower = continue_follower(_without_own_patches(draft.run), command, new_run_id)
+            draft.close(
+                h.WorkflowExecutionContinuedAsNew(
+                    new_run_id=new_run_id,
+                    workflow_type=follower.workflow_type,
+                    task_queue=follower.task_queue,
+                    task_completed_event_id=completed,
+                    arguments=follower.arguments,
+                    run_timeout=follower.run_timeout,
+                    task_timeout=follower.task_timeout,
+                    headers=follower.headers,
+                    memo=follower.memo,
+                    search_attributes=follower.search_attributes,
+                ),
+                WorkflowStatus.CONTINUED_AS_NEW,
+            )
+            return follower
+        case _:
+            raise TypeError(f"{type(command).__name__} ends no run")
+    return None
+
+
+def _fail_run(
+    draft: Draft, failure: Failure, completed: int, new_run_id: str
+) -> h.WorkflowExecutionStarted | None:
+    state, follower = next_attempt_or_run(draft.run, failure, new_run_id, draft.now_ns)
+    final = h.WorkflowExecutionFailed(
+        failure=failure,
+        retry_state=state,
+        task_completed_event_id=completed,
+        new_run_id="" if follower is None else new_run_id,
+    )
+    draft.close(final, WorkflowStatus.FAILED)
+    return follower
+
+
+def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
+    timer_id = str(command.seq)
+    started = draft.write(
+        h.TimerStarted(
+            timer_id=timer_id,
+            duration_ns=command.duration_ns,
+            task_completed_event_id=completed,
+            summary=command.summary,
+        )
+    )
+    draft.put_timer(Timer(timer_id, started, draft.now_ns + command.duration_ns))
+
+
+def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
+    # It may have fired while the worker had the task: the worker has not heard of it, so it never happened.
+    held = tuple(
+        each
+        for each in draft.run.held
+        if not (isinstance(each, h.TimerFired) and each.started_event_id == started)
+    )
+    draft.change(held=held)
+    draft.drop_timer(started)
+    draft.write(
+        h.TimerCanceled(timer_id=timer_id, started_event_id=started, task_completed_event_id=completed)
+    )
+
+
+def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int) -> None:
+    started = draft.run.started
+    deadline, now = draft.run.deadline_ns, draft.now_ns
+    left = (deadline - now) / SECOND if deadline else 0.0
+    spec = activities.plan(command, started.task_queue, left, completed)
+    number = draft.write(spec)
+    draft.put_activity(Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now))
+
+
+def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
+    asked = draft.write(
+        h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=completed)
+    )
+    activity = draft.run.activities.get(scheduled)
+    if activity is None:  # its end is among what is held
+        return
+    activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+    if activity.started_ns:
+        draft.put_activity(activity)
+        return
+    draft.drop_activity(scheduled)
+    draft.change(held=draft.run.held + activities.canceled(activity, (), activity.identity))
+
+
+def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:
+    merged = old | changes
+    return {key: value for key, value in merged.items() if value.encoding != "binary/null"}

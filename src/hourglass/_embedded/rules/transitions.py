@@ -1,0 +1,211 @@
+"""What happens to a run from outside, and from time passing: `(run, occurrence, now) -> Step`. Pure.
+
+Must not know: handles, queues, where time comes from, which requests were carried out before. The transitions
+of a workflow task (start, answer, failure) are in `task_transitions`, those after a crash in `recovery`.
+Invariants: a closed run never changes; no transition looks at more of what is pending than it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules import activities
+from hourglass._embedded.rules.beginnings import Eager, take_task
+from hourglass._embedded.rules.beginnings import start_attempt as start_attempt
+from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.followers import next_attempt_or_run
+from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.task_transitions import time_out_task
+from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
+from hourglass._embedded.timing.clock import to_ns
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, Payload
+from hourglass.errors import RetryState
+
+
+def open_run(
+    run_id: str,
+    started: h.WorkflowExecutionStarted,
+    now_ns: int,
+    signal: h.WorkflowExecutionSignaled | None = None,
+) -> Step:
+    """A new run; a signal that starts it stands in its history before its first task."""
+    run = Run(
+        run_id=run_id,
+        started=started,
+        start_ns=now_ns,
+        memo=started.memo,
+        search_attributes=started.search_attributes,
+        version=started.inherited_pinned_version,
+        behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
+    )
+    draft = Draft(run, now_ns)
+    draft.write(started)
+    if signal is not None:
+        draft.write(signal)
+    draft.want_task()
+    return draft.step()
+
+
+def signal(run: Run, request: SignalWorkflow, now_ns: int) -> Step:
+    """Somebody sends a signal."""
+    draft = Draft(run, now_ns)
+    draft.happen(signaled(request))
+    return draft.step()
+
+
+def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
+    """The event of a signal."""
+    return h.WorkflowExecutionSignaled(
+        signal_name=request.signal_name,
+        arguments=request.arguments,
+        identity=request.identity,
+        headers=request.headers,
+        request_id=request.request_id,
+    )
+
+
+def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Step:
+    """Somebody asks the run to cancel; once is enough."""
+    draft = Draft(run, now_ns)
+    if not run.cancel_requested:
+        draft.change(cancel_requested=True)
+        draft.happen(h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity))
+    return draft.step()
+
+
+def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Step:
+    """Somebody ends the run without asking it."""
+    draft = Draft(run, now_ns)
+    final = h.WorkflowExecutionTerminated(
+        reason=request.reason, details=request.details, identity=request.identity
+    )
+    draft.close(final, WorkflowStatus.TERMINATED)
+    return draft.step()
+
+
+def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
+    """The engine ends a run that has outgrown its limits."""
+    draft = Draft(run, now_ns)
+    final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
+    draft.close(final, WorkflowStatus.TERMINATED)
+    return draft.step()
+
+
+def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
+    """An attempt that was taken but reached no worker waits again, as if nobody had taken it."""
+    draft = Draft(run, now_ns)
+    draft.put_activity(msgspec.structs.replace(activity, started_ns=0, heartbeat_ns=0))
+    return draft.step()
+
+
+def defer_activity(run: Run, activity: Activity, now_ns: int) -> Step:
+    """A worker leaves an attempt to somebody else, who will end it by its token."""
+    draft = Draft(run, now_ns)
+    draft.put_activity(msgspec.structs.replace(activity, deferred=True))
+    return draft.step()
+
+
+def heartbeat(run: Run, activity: Activity, details: Payloads, now_ns: int) -> Step:
+    """An attempt reports that it lives."""
+    draft = Draft(run, now_ns)
+    draft.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
+    return draft.step()
+
+
+def complete_activity(
+    run: Run,
+    activity: Activity,
+    result: Payload | None,
+    identity: str,
+    now_ns: int,
+    eager: Eager | None = None,
+) -> Step:
+    """An attempt returned."""
+    draft = Draft(run, now_ns)
+    _end(draft, activity, activities.completed(activity, result, identity))
+    if eager is not None:
+        take_task(draft, eager)
+    return draft.step()
+
+
+def fail_activity(run: Run, activity: Activity, failure: Failure, identity: str, now_ns: int) -> Step:
+    """An attempt failed: try again, or give up."""
+    draft = Draft(run, now_ns)
+    match activities.next_attempt(activity, failure, now_ns):
+        case Activity() as again:
+            draft.put_activity(again)
+        case RetryState() as state:
+            _end(draft, activity, activities.failed(activity, failure, state, identity))
+    return draft.step()
+
+
+def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: str, now_ns: int) -> Step:
+    """An attempt ended as it was asked to."""
+    draft = Draft(run, now_ns)
+    _end(draft, activity, activities.canceled(activity, details, identity))
+    return draft.step()
+
+
+def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> Step:
+    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole."""
+    draft = Draft(run, now_ns)
+    if run.deadline_ns and now_ns >= run.deadline_ns:
+        return time_out_run(draft, new_run_id)
+    if run.task is None and run.task_count == 0:
+        draft.want_task()
+    named = tuple(event_ids)
+    _fire_timers(draft, named)
+    for event_id in named:
+        activity = run.activities.get(event_id)
+        if activity is not None:
+            _expire(draft, activity)
+    task = draft.run.task
+    if task is not None and task.started_event_id:
+        due = task.started_ns + to_ns(run.started.task_timeout)
+        if now_ns >= due:
+            time_out_task(draft)
+    return draft.step()
+
+
+def _fire_timers(draft: Draft, event_ids: Iterable[int]) -> None:
+    running = [draft.run.timers[event_id] for event_id in event_ids if event_id in draft.run.timers]
+    due = [timer for timer in running if timer.due_ns <= draft.now_ns]
+    for timer in sorted(due, key=lambda each: (each.due_ns, each.started_event_id)):
+        draft.drop_timer(timer.started_event_id)
+        draft.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
+
+
+def _expire(draft: Draft, activity: Activity) -> None:
+    when, kind = activities.deadline(activity)
+    if when and when <= draft.now_ns:
+        lose_attempt(draft, activity, activities.timeout_failure(activity, kind))
+
+
+def lose_attempt(draft: Draft, activity: Activity, failure: Failure) -> None:
+    """An attempt timed out: try again, or give up."""
+    match activities.next_attempt(activity, failure, draft.now_ns):
+        case Activity() as again:
+            told = activities.without_details(failure)
+            draft.put_activity(msgspec.structs.replace(again, last_failure=told))
+        case RetryState() as state:
+            _end(draft, activity, activities.timed_out(activity, failure, state))
+
+
+def time_out_run(draft: Draft, new_run_id: str) -> Step:
+    """The run took too long: it ends, and is tried again if its policy says so."""
+    state, follower = next_attempt_or_run(draft.run, None, new_run_id, draft.now_ns)
+    following = "" if follower is None else new_run_id
+    draft.close(
+        h.WorkflowExecutionTimedOut(retry_state=state, new_run_id=following), WorkflowStatus.TIMED_OUT
+    )
+    return draft.step(follower)
+
+
+def _end(draft: Draft, activity: Activity, events: tuple[h.Attributes, ...]) -> None:
+    draft.drop_activity(activity.scheduled_event_id)
+    draft.happen(*events)

@@ -1,0 +1,109 @@
+"""Which version of worker a run belongs to, and what its history and the lists say of that. Pure.
+
+Must not know: workers, queues of tasks, which versions there are; `deployments` does. The rules are Temporal's: a run that
+is pinned stays with its version, and so do its children on the same queue and the runs that it continues as; any other
+goes to the version that is current when its next task is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import Run
+from hourglass._engine.versions import (
+    PinnedVersioningOverride,
+    VersioningBehavior,
+    WorkerDeploymentVersion,
+)
+from hourglass.converter import Payload
+
+PINNED = VersioningBehavior.PINNED
+UNSPECIFIED = VersioningBehavior.UNSPECIFIED
+
+_NAMES = {PINNED: "Pinned", VersioningBehavior.AUTO_UPGRADE: "AutoUpgrade"}
+_DEPLOYMENT = "TemporalWorkerDeployment"
+_VERSION = "TemporalWorkerDeploymentVersion"
+_BEHAVIOR = "TemporalWorkflowVersioningBehavior"
+_USED = "TemporalUsedWorkerDeploymentVersions"
+ATTRIBUTES = frozenset((_DEPLOYMENT, _VERSION, _BEHAVIOR, _USED))
+"""The search attributes by which runs of a version are found. The engine sets them; a run that follows begins without."""
+
+
+def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
+    """The version that a run must stay with; None if it moves on."""
+    override = run.started.versioning_override
+    if isinstance(override, PinnedVersioningOverride):
+        return override.version
+    return run.version if override is None and run.behavior is PINNED else None
+
+
+def behavior(run: Run) -> VersioningBehavior:
+    """What holds for a run: what it was told from outside, or what its workflow says."""
+    override = run.started.versioning_override
+    if override is None:
+        return run.behavior
+    return PINNED if isinstance(override, PinnedVersioningOverride) else VersioningBehavior.AUTO_UPGRADE
+
+
+def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
+    """The version that a child, or a run that follows, begins with on this queue; None: it begins like any other."""
+    return pinned_version(run) if task_queue == run.started.task_queue else None
+
+
+def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | None:
+    """What a child is told because its parent was: to stay with a version. That the parent moves on is its own affair."""
+    override = run.started.versioning_override
+    pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.task_queue
+    return override if pins else None  # type: ignore[return-value]
+
+
+def without_version(attributes: h.Fields) -> h.Fields:
+    """The search attributes that a run passes on: which version it was is not among them."""
+    if ATTRIBUTES.isdisjoint(attributes):
+        return attributes
+    return {name: value for name, value in attributes.items() if name not in ATTRIBUTES}
+
+
+def after_task(
+    run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
+) -> dict[str, Any]:
+    """What of a run changes because a worker of this version has answered its task; nothing, mostly."""
+    if version == run.version and behaves is run.behavior:
+        return {}
+    return {
+        "version": version,
+        "behavior": behaves,
+        "search_attributes": without_version(run.search_attributes) | _attributes(run, version, behaves),
+    }
+
+
+def _attributes(
+    run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
+) -> dict[str, Payload]:
+    known = run.search_attributes.get(_USED)
+    used = [] if known is None else msgspec.json.decode(known.data, type=list[str])
+    if version is None:
+        return {_USED: known} if known is not None else {}
+    text = external_name(version)
+    return {
+        _DEPLOYMENT: _keyword(version.deployment_name),
+        _VERSION: _keyword(text),
+        _BEHAVIOR: _keyword(_NAMES.get(behaves, "Unspecified")),
+        _USED: Payload(
+            msgspec.json.encode(used if text in used else [*used, text]),
+            "json/plain",
+            {"type": b"KeywordList"},
+        ),
+    }
+
+
+def _keyword(text: str) -> Payload:
+    return Payload(msgspec.json.encode(text), "json/plain", {"type": b"Keyword"})
+
+
+def external_name(version: WorkerDeploymentVersion) -> str:
+    """A version as Temporal's search attributes and messages have it."""
+    return f"{version.deployment_name}:{version.build_id}"

@@ -1,0 +1,129 @@
+"""When a run must be looked at again, kept so that a step costs the same however much is pending.
+
+Must not know: clocks, alarms, the store. What each pending thing needs is pure (`item_wake_ns`,
+`run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs
+by now (a heartbeat came): that is noted, and mended when it comes up, which is cheaper than keeping all of them exact.
+Invariants: for everything pending that needs a time there is an entry at that time or before; whatever changes is
+looked at, so that what a thing needs is worked out once per change.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from hourglass._embedded.rules import activities
+from hourglass._embedded.rules.draft import first_task_ns
+from hourglass._embedded.rules.run import RUNNING, Run
+from hourglass._embedded.timing.clock import to_ns
+
+
+def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
+    """When something pending times out, fires, or may be taken; 0: never, or it is not pending."""
+    timer = run.timers.get(event_id)
+    if timer is not None:
+        return timer.due_ns
+    activity = run.activities.get(event_id)
+    if activity is None:
+        return 0
+    when = activities.deadline(activity)[0]
+    if not activity.started_ns and activity.available_ns > now_ns:
+        return min(when, activity.available_ns) if when else activity.available_ns
+    return when
+
+
+def run_wake_ns(run: Run, now_ns: int) -> int:
+    """When something is due that concerns the run as a whole; 0: never."""
+    if run.status is not RUNNING:
+        return 0
+    when, task = 0, run.task
+    if task is not None and task.started_event_id:
+        when = task.started_ns + to_ns(run.started.task_timeout)
+    elif task is not None and task.available_ns > now_ns:
+        when = task.available_ns
+    elif task is None and run.task_count == 0:
+        when = first_task_ns(run)
+    started = run.started
+    deadline = run.deadline_ns if started.run_timeout or started.expiration_ns else 0
+    return min(when, deadline) if when and deadline else when or deadline
+
+
+class Wakes:
+    """The times at which one run's pending things must be looked at."""
+
+    __slots__ = ("_at", "_heap", "_later")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        self._at: dict[int, int] = {}
+        self._later = _NONE
+
+    def look(self, run: Run, event_ids: Iterable[int], now_ns: int) -> int:
+        """These have changed; gives the earliest time that they need, 0 for none."""
+        earliest = 0
+        for event_id in event_ids:
+            when = item_wake_ns(run, event_id, now_ns)
+            at = self._at.get(event_id)
+            if not when:
+                if at is not None:
+                    self._forget(event_id)
+                continue
+            if at is None or when < at:
+                self._enter(when, event_id)
+            elif when > at:
+                self._put_off(when, event_id)
+            elif self._later:
+                self._later.pop(event_id, None)
+            if not earliest or when < earliest:
+                earliest = when
+        return earliest
+
+    def next_ns(self, run: Run, now_ns: int) -> int:
+        """When the run must be looked at next; 0: never."""
+        if run.status is not RUNNING:
+            return 0
+        item = self._first(now_ns) if self._heap else 0
+        whole = run_wake_ns(run, now_ns)
+        return min(item, whole) if item and whole else item or whole
+
+    def due(self, now_ns: int) -> list[int]:
+        """What must be looked at now, by event id; whoever asks looks, and says so by `look`."""
+        found: list[int] = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            when, event_id = heapq.heappop(self._heap)
+            if self._at.get(event_id) == when:
+                self._forget(event_id)
+                found.append(event_id)
+        return sorted(found)
+
+    def _first(self, now_ns: int) -> int:
+        heap = self._heap
+        while heap:
+            when, event_id = heap[0]
+            counts = self._at.get(event_id) == when
+            if counts and (when <= now_ns or event_id not in self._later):
+                return when
+            heapq.heappop(heap)
+            if counts:
+                self._enter(self._later[event_id], event_id)
+        return 0
+
+    def _enter(self, when: int, event_id: int) -> None:
+        self._at[event_id] = when
+        heapq.heappush(self._heap, (when, event_id))
+        if self._later:
+            self._later.pop(event_id, None)
+
+    def _put_off(self, when: int, event_id: int) -> None:
+        if self._later is _NONE:
+            self._later = {}
+        self._later[event_id] = when
+
+    def _forget(self, event_id: int) -> None:
+        del self._at[event_id]
+        if self._later:
+            self._later.pop(event_id, None)
+
+
+_NONE: dict[int, int] = {}
+"""Of those who have nothing that is later than its entry: nobody writes here."""

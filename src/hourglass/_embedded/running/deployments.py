@@ -1,0 +1,184 @@
+"""The versions that workers have had, which of them is current, and which worker may take what.
+
+Must not know: how a task is taken, activations, requests. Deployments are kept in the store, whole, under one name: they
+change when something is deployed. While no worker has ever had a version nothing here is asked (`in_use`).
+
+Invariants: a version is known from when its first worker comes, for ever; a queue belongs to the versions whose workers
+have served it; what is current for a queue is the current version, of a deployment that the queue belongs to, that was set last.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hourglass._embedded.rules.run import Activity, Run
+from hourglass._embedded.rules.versioning import external_name, pinned_version
+from hourglass._embedded.running.ledger import Ledger
+from hourglass._embedded.running.offers import Taker
+from hourglass._embedded.stores.store import NoteChange
+from hourglass._engine.versions import (
+    PinnedVersioningOverride,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
+from hourglass.errors import ServiceError, StorageError
+
+NOTE = "deployments"
+"""What the store keeps them as."""
+
+
+class Build(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version: when its first worker came, the queues that its workers have served, and when it last became
+    current (0: never).
+    """
+
+    created_ns: int
+    queues: tuple[str, ...] = ()
+    current_ns: int = 0
+
+
+class Deployment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Its builds by id, in the order in which they came, the current one (empty: none), and when that was set."""
+
+    builds: dict[str, Build] = {}
+    current: str = ""
+    changed_ns: int = 0
+
+
+_decoder = msgspec.msgpack.Decoder(dict[str, Deployment])
+
+
+class Deployments:
+    """See the module."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.in_use = False
+        self._ledger = ledger
+        self._loaded = False
+        self._table: dict[str, Deployment] = {}
+        self._current: dict[str, WorkerDeploymentVersion | None] = {}
+        """What is current for a queue, as far as somebody has asked since something changed."""
+
+    def load(self) -> None:
+        """Read what the store remembers, once; whoever opens a file for a moment only does so when it is asked for."""
+        if self._loaded:
+            return
+        data = self._ledger.store.note(NOTE)
+        try:
+            table = _decoder.decode(data) if data else {}
+        except msgspec.MsgspecError:
+            raise StorageError(
+                "what is kept of the versions of workers cannot be read: restore a backup", status="DATA_LOSS"
+            ) from None
+        self._loaded = True
+        self._take_up(table)
+
+    def joined(self, taker: Taker) -> None:
+        """A worker begins to serve its queue."""
+        version, queue = taker.version, taker.task_queue
+        if version is None:
+            return
+        self.load()
+        deployment = self._table.get(version.deployment_name, Deployment())
+        build = deployment.builds.get(version.build_id) or Build(self._ledger.clock.now_ns())
+        if queue in build.queues:
+            return
+        build = msgspec.structs.replace(build, queues=(*build.queues, queue))
+        self._keep(
+            version.deployment_name,
+            msgspec.structs.replace(deployment, builds=deployment.builds | {version.build_id: build}),
+        )
+
+    def set_current(self, name: str, build_id: str) -> WorkerDeploymentVersion | None:
+        """Make a version current, or none; gives the one that was. Raises `ServiceError` for one that is not known."""
+        deployment = self.find(name)
+        if build_id and build_id not in deployment.builds:
+            raise ServiceError(
+                f"build ID '{build_id}' not found in Worker Deployment '{name}'", status="NOT_FOUND"
+            )
+        previous = deployment.current
+        if previous != build_id:
+            self._make_current(name, deployment, build_id)
+        return WorkerDeploymentVersion(name, previous) if previous else None
+
+    def _make_current(self, name: str, deployment: Deployment, build_id: str) -> None:
+        now, builds = self._ledger.clock.now_ns(), deployment.builds
+        if build_id:
+            builds = builds | {build_id: msgspec.structs.replace(builds[build_id], current_ns=now)}
+        self._keep(name, Deployment(builds, build_id, now))
+
+    def find(self, name: str) -> Deployment:
+        """The deployment of this name; raises `ServiceError` if there is none."""
+        self.load()
+        found = self._table.get(name)
+        if found is None:
+            raise ServiceError(
+                f"no Worker Deployment found with name '{name}'; does your Worker Deployment have pollers?",
+                status="NOT_FOUND",
+            )
+        return found
+
+    def check(self, override: VersioningOverride | None, task_queue: str) -> None:
+        """Refuse to pin a run to a version that no worker of its queue ever had."""
+        if not isinstance(override, PinnedVersioningOverride):
+            return
+        self.load()
+        if not self._serves(override.version, task_queue):
+            raise ServiceError(
+                f"Pinned version '{external_name(override.version)}' is not present in task queue "
+                f"'{task_queue}' of type 'Workflow'",
+                status="FAILED_PRECONDITION",
+            )
+
+    # --- who takes what -------------------------------------------------------------------------------------
+
+    def current(self, task_queue: str) -> WorkerDeploymentVersion | None:
+        """The version whose workers take what is not pinned; None: workers without a version do."""
+        self.load()
+        if task_queue not in self._current:
+            self._current[task_queue] = self._find_current(task_queue)
+        return self._current[task_queue]
+
+    def takes_task(self, taker: Taker, run: Run) -> bool:
+        """Whether a worker is of the version that a run's next task is for."""
+        return taker.version == (pinned_version(run) or self.current(run.started.task_queue))
+
+    def takes_attempt(self, taker: Taker, run: Run, activity: Activity) -> bool:
+        """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the queue."""
+        queue, pinned = activity.spec.task_queue, pinned_version(run)
+        if pinned is not None and self._serves(pinned, queue):
+            return taker.version == pinned
+        return taker.version == self.current(queue)
+
+    def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
+        """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""
+        if run.started.versioning_override is not None or pinned_version(run) is None:
+            return None
+        current = self.current(run.started.task_queue)
+        return None if current in (run.version, run.started.declined_version) else current
+
+    def _serves(self, version: WorkerDeploymentVersion, task_queue: str) -> bool:
+        deployment = self._table.get(version.deployment_name)
+        build = None if deployment is None else deployment.builds.get(version.build_id)
+        return build is not None and task_queue in build.queues
+
+    def _find_current(self, task_queue: str) -> WorkerDeploymentVersion | None:
+        found = [
+            (deployment.changed_ns, name, deployment.current)
+            for name, deployment in self._table.items()
+            if deployment.current and task_queue in deployment.builds[deployment.current].queues
+        ]
+        return WorkerDeploymentVersion(*max(found)[1:]) if found else None
+
+    # --- keeping --------------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, deployment: Deployment) -> None:
+        table = self._table | {name: deployment}
+        self._ledger.keep_schedule(NoteChange(schedule_id=NOTE, data=msgspec.msgpack.encode(table)))
+        self._take_up(table)
+        self._ledger.offers.wake_all()
+
+    def _take_up(self, table: dict[str, Deployment]) -> None:
+        self._table = table
+        self._current = {}
+        self.in_use = self._ledger.offers.versioned = bool(table)

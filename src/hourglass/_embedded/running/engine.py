@@ -1,0 +1,133 @@
+"""The engine: runs over a store, their tasks and attempts, and what becomes of all when the store fails.
+
+Must not know: activations (see `handle`), requests (see `requests`). It is put together from parts, each with
+its own invariants: `ledger` (runs and how they change), `task_desk` and `attempt_desk` (who takes what),
+`offers` (task queues), `upkeep` (runs that nobody deals with), `schedule_desk` (what starts runs again and
+again). Everything runs on one asyncio loop and nothing waits but `durable`: the engine is ahead of its store, and
+whoever lets something out of it waits for the number that it rests on. Several connections may use one engine.
+"""
+
+from __future__ import annotations
+
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.running.attempt_desk import AttemptDesk
+from hourglass._embedded.running.deployments import Deployments
+from hourglass._embedded.running.ledger import Ledger
+from hourglass._embedded.running.offers import Offers
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.running.schedule_desk import ScheduleDesk
+from hourglass._embedded.running.task_desk import TaskDesk
+from hourglass._embedded.running.update_desk import UpdateDesk
+from hourglass._embedded.running.upkeep import DEFAULT_RETENTION, Upkeep
+from hourglass._embedded.stores.store import Store
+from hourglass._embedded.timing.clock import Clock, RealClock
+from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
+
+
+class Engine:
+    """See the module. `failed` says why it must be opened anew, if it must."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        namespace: str = "default",
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        retention: float = DEFAULT_RETENTION,
+    ) -> None:
+        self.namespace = namespace
+        self.store = store
+        self.clock: Clock = RealClock() if clock is None else clock
+        self.clock.not_before(getattr(store, "latest_ns", 0))
+        self.limits = Limits() if limits is None else limits
+        self.offers = Offers()
+        self._upkeep = Upkeep(retention)
+        self.runs = Ledger(
+            store=store,
+            clock=self.clock,
+            limits=self.limits,
+            offers=self.offers,
+            idle=self._upkeep.may_drop,
+            namespace=namespace,
+        )
+        self.deployments = Deployments(self.runs)
+        self.tasks = TaskDesk(self.runs, self.deployments)
+        self.updates = UpdateDesk(self.runs)
+        self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
+        self.schedules = ScheduleDesk(self.runs, self.doubt)
+        self.runs.awaiting = self.schedules
+        self.is_durable = self.runs.is_durable
+        self.failed: StorageError | None = None
+        self.closed = False
+        self.is_over = False
+        """Whether it has failed or was closed."""
+
+    async def open_existing(self) -> None:
+        """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
+        now on look after those that are not in memory. Returns when all are offered. Raises `StorageError`.
+        """
+        self.deployments.load()
+        self.schedules.load()  # runs that are overdue may close on the way
+        await self._upkeep.open(self.runs, durable=self.durable, die=self.die)
+        if not self.is_over:
+            self.schedules.begin()
+
+    def close(self) -> None:
+        """Stop, and let the store write what is queued and let go: it may block for one commit. Queries that
+        wait are refused, polls raise `HandleBroken`. Safe to call twice.
+        """
+        if not self.closed:
+            self.closed = self.is_over = True
+            self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
+            self.store.close()
+
+    def record(self, run_id: str) -> Record | None:
+        """The run of this id."""
+        return self.runs.record(run_id)
+
+    def current(self, workflow_id: str) -> Record | None:
+        """The latest run of a workflow."""
+        return self.runs.current(workflow_id)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move
+        things on.
+        """
+        return not self.runs.in_hand and not self.offers.any_for_takers()
+
+    async def durable(self, number: int) -> None:
+        """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""
+        if self.failed is not None:
+            raise self.failed
+        if self.runs.is_durable(number):
+            return
+        try:
+            await self.store.durable(number)
+        except StorageError as error:
+            self.die(error)
+            raise
+
+    def doubt(self, error: StorageError) -> None:
+        """A read failed: if it was not for one run that cannot be read, the engine is dead."""
+        try:
+            self.store.next_due_ns()
+        except StorageError:
+            self.die(error)
+
+    def die(self, error: StorageError) -> None:
+        """The store cannot be used any more, and with it this engine: everybody hears of it."""
+        if self.failed is None and not self.closed:
+            self.failed, self.is_over = error, True
+            self._stop(error)
+
+    def _stop(self, error: HourglassError) -> None:
+        self._upkeep.close()
+        self.schedules.stop()
+        self.runs.stop()
+        for record in self.runs.records():
+            self.tasks.refuse_queries(record, error)
+            record.changed.ring()
+            record.closed.ring()
+        self.offers.wake_all()

@@ -1,0 +1,332 @@
+"""The runs of an engine: in memory, ahead of a store, each with its alarm.
+
+Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
+transition's `Step`, which goes into memory and to the store at once; then everybody whom it concerns is told.
+Nothing here waits.
+
+Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
+runs are one change in the store; a run that is in memory is there once, and is dropped only when nobody deals
+with it and all of it is durable; a step costs the same however much is pending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+
+from hourglass._bridge.fresh_ids import new_id
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules import task_transitions as tasks
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.recovery import needs_recovery, recover
+from hourglass._embedded.rules.relations import TellSchedule
+from hourglass._embedded.rules.run import RUNNING, Run, Step
+from hourglass._embedded.running.alarms import Alarms
+from hourglass._embedded.running.awaiting import Awaiting, Nobody
+from hourglass._embedded.running.offers import Offers
+from hourglass._embedded.running.others import Others
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.running.together import Part, Together, as_one
+from hourglass._embedded.stores.store import Change, ScheduleChange, Store, Stored
+from hourglass._embedded.timing.clock import Clock
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+class Ledger:
+    """Runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        limits: Limits,
+        offers: Offers,
+        idle: Callable[[Record], None],
+        namespace: str = "default",
+    ) -> None:
+        self.store = store
+        self.is_durable: Callable[[int], bool] = store.is_durable
+        """Whether what rests on this change may leave the engine."""
+        self.clock = clock
+        self.limits = limits
+        self.offers = offers
+        self.newest = 0
+        self.stopped = False
+        self.in_hand: set[str] = set()
+        self.new_run_id: Callable[[], str] = new_id
+        self.next_due: Callable[[list[int]], list[int]] = lambda due: due
+        """Which of a run's things that are due come now, in this order; the others come next."""
+        self.awaiting: Awaiting = Nobody()
+        self._idle = idle
+        self._alarms = Alarms(clock, self._elapse)
+        self._together = Together(Others(self, namespace).carry_out, self._settle)
+        self._records: dict[str, Record] = {}
+        self._current: dict[str, str] = {}
+        self._schedules: dict[str, ScheduleChange] = {}
+
+    def stop(self) -> None:
+        """Time passes no more, and nothing changes any more."""
+        self.stopped = True
+        for record in self._records.values():
+            self._alarms.silence(record)
+
+    def realign(self) -> None:
+        """Time has jumped: set all alarms anew."""
+        now = self.clock.now_ns()
+        for record in tuple(self._records.values()):
+            self._alarms.silence(record)
+            self._alarms.set(record, 0, now)
+        self.awaiting.realign()
+
+    # --- runs -----------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[Record]:
+        """The runs that are in memory, oldest first."""
+        return iter(self._records.values())
+
+    def in_memory(self, run_id: str) -> Record | None:
+        """The run of this id, if it is in memory."""
+        return self._records.get(run_id)
+
+    def record(self, run_id: str) -> Record | None:
+        """The run of this id."""
+        record = self._records.get(run_id)
+        if record is None and run_id:
+            stored = self.store.load(run_id)
+            record = None if stored is None else self._bring_in(stored)
+        return record
+
+    def current(self, workflow_id: str) -> Record | None:
+        """The latest run of a workflow."""
+        record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
+        # One that was overdue when it came into memory has closed there, and another may have followed it.
+        return self._records.get(self._current.get(workflow_id, ""), record)
+
+    def open(
+        self,
+        started: h.WorkflowExecutionStarted,
+        signal: h.WorkflowExecutionSignaled | None = None,
+        request_ids: tuple[str, ...] = (),
+    ) -> Record:
+        """Begin a run, by a signal or without; its id is `started.original_run_id`."""
+        now = self.clock.now_ns()
+        record, change, earliest = self._begin(started, signal, request_ids, now)
+        if self._together.gathers:
+            self._together.add(Part(record, change, _NOTHING, earliest))
+        else:
+            self._append_one(change, record)
+            self._announce(record, _NOTHING, earliest, now)
+        return record
+
+    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
+        """Begin a run that has a history already. Whoever does this has seen to it that no other is open."""
+        now = self.clock.now_ns()
+        record = Record(step.run)
+        self._records[step.run.run_id] = record
+        self._current[step.run.started.workflow_id] = step.run.run_id
+        change, earliest = self._take_in(record, step, step.touched, request_ids, now)
+        with self._together.whole(now):
+            self._together.add(Part(record, change, step.touched, earliest))
+            self._together.ask(record, step.asks)
+        return record
+
+    def as_one(self) -> contextlib.AbstractContextManager[None]:
+        """What is done in here becomes durable as one change."""
+        return self._together.whole(self.clock.now_ns())
+
+    def keep_schedule(self, change: ScheduleChange) -> None:
+        """Store a schedule, together with what else happens in `as_one`."""
+        with self.as_one():
+            self._schedules[change.schedule_id] = change
+
+    def change(
+        self,
+        record: Record,
+        transition: Callable[[Run, int], Step],
+        *,
+        request_id: str = "",
+        looked: frozenset[int] = _NOTHING,
+    ) -> str:
+        """Apply a transition to a run, now, unless the request of this id was carried out before.
+
+        A run that has outgrown its limits is ended instead: gives the reason then, else nothing. When the
+        engine has stopped nothing happens.
+        """
+        if self.stopped or (request_id and self.has_request(record, request_id)):
+            return ""
+        run, now = record.run, self.clock.now_ns()
+        reason = self.limits.overgrown(run) if run.status is RUNNING else ""
+        if reason:
+            self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
+            return reason
+        self._apply(record, transition(run, now), looked, now, (request_id,) if request_id else ())
+        if len(record.run.held) > self.limits.held_events:
+            cause, run = h.FORCE_CLOSE_COMMAND, record.run
+            self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
+        return ""
+
+    def has_request(self, record: Record, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        return request_id in record.seen or (
+            record.loaded and self.store.has_request(record.run.run_id, request_id)
+        )
+
+    # --- what is in memory ----------------------------------------------------------------------------------
+
+    def hold(self, record: Record) -> None:
+        """Somebody deals with a record: it must stay until `let_go`."""
+        record.users += 1
+
+    def let_go(self, record: Record) -> None:
+        """Somebody no longer deals with a record."""
+        record.users -= 1
+        if not record.users:
+            self._idle(record)
+
+    def drop(self, record: Record) -> bool:
+        """Forget a run until it is asked for again, if nobody deals with it and it is durable."""
+        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
+            return False
+        self._alarms.silence(record)
+        del self._records[record.run.run_id]
+        workflow_id = record.run.started.workflow_id
+        if self._current.get(workflow_id) == record.run.run_id:
+            del self._current[workflow_id]
+        return True
+
+    # --- storing and telling --------------------------------------------------------------------------------
+
+    def _bring_in(self, stored: Stored) -> Record:
+        """A run comes into memory. What another process had of it is in nobody's hands any more."""
+        now = self.clock.now_ns()
+        record = Record(stored.run, list(stored.events), loaded=True)
+        self._records[stored.run.run_id] = record
+        pending = frozenset((*stored.run.activities, *stored.run.timers))
+        earliest = record.look(pending, now)
+        record.stored_wake_ns = record.wake_ns(now)
+        if needs_recovery(stored.run):
+            self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
+        else:
+            self._announce(record, pending, earliest, now)
+        if record.alarm is not None and record.alarm_ns <= now:
+            self._elapse(record)
+        return record
+
+    def _begin(
+        self,
+        started: h.WorkflowExecutionStarted,
+        signal: h.WorkflowExecutionSignaled | None,
+        request_ids: tuple[str, ...],
+        now: int,
+    ) -> tuple[Record, Change, int]:
+        step = transitions.open_run(started.original_run_id, started, now, signal)
+        record = Record(step.run)
+        self._records[step.run.run_id] = record
+        self._current[started.workflow_id] = step.run.run_id
+        return record, *self._take_in(record, step, step.touched, request_ids, now)
+
+    def _apply(
+        self,
+        record: Record,
+        step: Step,
+        looked: frozenset[int],
+        now: int,
+        request_ids: tuple[str, ...] = (),
+    ) -> None:
+        ids = step.touched | looked if looked else step.touched
+        changed = step.run is not record.run or bool(request_ids)
+        asks = step.asks
+        if step.run.status is not RUNNING and self.awaiting.awaits(step.run.started.workflow_id):
+            asks = (*asks, TellSchedule())
+        change, earliest = self._take_in(record, step, ids, request_ids, now)
+        changed = changed or change.wake_ns != record.stored_wake_ns
+        if step.follower is None and not asks and not self._together.gathers:
+            if changed:
+                self._append_one(change, record)
+            self._announce(record, ids, earliest, now)
+            return
+        with self._together.whole(now):
+            self._together.add(Part(record, change if changed else None, ids, earliest))
+            if step.follower is not None:
+                following, begun, first = self._begin(step.follower, None, (), now)
+                self._together.add(Part(following, begun, _NOTHING, first))
+            self._together.ask(record, asks)
+
+    def _settle(self, parts: list[Part], now: int) -> None:
+        """What belongs together has happened: store it as one, then tell everybody."""
+        changes = [(part.change, part.record) for part in parts if part.change is not None]
+        if changes or self._schedules:
+            schedules, self._schedules = self._schedules, {}
+            whole = as_one((*(change for change, _ in changes), *schedules.values()))
+            self._append(whole, *(record for _, record in changes))
+        for part in parts:
+            self._announce(part.record, part.ids, part.earliest, now)
+
+    def _take_in(
+        self, record: Record, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
+    ) -> tuple[Change, int]:
+        """Put a step into memory; gives what the store must know of it, and the earliest time that it needs."""
+        record.run = step.run
+        record.events += step.events
+        if request_ids:
+            record.seen.update(request_ids)
+        earliest = record.look(ids, now) if ids else 0
+        change = Change(
+            run=step.run,
+            events=step.events,
+            encoded=step.encoded,
+            touched=step.touched,
+            wake_ns=record.wake_ns(now),
+            request_ids=request_ids,
+        )
+        return change, earliest
+
+    def _append_one(self, change: Change, record: Record) -> None:
+        record.number = self.newest = self.store.append(change)
+        record.stored_wake_ns = change.wake_ns
+
+    def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
+        self.newest = self.store.append(change)
+        for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
+            record.number = self.newest
+            record.stored_wake_ns = each.wake_ns
+
+    def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
+        """Tell everybody whom a change concerns."""
+        run = record.run
+        self._alarms.set(record, earliest, now)
+        if record.attempts:
+            record.tell_holders(ids)
+        self.note_hands(record)
+        self.offers.offer(run, ids, now)
+        record.changed.ring()
+        if run.status is not RUNNING:
+            if record.sticky is not None:
+                record.sticky.closed(run.run_id)
+            record.closed.ring()
+        if not record.users:
+            self._idle(record)
+
+    def note_hands(self, record: Record) -> None:
+        """Who has something of a run may have changed."""
+        if record.is_in_hand:
+            self.in_hand.add(record.run.run_id)
+        else:
+            self.in_hand.discard(record.run.run_id)
+
+    def _elapse(self, record: Record) -> None:
+        self._alarms.silence(record)
+        due = frozenset(record.wakes.due(self.clock.now_ns()))
+        if record.run.is_open:
+            ids = self.next_due(sorted(due))
+            follower = self.new_run_id() if record.run.deadline_ns else ""
+            self.change(
+                record,
+                lambda run, now: transitions.elapse(run, ids, follower, now),
+                looked=due,
+            )
+            if not self._together.gathers:
+                self.offers.stir()

@@ -1,0 +1,208 @@
+"""Task queues: what waits to be taken, and who could take it.
+
+Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
+it is about is offered again; a taker checks what it takes. Takers are woken by `stir`, which is called where an
+operation has ended: a taker that waits then takes at once, so that what was done and who took it can become
+durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
+latest in the loop's next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
+
+from hourglass._embedded.rules.run import Run
+from hourglass._engine.versions import WorkerDeploymentVersion
+
+
+class Taker(Protocol):
+    """What the engine needs of a handle."""
+
+    @property
+    def task_queue(self) -> str:
+        """The queue that it serves."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Who it is."""
+        ...
+
+    @property
+    def version(self) -> WorkerDeploymentVersion | None:
+        """Which version it is; None for a worker without one."""
+        ...
+
+    @property
+    def takes_workflows(self) -> bool:
+        """Whether it takes workflow tasks now."""
+        ...
+
+    @property
+    def takes_activities(self) -> bool:
+        """Whether it takes attempts of activities now."""
+        ...
+
+    @property
+    def has_out(self) -> bool:
+        """Whether its worker has something in hand."""
+        ...
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether an activation of this run is out."""
+        ...
+
+    def wake(self) -> None:
+        """Something may be there to take."""
+        ...
+
+    def closed(self, run_id: str) -> None:
+        """A run that the taker may have cached has closed."""
+        ...
+
+    def moved(self, run_id: str) -> None:
+        """A run that the taker may have cached has gone to a worker of another version."""
+        ...
+
+    def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
+        """Stop an attempt that this taker holds, because of the change of this number."""
+        ...
+
+
+class Offers:
+    """What waits, by queue, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._takers: dict[str, list[Taker]] = defaultdict(list)
+        self._tasks: dict[str, dict[str, None]] = defaultdict(dict)
+        self._attempts: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
+        self._offered: dict[tuple[str, int], str] = {}
+        self.stirred: dict[str, None] = {}
+        """The queues whose takers are to look."""
+        self._stirring = False
+        self._will_stir = False
+        self.versioned = False
+        """Whether workers have versions: then not everybody on a queue may take all."""
+        self.gate: Callable[[str, int], bool] | None = None
+        """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
+
+    def join(self, taker: Taker) -> None:
+        """A handle begins to serve its queue."""
+        self._takers[taker.task_queue].append(taker)
+
+    def leave(self, taker: Taker) -> None:
+        """A handle takes no more."""
+        if taker in self._takers[taker.task_queue]:
+            self._takers[taker.task_queue].remove(taker)
+
+    def takers(self, task_queue: str) -> tuple[Taker, ...]:
+        """Who serves a queue."""
+        return tuple(self._takers[task_queue])
+
+    def served(self) -> tuple[str, ...]:
+        """The queues that somebody serves."""
+        return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
+
+    def tasks(self, task_queue: str) -> Iterator[str]:
+        """Runs whose tasks wait. Whoever takes one stops looking: the offers change under the iterator."""
+        gate, waiting = self.gate, self._tasks[task_queue]
+        return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
+
+    def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
+        """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
+        gate, waiting = self.gate, self._attempts[task_queue]
+        return iter(waiting) if gate is None else (each for each in waiting if gate(*each))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether things may be taken at once, without having waited here: nobody decides what is taken when, or by
+        whom.
+        """
+        return self.gate is None and not self.versioned
+
+    def all_tasks(self, task_queue: str) -> Mapping[str, None]:
+        """The runs whose tasks wait on a queue, whatever the gate says, now and later."""
+        return self._tasks[task_queue]
+
+    def all_attempts(self, task_queue: str) -> Mapping[tuple[str, int], None]:
+        """The same for attempts of activities."""
+        return self._attempts[task_queue]
+
+    def any_for_takers(self) -> bool:
+        """Whether something waits on a queue that somebody serves, or is in a worker's hands."""
+        return any(
+            any(True for _ in self.tasks(queue))
+            or any(True for _ in self.attempts(queue))
+            or any(taker.has_out for taker in takers)
+            for queue, takers in self._takers.items()
+            if takers
+        )
+
+    def waiting_tasks(self) -> list[str]:
+        """Runs whose tasks wait on a queue that somebody serves, whatever the gate says."""
+        return [run_id for queue, takers in self._takers.items() if takers for run_id in self._tasks[queue]]
+
+    def waiting_attempts(self) -> list[tuple[str, int]]:
+        """The same for attempts of activities, as (run id, scheduled event id)."""
+        return [key for queue, takers in self._takers.items() if takers for key in self._attempts[queue]]
+
+    def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
+        """Bring a run's task and these of its activities up to date."""
+        queue = run.started.task_queue
+        task = run.task
+        if task is not None and not task.started_event_id and task.available_ns <= now_ns:
+            self._tasks[queue][run.run_id] = None
+            self.wake(queue)
+        else:
+            self._tasks[queue].pop(run.run_id, None)
+        for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
+            activity = run.activities.get(event_id)
+            if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
+                self._offer_attempt((run.run_id, event_id), activity.spec.task_queue)
+            elif self._offered:
+                self._withdraw_attempt((run.run_id, event_id))
+
+    def _offer_attempt(self, key: tuple[str, int], queue: str) -> None:
+        if key not in self._offered:
+            self._offered[key] = queue
+            self._attempts[queue][key] = None
+            self.wake(queue)
+
+    def _withdraw_attempt(self, key: tuple[str, int]) -> None:
+        queue = self._offered.pop(key, None)
+        if queue is not None:
+            self._attempts[queue].pop(key, None)
+
+    # --- waking ---------------------------------------------------------------------------------------------
+
+    def wake(self, task_queue: str) -> None:
+        """Those who serve a queue are to look what there is."""
+        if not self._will_stir and not self._stirring:
+            self._will_stir = True
+            asyncio.get_running_loop().call_soon(self._stir_later)
+        self.stirred[task_queue] = None
+
+    def wake_all(self) -> None:
+        """Everybody is to look."""
+        for queue in self._takers:
+            self.wake(queue)
+
+    def _stir_later(self) -> None:
+        self._will_stir = False
+        self.stir()
+
+    def stir(self) -> None:
+        """Wake whoever is to look, now. What they take may wake others."""
+        if self._stirring or not self.stirred:
+            return
+        self._stirring = True
+        try:
+            while self.stirred:
+                queue, _ = self.stirred.popitem()
+                for taker in self.takers(queue):
+                    taker.wake()
+        finally:
+            self._stirring = False

@@ -1,0 +1,204 @@
+"""Carries out what runs ask of other runs: starts of children, their ends, signals, cancels, close policies.
+
+Must not know: queues, handles, the store. It decides nothing that a transition or a rule decides; it finds the
+other run and applies transitions to both.
+
+A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on
+two machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the
+same turn of the loop, and all of it becomes durable as one change (the ledger sees to that). So there is no
+intent to keep and none to repeat: after a crash either all of it has happened or none, and the task that asked
+is tried again. What a server does is kept where it can be seen: a run that closes in the very task that asks
+for something has sent nothing and started nobody, whatever the policies say.
+
+Invariant: a run that cannot be read is not there, for those who ask for it; nobody else suffers from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.rules import children
+from hourglass._embedded.rules.relations import (
+    Ask,
+    Child,
+    LeaveChild,
+    SendCancel,
+    SendSignal,
+    StartChild,
+    TellParent,
+    TellSchedule,
+)
+from hourglass._embedded.rules.run import Run, Step
+from hourglass._embedded.rules.start_rules import may_reuse
+from hourglass._embedded.running.awaiting import Awaiting
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.timing.clock import Clock
+from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
+from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass.embedded")
+
+_TAKEN = o.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
+_NOT_FOUND = o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
+
+
+class Runs(Protocol):
+    """What is needed of the ledger."""
+
+    clock: Clock
+    new_run_id: Callable[[], str]
+    awaiting: Awaiting
+
+    def record(self, run_id: str) -> Record | None:
+        """The run of this id."""
+        ...
+
+    def current(self, workflow_id: str) -> Record | None:
+        """The latest run of a workflow."""
+        ...
+
+    def open(self, started: h.WorkflowExecutionStarted) -> Record:
+        """Begin a run."""
+        ...
+
+    def change(self, record: Record, transition: Callable[[Run, int], Step]) -> str:
+        """Apply a transition; gives why the run was ended instead, if it was."""
+        ...
+
+
+class Others:
+    """The hands of runs that reach to other runs of the same ledger."""
+
+    def __init__(self, runs: Runs, namespace: str) -> None:
+        self._runs = runs
+        self._namespace = namespace
+
+    def carry_out(self, record: Record, ask: Ask) -> None:
+        """Do what a run has asked for."""
+        match ask:
+            case StartChild(child):
+                self._start(record, child)
+            case SendSignal():
+                self._signal(record, ask)
+            case SendCancel():
+                self._cancel(record, ask)
+            case LeaveChild(child):
+                self._leave(record, child)
+            case TellParent():
+                self._tell_parent(record)
+            case TellSchedule():
+                self._runs.awaiting.ended(record)
+            case _:
+                assert_never(ask)
+
+    # --- children -------------------------------------------------------------------------------------------
+
+    def _start(self, parent: Record, child: Child) -> None:
+        if not parent.run.is_open:
+            return
+        initiated = child.initiated_event_id
+        cause = self._why_not(child)
+        if cause is not None:
+            self._runs.change(parent, lambda run, now: children.child_not_started(run, initiated, cause, now))
+            return
+        run_id = self._runs.new_run_id()
+        self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
+        self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
+
+    def _why_not(self, child: Child) -> o.StartChildFailedCause | None:
+        """Why a child cannot start; makes room for it if its policy says so."""
+        spec = child.spec
+        if spec.namespace != self._namespace:
+            return o.StartChildFailedCause.NAMESPACE_NOT_FOUND
+        try:
+            existing = self._runs.current(spec.workflow_id)
+        except StorageError as error:
+            logger.error("the latest run of workflow %r cannot be read: %s", spec.workflow_id, error)
+            return _TAKEN
+        if existing is None:
+            return None
+        if not existing.run.is_open:
+            return None if may_reuse(spec.id_reuse_policy, existing.run.status) else _TAKEN
+        if spec.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
+            return _TAKEN
+        reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
+        self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
+        return None
+
+    def _leave(self, parent: Record, child: Child) -> None:
+        """A parent has closed; its child is found along its runs."""
+        policy = child.spec.parent_close_policy
+        if policy is ParentClosePolicy.ABANDON:
+            return
+        target = self._find(child.spec.workflow_id, "")
+        if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
+            return
+        if policy is ParentClosePolicy.REQUEST_CANCEL:
+            self._runs.change(target, lambda run, now: children.cancelled_by(run, parent.run, "", 0, now))
+        else:
+            reason = "by parent close policy"
+            self._runs.change(target, lambda run, now: children.terminated_by_engine(run, reason, now))
+
+    def _tell_parent(self, record: Record) -> None:
+        started = record.run.started
+        parent = self._find(started.parent_workflow_id, started.parent_run_id)
+        while parent is not None and parent.run.reset_run_id:  # what was its child is the other run's
+            parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
+        initiated = started.parent_initiated_event_id
+        if parent is not None and parent.run.is_open and initiated in parent.run.children:
+            self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
+
+    # --- others ---------------------------------------------------------------------------------------------
+
+    def _signal(self, sender: Record, ask: SendSignal) -> None:
+        if not sender.run.is_open:
+            return
+        target = self._target(sender, ask)
+        cause: o.ExternalFailedCause | None = None
+        if not isinstance(target, Record):
+            cause = target
+        elif not target.run.is_open or not _may_reach(sender, target, ask):
+            cause = _NOT_FOUND
+        elif self._runs.change(target, lambda run, now: children.signalled_by(run, sender.run, ask, now)):
+            cause = _NOT_FOUND  # it had outgrown its limits, and was ended instead
+        self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))
+
+    def _cancel(self, sender: Record, ask: SendCancel) -> None:
+        if not sender.run.is_open:
+            return
+        target = self._target(sender, ask)
+        cause: o.ExternalFailedCause | None = None
+        if not isinstance(target, Record):
+            cause = target
+        elif target.run.is_open and not _may_reach(sender, target, ask):
+            cause = _NOT_FOUND
+        elif target.run.is_open:  # one that has closed does not mind
+            reason, initiated = ask.spec.reason, ask.initiated_event_id
+            self._runs.change(
+                target, lambda run, now: children.cancelled_by(run, sender.run, reason, initiated, now)
+            )
+        self._runs.change(sender, lambda run, now: children.cancel_sent(run, ask, cause, now))
+
+    def _target(self, sender: Record, ask: SendSignal | SendCancel) -> Record | o.ExternalFailedCause:
+        spec = ask.spec
+        if spec.namespace != self._namespace:
+            return o.ExternalFailedCause.NAMESPACE_NOT_FOUND
+        if spec.workflow_id == sender.run.started.workflow_id:
+            return _NOT_FOUND  # nobody talks to himself, whichever run is meant: a server's rule
+        return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
+
+    def _find(self, workflow_id: str, run_id: str) -> Record | None:
+        try:
+            record = self._runs.record(run_id) if run_id else self._runs.current(workflow_id)
+        except StorageError as error:
+            logger.error("a run of workflow %r cannot be read: %s", workflow_id, error)
+            return None
+        return record if record is not None and record.run.started.workflow_id == workflow_id else None
+
+
+def _may_reach(sender: Record, target: Record, ask: SendSignal | SendCancel) -> bool:
+    return not ask.spec.child_only or children.is_child_of(target.run, sender.run)

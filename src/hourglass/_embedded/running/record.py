@@ -1,0 +1,133 @@
+"""A run in memory: what the engine knows of it and who deals with it now.
+
+Must not know: how runs change, who keeps them. Invariant: what is here beside `run` and `events` follows from
+them or concerns this process alone, so that a record can be dropped and made again from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.updates import Updates
+from hourglass._embedded.rules.wakes import Wakes
+from hourglass._embedded.running.offers import Taker
+from hourglass._embedded.running.queries import Query
+from hourglass._embedded.stores.store import AT_ONCE
+from hourglass._embedded.timing.bell import Bell
+from hourglass._embedded.timing.clock import Cancel
+
+
+class Token(msgspec.Struct, frozen=True, array_like=True):
+    """Names one attempt of an activity."""
+
+    run_id: str
+    scheduled_event_id: int
+    attempt: int
+
+    def encode(self) -> bytes:
+        """The token as a worker carries it."""
+        return _encode(self)
+
+    @staticmethod
+    def decode(data: bytes) -> Token:
+        """The attempt that a token names; raises ValueError for what is no token."""
+        return _decoder.decode(data)
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Token)
+
+
+@dataclass(eq=False, slots=True)
+class InHand:
+    """An attempt that a handle's worker has."""
+
+    token: Token
+    taker: Taker
+    told_to_cancel: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """A run, its history, and those who deal with it now.
+
+    `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there; `seen`
+    are the requests carried out since it is in memory (`loaded`: there may be others in the store); `live` are
+    the activities that a worker has or could take; `changed` rings at every change, `closed` at the last;
+    `users` counts those who hold on to the record.
+    """
+
+    run: Run
+    events: list[h.HistoryEvent] = field(default_factory=list)
+    number: int = 0
+    loaded: bool = False
+    seen: set[str] = field(default_factory=set)
+    changed: Bell = field(default_factory=Bell)
+    closed: Bell = field(default_factory=Bell)
+    wakes: Wakes = field(default_factory=Wakes)
+    stored_wake_ns: int = 0
+    alarm: Cancel | None = None
+    alarm_ns: int = 0
+    live: set[int] = field(default_factory=set)
+    sticky: Taker | None = None
+    attempts: dict[int, InHand] = field(default_factory=dict)
+    queries: list[Query] = field(default_factory=list)
+    updates: Updates | None = None
+    users: int = 0
+    resting: bool = False
+    """Whether the run's task, which a worker has, waits for a local activity: nobody computes anything for it."""
+
+    def look(self, event_ids: Iterable[int], now_ns: int) -> int:
+        """These of the things that are pending have changed, or their time has come; gives the earliest time that
+        they need, 0 for none.
+        """
+        pending = self.run.activities
+        for event_id in event_ids:
+            activity = pending.get(event_id)
+            if activity is not None and (
+                not activity.deferred if activity.started_ns else activity.available_ns <= now_ns
+            ):
+                self.live.add(event_id)
+            else:
+                self.live.discard(event_id)
+        return self.wakes.look(self.run, event_ids, now_ns)
+
+    def wake_ns(self, now_ns: int) -> int:
+        """When the run must be looked at if it is not in memory then, as the store keeps it."""
+        task = self.run.task
+        if self.live or (task is not None and (task.started_event_id or task.available_ns <= now_ns)):
+            return AT_ONCE
+        return self.wakes.next_ns(self.run, now_ns)
+
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether a worker of ours has something of the run, or owes an answer."""
+        if self.attempts or self.queries:
+            return True
+        task = self.run.task
+        return task is not None and task.started_event_id != 0 and not self.resting
+
+    def is_quiet(self, now_ns: int) -> bool:
+        """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""
+        awaited = self.updates is not None and self.updates.waiting
+        return not self.users and not self.is_in_hand and not awaited and self.wake_ns(now_ns) != AT_ONCE
+
+    def tell_holders(self, ids: Iterable[int]) -> None:
+        """Tell who has attempts, of these activities, that no longer count or are to be cancelled."""
+        for event_id in ids:
+            in_hand = self.attempts.get(event_id)
+            if in_hand is None:
+                continue
+            activity = self.run.activities.get(event_id)
+            if activity is None or activity.attempt != in_hand.token.attempt or not activity.started_ns:
+                del self.attempts[event_id]
+                reason = "TIMED_OUT" if self.run.is_open else "NOT_FOUND"
+                in_hand.taker.cancel_attempt(in_hand.token.encode(), reason, self.number)
+            elif activity.cancel_requested_event_id and not in_hand.told_to_cancel:
+                in_hand.told_to_cancel = True
+                in_hand.taker.cancel_attempt(in_hand.token.encode(), "CANCELLED", self.number)

@@ -1,0 +1,321 @@
+"""The schedules of an engine: keeps their records, looks at each when its time has come, and does what they decide.
+
+Must not know: requests, what a spec means, overlap policies (see `schedule_transitions`). Invariants: a schedule's step,
+the workflows that it starts, and those that it ends are one change of the store, so that after a crash all of it has
+happened or none; a workflow that a schedule waits for tells it of its end in the change that ends it; a schedule that
+cannot be read, or whose workflow cannot be started, keeps nobody else from acting.
+
+All schedules are known in short from the first look on (`ScheduleEntry`); a record is read when it is needed, and is
+dropped when there are many and all is durable.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from hourglass._bridge.service import CancelWorkflow, TerminateWorkflow
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.run import Step as RunStep
+from hourglass._embedded.rules.schedule_overlaps import Running
+from hourglass._embedded.rules.schedule_record import Record
+from hourglass._embedded.rules.schedule_transitions import (
+    Start,
+    Step,
+    advance,
+    closed,
+    identity,
+    start_request,
+    started,
+)
+from hourglass._embedded.running.ledger import Ledger
+from hourglass._embedded.running.record import Record as RunRecord
+from hourglass._embedded.running.starting import start_workflow, why_no_more
+from hourglass._embedded.stores.store import ScheduleChange, ScheduleEntry
+from hourglass._embedded.timing.clock import SECOND, Cancel
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure
+from hourglass.errors import HourglassError, ServiceError, StorageError
+
+SLICE = 50
+"""So many schedules act before others get their turn."""
+KEPT = 1000
+"""About so many records stay in memory."""
+PAUSE_NS = 5 * SECOND
+"""How long to wait before looking again whether there is room for new workflows."""
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+def _as_it_is(record: Record) -> Record:
+    return record
+
+
+class ScheduleDesk:
+    """See the module. Implements `Awaiting`. Acts by itself from `begin` on."""
+
+    def __init__(self, runs: Ledger, doubt: Callable[[StorageError], None]) -> None:
+        self._runs = runs
+        self._doubt = doubt
+        self._records: dict[str, Record] = {}
+        self._entries: dict[str, ScheduleEntry] = {}
+        self._awaited: dict[str, set[str]] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._loaded = self._acts = False
+        self._alarm: Cancel | None = None
+        self._alarm_ns = 0
+
+    def load(self) -> None:
+        """Learn which schedules there are, unless they are known. Raises `StorageError`."""
+        if not self._loaded:
+            self._loaded = True
+            for entry in self._runs.store.schedules():
+                self._enter(entry)
+
+    def begin(self) -> None:
+        """Act from now on when the time has come; first for what has come due since somebody last did."""
+        self.load()
+        self._acts = True
+        self._set_alarm()
+
+    def stop(self) -> None:
+        """Act no more."""
+        self._acts = False
+        self._silence()
+
+    # --- records --------------------------------------------------------------------------------------------
+
+    def get(self, schedule_id: str) -> Record | None:
+        """A schedule."""
+        self.load()
+        if schedule_id not in self._entries:
+            return None
+        record = self._records.get(schedule_id) or self._runs.store.schedule(schedule_id)
+        if record is not None:
+            self._records[schedule_id] = record
+        return record
+
+    def all(self) -> Iterator[Record]:
+        """All schedules that can be read, the oldest first."""
+        self.load()
+        found: list[Record] = []
+        for schedule_id in tuple(self._entries):
+            try:
+                record = self.get(schedule_id)
+            except StorageError as error:
+                logger.error("schedule %r cannot be read: %s", schedule_id, error)
+                continue
+            if record is not None:
+                found.append(record)
+        return iter(sorted(found, key=lambda each: (each.create_time_ns, each.schedule_id)))
+
+    def put(self, record: Record) -> None:
+        """A schedule is new, or was changed by a request: it acts, if there is something to do."""
+        self.load()
+        self._act(record)
+        self._set_alarm()
+
+    def delete(self, schedule_id: str) -> None:
+        """Forget a schedule; what it has started goes on."""
+        self._forget(schedule_id)
+        self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id))
+        self._set_alarm()
+
+    # --- workflows that ended ---------------------------------------------------------------------------------
+
+    def awaits(self, workflow_id: str) -> bool:
+        """Whether a schedule waits for the end of this workflow."""
+        if not self._loaded:
+            self.load()
+        return workflow_id in self._awaited
+
+    def ended(self, record: RunRecord) -> None:
+        """A run of a workflow that a schedule waits for has closed; if nothing follows it, the schedule goes on."""
+        run = record.run
+        workflow = (run.started.workflow_id, run.started.first_run_id)
+        if self._open_run(workflow) is not None:
+            return
+
+        def go_on(schedule: Record) -> Record:
+            if workflow not in schedule.running:
+                return schedule
+            return closed(schedule, workflow[0], run.status, *_outcome(record))
+
+        for schedule_id in tuple(self._awaited.get(run.started.workflow_id, ())):
+            self._look(schedule_id, go_on)
+        self._set_alarm()
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def realign(self) -> None:
+        """Time has jumped: set the alarm anew."""
+        self._silence()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        while self._heap and not self._counts(self._heap[0]):
+            heapq.heappop(self._heap)
+        if not self._acts or not self._heap:
+            self._silence()
+            return
+        wake_ns = self._heap[0][0]
+        if self._alarm is None or self._alarm_ns != wake_ns:
+            self._silence()
+            self._alarm_ns = wake_ns
+            self._alarm = self._runs.clock.call_at(wake_ns, self._elapse)
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm()
+            self._alarm = None
+
+    def _counts(self, due: tuple[int, str]) -> bool:
+        entry = self._entries.get(due[1])
+        return entry is not None and entry.wake_ns == due[0]
+
+    def _elapse(self) -> None:
+        """The alarm: let all act whose time has come."""
+        self._alarm = None
+        self._drop_some()
+        now = self._runs.clock.now_ns()
+        for _ in range(SLICE):
+            if not self._acts or not self._heap or self._heap[0][0] > now:
+                break
+            due = heapq.heappop(self._heap)
+            if self._counts(due):
+                self._entries[due[1]] = self._entries[due[1]]._replace(wake_ns=0)
+                self._look(due[1])
+        self._runs.offers.stir()
+        self._set_alarm()
+
+    def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
+        """Let one schedule act, after a change; whatever is wrong with it concerns nobody else."""
+        try:
+            record = self.get(schedule_id)
+            if record is not None:
+                self._act(change(record))
+        except HourglassError as error:
+            # It stays as it is until somebody changes it or the file is opened anew.
+            logger.error("schedule %r cannot act: %s", schedule_id, error)
+            if isinstance(error, StorageError):
+                self._doubt(error)
+
+    # --- acting -------------------------------------------------------------------------------------------------
+
+    def _act(self, record: Record) -> None:
+        """Let a schedule do what it has to do now, and keep it: all in one change."""
+        now = self._runs.clock.now_ns()
+        with self._runs.as_one():
+            if why_no_more(self._runs):  # nothing is missed: it is caught up with later
+                self._keep(record, now + PAUSE_NS)
+                return
+            step = advance(record, now)
+            record, refused = self._start_all(step, now)
+            again = refused and bool(record.waiting)  # what waited for one that cannot start may start itself
+            self._keep(record, now if again else step.wake_ns or 0)
+            self._end_others(step)
+
+    def _start_all(self, step: Step, now_ns: int) -> tuple[Record, bool]:
+        """Start what is to be started; says whether something could not be. That one is dropped, as on a server."""
+        record, refused = step.record, False
+        for start in step.starts:
+            try:
+                run_id = self._start(record, start)
+            except (ServiceError, StorageError) as error:
+                refused = True
+                logger.warning(
+                    "schedule %r could not start workflow %r: %s",
+                    record.schedule_id,
+                    start.workflow_id,
+                    error,
+                )
+            else:
+                record = started(record, start, run_id, now_ns)
+        return record, refused
+
+    def _start(self, record: Record, start: Start) -> str:
+        # The count tells two starts for the same time apart: a time may be backfilled, or triggered, twice.
+        parts = (record.schedule_id, record.create_time_ns, record.action_count, start.due.nominal_ns)
+        request = start_request(record, start, "/".join(("schedule", *map(str, parts))))
+        last = (record.last_result, record.last_failure)
+        answer, _ = start_workflow(self._runs, request, last)
+        return answer.run_id
+
+    def _end_others(self, step: Step) -> None:
+        who = identity(step.record)
+        for workflow in step.cancel:
+            reason = "cancelled by schedule overlap policy"
+            cancel = CancelWorkflow(workflow_id=workflow[0], request_id="", reason=reason, identity=who)
+            self._change(workflow, partial(_cancel, cancel))
+        for workflow in step.terminate:
+            reason = "terminated by schedule overlap policy"
+            end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
+            self._change(workflow, partial(_terminate, end))
+
+    def _change(self, workflow: Running, transition: Callable[[Run, int], RunStep]) -> None:
+        record = self._open_run(workflow)
+        if record is not None:
+            self._runs.change(record, transition)
+
+    def _open_run(self, workflow: Running) -> RunRecord | None:
+        """The run at which a workflow is now, if it is still open."""
+        workflow_id, first_run_id = workflow
+        current = self._runs.current(workflow_id)
+        if current is None or not current.run.is_open or current.run.started.first_run_id != first_run_id:
+            return None
+        return current
+
+    # --- keeping ------------------------------------------------------------------------------------------------
+
+    def _keep(self, record: Record, wake_ns: int) -> None:
+        schedule_id = record.schedule_id
+        awaited = tuple(workflow_id for workflow_id, _ in record.running)
+        self._enter(ScheduleEntry(schedule_id, wake_ns, awaited))
+        self._records[schedule_id] = record
+        self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id, record=record, wake_ns=wake_ns))
+
+    def _enter(self, entry: ScheduleEntry) -> None:
+        before = self._entries.get(entry.schedule_id)
+        self._forget(entry.schedule_id)
+        self._entries[entry.schedule_id] = entry
+        for workflow_id in entry.awaited:
+            self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
+        if entry.wake_ns and (before is None or before.wake_ns != entry.wake_ns):
+            heapq.heappush(self._heap, (entry.wake_ns, entry.schedule_id))
+
+    def _drop_some(self) -> None:
+        """Records can be read again once all is durable. Never while changes are being gathered."""
+        if len(self._records) > KEPT and self._runs.is_durable(self._runs.newest):
+            self._records.clear()
+
+    def _forget(self, schedule_id: str) -> None:
+        self._records.pop(schedule_id, None)
+        entry = self._entries.pop(schedule_id, None)
+        for workflow_id in () if entry is None else entry.awaited:
+            others = self._awaited.get(workflow_id, set())
+            others.discard(schedule_id)
+            if not others:
+                self._awaited.pop(workflow_id, None)
+
+
+def _cancel(request: CancelWorkflow, run: Run, now_ns: int) -> RunStep:
+    return transitions.request_cancel(run, request, now_ns)
+
+
+def _terminate(request: TerminateWorkflow, run: Run, now_ns: int) -> RunStep:
+    return transitions.terminate(run, request, now_ns)
+
+
+def _outcome(record: RunRecord) -> tuple[Payloads, Failure | None]:
+    """The result or the failure of a run."""
+    match record.run.final:
+        case h.WorkflowExecutionCompleted(result=result):
+            return (result,), None
+        case h.WorkflowExecutionFailed(failure=failure):
+            return (), failure
+        case _:
+            return (), None

@@ -1,0 +1,187 @@
+"""Starting a workflow: the policies for ids that are taken or were used, and the first event of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hourglass._bridge.service import (
+    IdConflictPolicy,
+    SignalWorkflow,
+    Started,
+    StartWorkflow,
+    TerminateWorkflow,
+)
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.activities import complete_retry
+from hourglass._embedded.rules.start_rules import may_reuse, timeouts
+from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
+from hourglass._embedded.running.ledger import Ledger
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.timing.clock import to_ns
+from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.events import Payloads
+from hourglass.converter import Failure, Payload
+from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
+
+
+def start_workflow(
+    runs: Ledger, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
+) -> tuple[Started, Record]:
+    """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
+    one. Gives the answer and the run that it speaks of. `last` is the result, and the failure, of the workflow that
+    was started in its place before, where there is such a thing.
+    """
+    if not request.workflow_id or not request.workflow_type or not request.task_queue:
+        raise ServiceError(
+            "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
+        )
+    _check_cron(request)
+    existing, run_id = runs.current(request.workflow_id), runs.new_run_id()
+    used = None if existing is None else _use_existing(runs, existing, request, run_id)
+    signal = _signal_of(request) if request.signal_name else None
+    if used is not None and existing is not None:
+        if signal is not None and existing.run.is_open:
+            runs.change(
+                existing,
+                lambda run, now: transitions.signal(run, signal, now),
+                request_id=signal.request_id,
+            )
+        return used, existing
+    _check_room(runs)
+    event = transitions.signaled(signal) if signal is not None else None
+    ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
+    record = runs.open(_first_event(runs, request, run_id, last), event, ids)
+    return Started(record.run.run_id), record
+
+
+def _check_cron(request: StartWorkflow) -> None:
+    if not request.cron_schedule:
+        return
+    if request.start_delay:
+        raise ServiceError(
+            "a workflow cannot have both a cron schedule and a start delay", status="INVALID_ARGUMENT"
+        )
+    try:
+        check_cron(request.cron_schedule)
+    except UsageError as error:
+        raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
+
+
+def why_no_more(runs: Ledger) -> str:
+    """Why the store, which need not know of such things, wants no more runs; "" if it does."""
+    ask: Callable[[], str] | None = getattr(runs.store, "refuses_starts", None)
+    return ask() if ask is not None else ""
+
+
+def _check_room(runs: Ledger) -> None:
+    refusal = why_no_more(runs)
+    if refusal:
+        raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
+
+
+def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started | None:
+    """The answer that was lost, if this very call was carried out before."""
+    request_id, run = request.request_id, existing.run
+    if not request_id:
+        return None
+    if runs.has_request(existing, request_id):
+        return Started(run.run_id)
+    first_id = run.started.first_run_id
+    first = runs.record(first_id) if first_id != run.run_id else None
+    if first is not None and runs.has_request(first, request_id):
+        return Started(first_id)  # what it started has gone on in another run
+    if request.signal_name and runs.has_request(existing, _signal_id(request_id)):
+        return Started(run.run_id, started=False)
+    return None
+
+
+def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_run_id: str) -> Started | None:
+    """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
+    run = existing.run
+    repeated = _repeated(runs, existing, request)
+    if repeated is not None:
+        return repeated
+    if not run.is_open:
+        if may_reuse(request.id_reuse_policy, run.status):
+            return None
+        raise _taken(existing, "Workflow execution already finished")
+    conflict = request.id_conflict_policy
+    if (
+        request.id_reuse_policy is IdReusePolicy.TERMINATE_IF_RUNNING
+        or conflict is IdConflictPolicy.TERMINATE_EXISTING
+    ):
+        _check_room(runs)
+        end = TerminateWorkflow(
+            workflow_id=request.workflow_id,
+            reason="TerminateIfRunning WorkflowIdReusePolicy",
+            details=(Payload(f'"terminated by new runID: {new_run_id}"'.encode(), "json/plain"),),
+            identity=request.identity,
+        )
+        runs.change(existing, lambda run, now: transitions.terminate(run, end, now))
+        return None
+    by_signal = bool(request.signal_name) and conflict is IdConflictPolicy.UNSPECIFIED
+    if conflict is IdConflictPolicy.USE_EXISTING or by_signal:
+        return Started(run.run_id, started=False)
+    raise _taken(existing, "Workflow execution is already running")
+
+
+def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
+    run = existing.run
+    return WorkflowAlreadyStartedError(
+        f"{what}. WorkflowId: {run.started.workflow_id}, RunId: {run.run_id}.",
+        workflow_id=run.started.workflow_id,
+        workflow_type=run.started.workflow_type,
+        run_id=run.run_id,
+    )
+
+
+def _first_event(
+    runs: Ledger, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
+) -> h.WorkflowExecutionStarted:
+    whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
+    delay, now = request.start_delay or 0.0, runs.clock.now_ns()
+    if request.cron_schedule:
+        delay = backoff_until_next(request.cron_schedule, now, now) or 0.0
+    return h.WorkflowExecutionStarted(
+        workflow_id=request.workflow_id,
+        workflow_type=request.workflow_type,
+        task_queue=request.task_queue,
+        original_run_id=run_id,
+        first_run_id=run_id,
+        arguments=request.arguments,
+        execution_timeout=whole,
+        run_timeout=one,
+        task_timeout=task,
+        expiration_ns=now + to_ns(whole + delay) if whole else 0,
+        identity=request.identity,
+        retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),
+        cron_schedule=request.cron_schedule,
+        initiator=h.Initiator.CRON_SCHEDULE if request.cron_schedule else h.Initiator.NONE,
+        last_completion_result=last[0],
+        continued_failure=last[1],
+        memo=request.memo,
+        search_attributes=request.search_attributes,
+        headers=request.headers,
+        first_task_backoff=delay,
+        priority_key=request.priority_key,
+        static_summary=request.static_summary,
+        static_details=request.static_details,
+        versioning_override=request.versioning_override,
+    )
+
+
+def _signal_of(request: StartWorkflow) -> SignalWorkflow:
+    return SignalWorkflow(
+        workflow_id=request.workflow_id,
+        signal_name=request.signal_name,
+        request_id=_signal_id(request.request_id) if request.request_id else "",
+        arguments=request.signal_arguments,
+        identity=request.identity,
+        headers=request.headers,
+    )
+
+
+def _signal_id(request_id: str) -> str:
+    """The id of the signal that comes with a start: the start's own id is remembered as the start's."""
+    return f"{request_id}/signal"

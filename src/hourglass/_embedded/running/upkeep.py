@@ -1,0 +1,220 @@
+"""Looking after the runs of an engine that nobody deals with now: opening, waking, dropping, forgetting.
+
+Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing
+about them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run
+that is not in memory is brought in when its wake time has come, at the latest a second of real time later (a
+clock may jump); a closed run is forgotten after the retention, never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from hourglass._embedded.rules.recovery import is_backing_off, try_now
+from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
+from hourglass._embedded.running.ledger import Ledger
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.stores.store import AT_ONCE
+from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass.errors import StorageError
+
+DEFAULT_RETENTION = 30 * 86_400.0
+"""Seconds from a run's end until it is forgotten."""
+
+SLICE = 200
+"""So many runs are dealt with before others get their turn."""
+
+EVERYTHING = 1 << 40
+TICK = 1.0
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+class Upkeep:
+    """The care of one engine's runs; begins with `open`, and does nothing before."""
+
+    _runs: Ledger
+    _durable: Callable[[int], Awaitable[None]]
+    _die: Callable[[StorageError], None]
+
+    def __init__(self, retention: float) -> None:
+        self._retention_ns = to_ns(retention)
+        self._idle: dict[str, Record] = {}
+        self._unreadable: set[str] = set()
+        self._open = False
+        self._ticker: asyncio.TimerHandle | None = None
+        self._alarm: Cancel | None = None
+        self._alarm_ns = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._retries: asyncio.Task[None] | None = None
+        self._jumps = 0
+
+    async def open(
+        self,
+        runs: Ledger,
+        *,
+        durable: Callable[[int], Awaitable[None]],
+        die: Callable[[StorageError], None],
+    ) -> None:
+        """Bring in what was in flight or is due, and keep doing it. `durable` and `die` are the engine's."""
+        self._runs, self._durable, self._die = runs, durable, die
+        waiting = runs.store.due(runs.clock.now_ns(), EVERYTHING)
+        for begin in range(0, len(waiting), SLICE):
+            for run_id in waiting[begin : begin + SLICE]:
+                self._bring_in(run_id)
+            runs.offers.stir()
+            await asyncio.sleep(0)
+            if runs.stopped:
+                return
+        self._open = True
+        self.tick()
+        self._retries = asyncio.create_task(self._try_parked())
+
+    def close(self) -> None:
+        """Stop."""
+        self._open = False
+        for stop in (self._ticker, self._watch, self._retries):
+            if stop is not None:
+                stop.cancel()
+        self._ticker = self._watch = self._retries = None
+        if self._alarm is not None:
+            self._alarm()
+            self._alarm = None
+
+    def may_drop(self, record: Record) -> None:
+        """Nobody may deal with this run any more: look at the next tick whether it can be dropped."""
+        if self._open and not record.users:
+            self._idle[record.run.run_id] = record
+
+    def tick(self) -> None:
+        """What is done every second."""
+        if not self._open:
+            return
+        self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
+        self._follow_jumps()
+        self._drop_idle()
+        self.wake_sleepers()
+        if self._open:
+            self._guarded(self._forget_closed)
+            self._watch_store()
+
+    def _guarded(self, read: Callable[[], None]) -> None:
+        """Do something with the store; if it cannot be used any more, the engine hears of it."""
+        try:
+            read()
+        except StorageError as error:
+            self._die(error)
+
+    def _follow_jumps(self) -> None:
+        clock = self._runs.clock
+        clock.now_ns()  # looks at the wall
+        if clock.jumps != self._jumps:
+            self._jumps = clock.jumps
+            self._runs.realign()
+
+    def _drop_idle(self) -> None:
+        idle, self._idle = self._idle, {}
+        for run_id, record in idle.items():
+            if not self._runs.drop(record) and not self._runs.is_durable(record.number):
+                self._idle[run_id] = record
+
+    async def _try_parked(self) -> None:
+        """The code may have been mended since the last owner failed with it: nobody waits out a back-off."""
+        now = self._runs.clock.now_ns()
+        try:
+            waiting = self._runs.store.due(now + to_ns(LONGEST_WAIT), EVERYTHING, now)
+            for begin in range(0, len(waiting), SLICE):
+                for run_id in waiting[begin : begin + SLICE]:
+                    self._try_now(run_id, now)
+                self._runs.offers.stir()
+                await asyncio.sleep(0)
+                if not self._open:
+                    return
+        except StorageError as error:
+            self._die(error)
+
+    def _try_now(self, run_id: str, now: int) -> None:
+        self._bring_in(run_id)
+        record = self._runs.in_memory(run_id)
+        if record is None:
+            return
+        if is_backing_off(record.run, now):
+            self._runs.change(record, try_now)
+        else:
+            self.may_drop(record)
+
+    # --- runs that sleep in the store -----------------------------------------------------------------------
+
+    def wake_sleepers(self) -> None:
+        """Bring in the runs whose time has come, a slice at a time, and see to be called for the next."""
+        if self._open:
+            self._guarded(self._wake_due)
+
+    def _wake_due(self) -> None:
+        now = self._runs.clock.now_ns()
+        more = self._bring_in_due(now)
+        if self._open:
+            self._call_at(now if more else self._runs.store.next_due_ns(now))
+
+    def _bring_in_due(self, now: int) -> bool:
+        """Says whether there may be more."""
+        limit = SLICE
+        while True:
+            due = self._runs.store.due(now, limit, AT_ONCE)
+            absent = [run_id for run_id in due if not self._is_known(run_id)]
+            if absent or len(due) < limit:
+                break
+            limit *= 2  # all of these are in memory, and the store has not heard of it yet
+        for run_id in absent:
+            self._bring_in(run_id)
+        self._runs.offers.stir()
+        return len(due) == limit
+
+    def _is_known(self, run_id: str) -> bool:
+        return run_id in self._unreadable or self._runs.in_memory(run_id) is not None
+
+    def _bring_in(self, run_id: str) -> None:
+        if self._is_known(run_id):
+            return
+        try:
+            self._runs.record(run_id)
+        except StorageError as error:
+            # One run that cannot be read must not keep the others from running.
+            self._unreadable.add(run_id)
+            logger.error("run %s cannot be read and stays as it is: %s", run_id, error)
+
+    def _call_at(self, when_ns: int) -> None:
+        if self._alarm is not None:
+            if when_ns == self._alarm_ns:
+                return
+            self._alarm()
+            self._alarm = None
+        if when_ns:
+            self._alarm_ns = when_ns
+            self._alarm = self._runs.clock.call_at(when_ns, self._wake)
+
+    def _wake(self) -> None:
+        self._alarm = None
+        self.wake_sleepers()
+
+    # --- years and accidents --------------------------------------------------------------------------------
+
+    def _forget_closed(self) -> None:
+        before = self._runs.clock.now_ns() - self._retention_ns
+        self._runs.store.forget_closed(before, SLICE)
+
+    def _watch_store(self) -> None:
+        """A store that dies while nobody waits for it must be noticed, too."""
+        runs = self._runs
+        if self._watch is None and not runs.is_durable(runs.newest):
+            self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.newest))
+
+    async def _see_to(self, number: int) -> None:
+        try:
+            await self._durable(number)
+        except StorageError as error:
+            logger.error("the store has failed: %s", error)
+        finally:
+            self._watch = None

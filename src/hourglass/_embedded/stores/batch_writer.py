@@ -1,0 +1,234 @@
+"""Writes batches of changes into the tables, with as few statements as can be (see `stored_steps`).
+
+Must not know: threads, queues, who waits. Invariants: a batch is one transaction; it is built first (bytes and keys)
+and can then be tried again as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from hourglass._embedded.events.encoding import array, plain
+from hourglass._embedded.rules.run import RUNNING, Run
+from hourglass._embedded.stores import stored_schedules, stored_steps, visibility
+from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes, length_before
+from hourglass._embedded.stores.store import Change, ScheduleChange
+from hourglass._embedded.stores.stored_form import encode_pending, encode_state, shown_form
+from hourglass._embedded.stores.written_runs import Written, WrittenRuns
+from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass")
+
+SIZES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+"""How many runs a statement can forget."""
+
+KNOWN_RUNS = 4096
+PAGE = 4096
+
+
+@dataclass
+class Batch:
+    """What one transaction writes; `visible` are those whose attributes lists show, or that is known of some
+    `stale` ones: they may be indexed.
+    """
+
+    steps: list[stored_steps.Row] = field(default_factory=list)
+    visible: list[Run] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    schedules: list[stored_schedules.Row] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+    forgotten_ids: list[str] = field(default_factory=list)
+    size: int = 0
+    """Of the bytes of runs and events."""
+
+    @property
+    def pages(self) -> int:
+        """About how many pages the log grows by."""
+        others = len(self.schedules) + (self.size + sum(len(each.data) for each in self.schedules)) // PAGE
+        return 4 + 2 * len(self.steps) + others
+
+    @property
+    def is_one_statement(self) -> bool:
+        """Whether it is a transaction by itself."""
+        more = self.visible or self.schedules or self.forgotten
+        return not more and stored_steps.is_one_statement(self.steps)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A statement over any number of rows, each of `width` parameters."""
+
+    width: int
+    row: str
+    before: str
+    after: str = ""
+    joint: str = ","
+
+    def run(self, connection: sqlite3.Connection, parameters: list[Any]) -> None:
+        position, left = 0, len(parameters) // self.width
+        for size in SIZES:
+            while left >= size:
+                end = position + size * self.width
+                connection.execute(_text(self, size), parameters[position:end])
+                position, left = end, left - size
+
+
+@cache
+def _text(rows: _Rows, size: int) -> str:
+    return rows.before + rows.joint.join([rows.row] * size) + rows.after
+
+
+_FORGET = tuple(
+    _Rows(1, "?", f"DELETE FROM {table} WHERE {column} IN (", ")")
+    for table, column in (("events", "run"), ("pending", "run"), ("requests", "run"), ("runs", "key"))
+)
+
+
+class BatchWriter:
+    """The one who writes, on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        stored_steps.prepare(connection)
+        newest: int = connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
+        self._known = WrittenRuns(newest + 1)
+
+    def build(self, changes: Sequence[Change | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
+        """Everything of a batch as rows; `forget` are the keys of runs to drop."""
+        batch = Batch(forgotten=list(forget))
+        if forget:
+            batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
+        merged, schedules = coalesce(changes)
+        batch.schedules = [stored_schedules.row(each) for each in schedules]
+        self._learn(merged)
+        for each in merged:
+            self._add(batch, each)
+        self._known.keep_few(KNOWN_RUNS)
+        return batch
+
+    def write(self, batch: Batch) -> None:
+        """Make a batch durable, whole or not at all."""
+        connection = self._connection
+        if batch.is_one_statement:
+            stored_steps.write(connection, batch.steps)
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            stored_steps.write(connection, batch.steps)
+            if batch.visible:
+                visibility.write(connection, batch.visible, batch.stale)
+            if batch.schedules:
+                stored_schedules.write(connection, batch.schedules)
+            if batch.forgotten:
+                self._forget(batch)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:  # SQLite rolls back by itself when the disk is full
+                connection.execute("ROLLBACK")
+            raise
+
+    def checkpoint(self, mode: str = "PASSIVE") -> None:
+        """Move what is in the log into the file, as far as readers let us."""
+        self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+
+    def _forget(self, batch: Batch) -> None:
+        for table in _FORGET:
+            table.run(self._connection, batch.forgotten)
+        visibility.remove(self._connection, batch.forgotten_ids)
+        for run_id in batch.forgotten_ids:
+            self._known.forget(run_id)
+
+    def _add(self, batch: Batch, change: Change) -> None:
+        run, before = change.run, length_before(change)
+        written = self._known.get(run.run_id) or self._unknown(run, is_new=not before)
+        if written is None:
+            return
+        is_open = run.status is RUNNING
+        state = bytearray(encode_state(run))
+        size = len(state)
+        events = stored_steps.NO_EVENTS
+        if change.events:
+            data = array(events_as_bytes(change))
+            events = (change.events[0].id, data)
+            size += len(data)
+        kept: list[stored_steps.Row] = []
+        dropped: list[stored_steps.Row] = []
+        if not is_open:
+            dropped = [(0, run.length)] if before else []  # whatever is left of it
+        elif change.touched:
+            kept, dropped = _pending_rows(run, change.touched, before)
+            size += sum([len(data) for _, data in kept])
+        batch.size += size
+        close_ns = 0 if is_open else max(run.close_ns, 1)
+        state_row = (*written.names, change.wake_ns, close_ns, state)
+        requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
+        is_shown = is_open and written.shows(run)
+        shown = "" if is_shown else self._show(batch, run, written, is_new=not before)
+        batch.steps += stored_steps.rows(written.key, state_row, events, kept, dropped, requests, shown)
+
+    def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
+        """Enter a run into the lists, where something that they show has changed: as part of its row if that can be."""
+        if run.is_open:
+            self._known.show(run, written)
+        else:
+            self._known.forget(run.run_id)
+        plain_run, is_stale = shown_form(run), not is_new and written.search_attributes != {}
+        shown = "" if is_stale else visibility.shown(plain_run)
+        if not shown:
+            batch.visible.append(plain_run)
+            if is_stale:
+                batch.stale.append(written.names[0])
+        return shown
+
+    def _unknown(self, run: Run, *, is_new: bool) -> Written | None:
+        """A run that is not known: it begins now, or it was forgotten."""
+        if is_new:
+            return self._known.begin(run)
+        if run.is_open:
+            raise StorageError(
+                f"the file {self._path} does not have the run {run.run_id}, which is to be changed",
+                status="DATA_LOSS",
+            )
+        logger.warning("run %s was forgotten and is not changed any more", run.run_id)
+        return None
+
+    def _learn(self, changes: Iterable[Change]) -> None:
+        """Find the runs in the file that are to be changed and are not known."""
+        known = self._known
+        unknown = {
+            plain(change.run.run_id): change.run
+            for change in changes
+            if known.get(change.run.run_id) is None and length_before(change)
+        }
+        for key, name in self._find("run_id", "key", list(unknown)) if unknown else ():
+            known.learn(unknown[name], key)
+
+    def _find(self, by: str, what: str, values: Sequence[Any]) -> list[tuple[Any, Any]]:
+        found: list[tuple[Any, Any]] = []
+        for begin in range(0, len(values), SIZES[0]):
+            some = values[begin : begin + SIZES[0]]
+            marks = ",".join("?" * len(some))
+            text = f"SELECT {what}, {by} FROM runs WHERE {by} IN ({marks})"
+            found += self._connection.execute(text, some).fetchall()
+        return found
+
+
+def _pending_rows(
+    run: Run, touched: Iterable[int], before: int
+) -> tuple[list[stored_steps.Row], list[stored_steps.Row]]:
+    """What was touched and is pending now; what is gone, and may have been written by an earlier batch."""
+    kept: list[stored_steps.Row] = []
+    dropped: list[stored_steps.Row] = []
+    for event_id in touched:
+        thing = run.pending(event_id)
+        if thing is not None:
+            kept.append((event_id, bytearray(encode_pending(thing))))
+        elif event_id <= before:
+            dropped.append((event_id, event_id))
+    return kept, dropped

@@ -1,0 +1,282 @@
+"""Temporal's list filters: the text of one as data.
+
+    WorkflowType = 'Order' AND (ExecutionStatus IN ('Failed', 'TimedOut') OR Amount > 100) AND NOT Region IS NULL
+
+Must not know: which attributes exist, types, SQL. Names are case-sensitive, keywords are not; AND binds more
+tightly than OR, NOT more than both. Invariants: `parse` gives a `Query` or raises a `ServiceError`, whatever
+the text; what it gives is bounded in depth and width, so that whoever walks it needs no guard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from hourglass._embedded.stores.filter_tokens import Kind, Token, refusal, tokens
+
+MAX_DEPTH = 40
+MAX_CONDITIONS = 400
+MAX_VALUES = 5000
+
+Literal: TypeAlias = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An attribute and a value; the operators are the keys of `NEGATED`."""
+
+    name: str
+    operator: str
+    value: Literal
+    position: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """IN, or NOT IN."""
+
+    name: str
+    values: tuple[Literal, ...]
+    negated: bool = False
+    position: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Range:
+    """BETWEEN, or NOT BETWEEN; both ends belong to it."""
+
+    name: str
+    low: Literal
+    high: Literal
+    negated: bool = False
+    position: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """IS NULL, or IS NOT NULL."""
+
+    name: str
+    negated: bool = False
+    position: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Not:
+    """What does not hold."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True)
+class And:
+    """What holds altogether; two or more."""
+
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    """Of which at least one holds; two or more."""
+
+    conditions: tuple[Condition, ...]
+
+
+Leaf: TypeAlias = Comparison | Membership | Range | Missing
+Condition: TypeAlias = Leaf | Not | And | Or
+
+
+@dataclass(frozen=True)
+class Query:
+    """A whole filter: a condition, or None for all runs, and by what a count is grouped."""
+
+    condition: Condition | None = None
+    group_by: str = ""
+
+
+NEGATED = {
+    "=": "!=",
+    "!=": "=",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+    "STARTS_WITH": "NOT STARTS_WITH",
+    "NOT STARTS_WITH": "STARTS_WITH",
+}
+"""The comparisons, and what each becomes under NOT. An attribute that is missing passes neither."""
+
+_SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
+
+
+def parse(text: str) -> Query:
+    """A filter as data; raises `ServiceError` for what is none."""
+    if not text.strip():
+        return Query()
+    return _Parser(tokens(text)).query()
+
+
+def without_not(condition: Condition, negate: bool = False) -> Condition:
+    """The same condition with every NOT moved into the leaves, where it is only another operator.
+
+    Comparisons with what is missing are neither true nor false; De Morgan's laws hold for them too.
+    """
+    match condition:
+        case Not(inner):
+            return without_not(inner, not negate)
+        case And(conditions) | Or(conditions):
+            inner_ones = tuple(without_not(each, negate) for each in conditions)
+            return And(inner_ones) if isinstance(condition, And) is not negate else Or(inner_ones)
+        case Comparison() if negate:
+            return replace(condition, operator=NEGATED[condition.operator])
+        case Membership() | Range() | Missing() if negate:
+            return replace(condition, negated=not condition.negated)
+        case _:
+            return condition
+
+
+class _Parser:
+    """Recursive descent, one method per rule; `_next` is the token that is looked at."""
+
+    def __init__(self, found: tuple[Token, ...]) -> None:
+        self._tokens = found
+        self._at = 0
+        self._depth = 0
+        self._conditions = 0
+        self._values = 0
+
+    # --- rules ----------------------------------------------------------------------------------------------
+
+    def query(self) -> Query:
+        condition = None if self._is_keyword("GROUP", "ORDER") else self._any()
+        group_by = self._group_by()
+        for clause in ("ORDER", "LIMIT"):
+            if self._is_keyword(clause):
+                raise refusal(
+                    f"{clause} at character {self._next.position} is not supported: lists have one order"
+                )
+        self._take(Kind.SIGN, ";")
+        if self._next.kind is not Kind.END:
+            raise self._expected("AND, OR or the end")
+        return Query(condition, group_by)
+
+    def _group_by(self) -> str:
+        if not self._take(Kind.KEYWORD, "GROUP"):
+            return ""
+        if not self._take(Kind.KEYWORD, "BY"):
+            raise self._expected("BY")
+        return self._name()
+
+    def _any(self) -> Condition:
+        conditions = [self._all()]
+        while self._take(Kind.KEYWORD, "OR"):
+            conditions.append(self._all())
+        return conditions[0] if len(conditions) == 1 else Or(tuple(conditions))
+
+    def _all(self) -> Condition:
+        conditions = [self._one()]
+        while self._take(Kind.KEYWORD, "AND"):
+            conditions.append(self._one())
+        return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+
+    def _one(self) -> Condition:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise refusal(f"nested more than {MAX_DEPTH} deep at character {self._next.position}")
+        condition: Condition
+        if self._take(Kind.KEYWORD, "NOT"):
+            condition = Not(self._one())
+        elif self._take(Kind.SIGN, "("):
+            condition = self._any()
+            self._sign(")")
+        else:
+            condition = self._leaf()
+        self._depth -= 1
+        return condition
+
+    def _leaf(self) -> Leaf:
+        self._conditions += 1
+        if self._conditions > MAX_CONDITIONS:
+            raise refusal(f"more than {MAX_CONDITIONS} conditions")
+        position = self._next.position
+        name = self._name()
+        if self._next.kind is Kind.SIGN and self._next.value in _SIGNS:
+            return Comparison(name, str(self._advance().value), self._value(), position)
+        if self._take(Kind.KEYWORD, "IS"):
+            negated = self._take(Kind.KEYWORD, "NOT")
+            if not self._take(Kind.KEYWORD, "NULL"):
+                raise self._expected("NULL")
+            return Missing(name, negated, position)
+        return self._worded(name, self._take(Kind.KEYWORD, "NOT"), position)
+
+    def _worded(self, name: str, negated: bool, position: int) -> Leaf:
+        if self._take(Kind.KEYWORD, "IN"):
+            return Membership(name, self._list(), negated, position)
+        if self._take(Kind.KEYWORD, "BETWEEN"):
+            low = self._value()
+            if not self._take(Kind.KEYWORD, "AND"):
+                raise self._expected("AND")
+            return Range(name, low, self._value(), negated, position)
+        if self._take(Kind.KEYWORD, "STARTS_WITH"):
+            return Comparison(name, "NOT STARTS_WITH" if negated else "STARTS_WITH", self._value(), position)
+        raise self._expected("=, !=, <, <=, >, >=, IS, [NOT] IN, [NOT] BETWEEN or [NOT] STARTS_WITH")
+
+    def _list(self) -> tuple[Literal, ...]:
+        self._sign("(")
+        values = [self._value()]
+        while self._take(Kind.SIGN, ","):
+            values.append(self._value())
+        self._sign(")")
+        return tuple(values)
+
+    def _value(self) -> Literal:
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise refusal(f"more than {MAX_VALUES} values")
+        token = self._next
+        if token.kind is Kind.SIGN and token.value in ("+", "-"):
+            self._advance()
+            if self._next.kind is not Kind.NUMBER:
+                raise self._expected("a number")
+            number = self._advance().value
+            assert not isinstance(number, str)
+            return -number if token.value == "-" else number
+        if token.kind in (Kind.TEXT, Kind.NUMBER):
+            return self._advance().value
+        if self._is_keyword("TRUE", "FALSE"):
+            return self._advance().value == "TRUE"
+        hint = " (did you forget to quote it?)" if token.kind is Kind.NAME else ""
+        raise self._expected("a value: a quoted text, a number, true or false", hint)
+
+    def _name(self) -> str:
+        if self._next.kind is not Kind.NAME:
+            raise self._expected("the name of a search attribute")
+        return str(self._advance().value)
+
+    # --- tokens ---------------------------------------------------------------------------------------------
+
+    @property
+    def _next(self) -> Token:
+        return self._tokens[self._at]
+
+    def _advance(self) -> Token:
+        token = self._tokens[self._at]
+        self._at += 1
+        return token
+
+    def _is_keyword(self, *words: str) -> bool:
+        return self._next.kind is Kind.KEYWORD and self._next.value in words
+
+    def _take(self, kind: Kind, value: str) -> bool:
+        taken = self._next.kind is kind and self._next.value == value
+        self._at += taken
+        return taken
+
+    def _sign(self, sign: str) -> None:
+        if not self._take(Kind.SIGN, sign):
+            raise self._expected(repr(sign))
+
+    def _expected(self, what: str, hint: str = "") -> Exception:
+        token = self._next
+        near = "at the end" if token.kind is Kind.END else f"near {token.raw[:40]!r}"
+        return refusal(f"syntax error at character {token.position} {near}: expected {what}{hint}")

@@ -1,0 +1,147 @@
+"""A store that remembers in memory, for as long as it is there: everything is durable at once.
+
+Must not know: the engine. It keeps what it is given and shares it: runs and events are frozen. A new engine
+over the same store finds what the old one left, which is what a crash looks like in tests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from hourglass._bridge.service import CountGroup, Page
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.stores.memory_listing import MemoryListing
+from hourglass._embedded.stores.store import Change, NoteChange, ScheduleChange, ScheduleEntry, Stored
+
+
+class MemoryStore:
+    """Implements `Store`."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+        self._events: dict[str, list[h.HistoryEvent]] = {}
+        self._wakes: dict[str, int] = {}
+        self._requests: dict[str, set[str]] = {}
+        self._current: dict[str, str] = {}
+        self._listing = MemoryListing(self._runs)
+        self._closed: deque[tuple[int, str]] = deque()
+        self._schedules: dict[str, tuple[Schedule, int]] = {}
+        self._notes: dict[str, bytes] = {}
+        self._number = 0
+        self.latest_ns = 0
+        """The time of the newest event."""
+
+    def append(self, change: Change | ScheduleChange) -> int:
+        """Keep a change; returns its number."""
+        self._number += 1
+        for each in (change, *change.also):
+            if isinstance(each, ScheduleChange):
+                self._keep_schedule(each)
+            else:
+                self._keep(each)
+        return self._number
+
+    def _keep_schedule(self, change: ScheduleChange) -> None:
+        if isinstance(change, NoteChange):
+            self._notes[change.schedule_id] = change.data
+        elif change.record is None:
+            self._schedules.pop(change.schedule_id, None)
+        else:
+            self._schedules[change.schedule_id] = (change.record, change.wake_ns)
+
+    def _keep(self, change: Change) -> None:
+        run = change.run
+        if run.run_id not in self._runs:
+            self._events[run.run_id] = []
+            self._current[run.started.workflow_id] = run.run_id
+        self._runs[run.run_id] = run
+        self._listing.changed(run.run_id)
+        if not run.is_open:
+            self._closed.append((run.close_ns, run.run_id))
+        if change.events:
+            self._events[run.run_id].extend(change.events)
+            self.latest_ns = max(self.latest_ns, change.events[-1].time_ns)
+        if change.wake_ns:
+            self._wakes[run.run_id] = change.wake_ns
+        else:
+            self._wakes.pop(run.run_id, None)
+        if change.request_ids:
+            self._requests.setdefault(run.run_id, set()).update(change.request_ids)
+
+    def is_durable(self, number: int) -> bool:
+        """As durable as it gets."""
+        return number <= self._number
+
+    async def durable(self, number: int) -> None:
+        """There is nothing to wait for."""
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run, if it was kept."""
+        run = self._runs.get(run_id)
+        return None if run is None else Stored(run, tuple(self._events[run_id]))
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow."""
+        return self._current.get(workflow_id, "")
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        return request_id in self._requests.get(run_id, ())
+
+    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
+        """Runs whose wake time has come."""
+        found = sorted((wake, run_id) for run_id, wake in self._wakes.items() if after_ns < wake <= until_ns)
+        return [run_id for _, run_id in found[:limit]]
+
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        """The earliest wake time later than this."""
+        return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
+
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where another page ended."""
+        return self._listing.page(text, token, limit)
+
+    def count(self, text: str) -> int:
+        """How many runs pass a filter."""
+        return self._listing.count(text)
+
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        return self._listing.groups(text)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule, if it was kept."""
+        record, _ = self._schedules.get(schedule_id, (None, 0))
+        return record
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
+        return [
+            ScheduleEntry(schedule_id, wake_ns, tuple(workflow_id for workflow_id, _ in record.running))
+            for schedule_id, (record, wake_ns) in self._schedules.items()
+        ]
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name."""
+        return self._notes.get(name, b"")
+
+    def forget_closed(self, before_ns: int, limit: int) -> int:
+        """Drop runs that closed before this time."""
+        count = 0
+        while count < limit and self._closed and self._closed[0][0] < before_ns:
+            _, run_id = self._closed.popleft()
+            run = self._runs.pop(run_id)
+            self._listing.changed(run_id)
+            self._events.pop(run_id)
+            self._requests.pop(run_id, None)
+            if self._current.get(run.started.workflow_id) == run_id:
+                del self._current[run.started.workflow_id]
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Nothing to write, and what was kept stays for the next engine."""
+        self._listing.close()

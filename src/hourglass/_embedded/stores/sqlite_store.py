@@ -1,0 +1,347 @@
+"""The durable store: an engine's runs in one SQLite file.
+
+Must not know: transitions, queues, sockets, who may own the file (its owner opens it). Two connections: one
+writes, on the store thread; one reads, on the control loop, what is durable. A change is written when somebody waits
+for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of the control
+loop, without a wait in between, becomes durable together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import weakref
+from collections.abc import Sequence
+
+from hourglass._bridge.service import CountGroup, Page
+from hourglass._embedded.events.encoding import plain
+from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
+from hourglass._embedded.stores.batch_writer import Batch, BatchWriter
+from hourglass._embedded.stores.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
+from hourglass._embedded.stores.durability import Durability
+from hourglass._embedded.stores.known_ids import KnownIds
+from hourglass._embedded.stores.standstill import WORK, Work
+from hourglass._embedded.stores.store import Change, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.stores.store_thread import StoreThread, Turn
+from hourglass._embedded.stores.stored_reads import StoredReads
+from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass")
+
+RESERVE_BYTES = 32 << 20
+"""New workflows are refused when less is free on the disk."""
+
+PATIENCE = 0.002
+"""A change that nobody waits for is handed over after so many seconds at the latest. Most are followed at once by one
+that somebody waits for, and share its commit: what an activity returned is written with what the workflow then asks for.
+"""
+
+CHECKPOINT_PAGES = 4000
+"""The log is moved into the file when it has grown by about this much."""
+
+
+class SqliteStore:
+    """A file that remembers runs. Open it with `open`; everything else is called on the control loop."""
+
+    def __init__(
+        self, path: str, opened: database.Opened, *, reserve_bytes: int, checkpoint_pages: int, retry: float
+    ) -> None:
+        self.path = path
+        self.epoch = opened.epoch
+        self._opened = opened
+        self._reads = StoredReads(opened.reader, path)
+        self.latest_ns = self._reads.latest_ns()
+        """About the time of the newest event when the file was opened: time goes on from there."""
+        self._surroundings = Surroundings(path, reserve_bytes)
+        self._durability = Durability()
+        self._known_ids: KnownIds | None = None
+        self._turn: list[Change | ScheduleChange] = []
+        self._is_wanted = False  # somebody waits for it: it is handed over at the end of this turn
+        self._timer_runs = False
+        self._forgets = 0
+        self._forgetting: dict[int, int] = {}
+        """The keys of runs that the thread was told to forget, each with the how-manieth telling it was."""
+        self._is_sound = True
+        self._writer = BatchWriter(opened.writer, path)
+        self._sink = _Sink(self._writer, Surroundings(path, 0), checkpoint_pages)
+        self._thread: StoreThread[Batch] = StoreThread(
+            self._sink,
+            path,
+            on_commit=self._durability.committed,
+            on_end=self._on_end,
+            retry_seconds=retry,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        namespace: str = "default",
+        reserve_bytes: int = RESERVE_BYTES,
+        checkpoint_pages: int = CHECKPOINT_PAGES,
+        retry_seconds: float = 0.25,
+        know_ids: bool = False,
+    ) -> SqliteStore:
+        """Open a file, or make it. The caller owns it: nobody else may have it open for writing. With `know_ids` the
+        ids of all workflows are read, so that starting new ones reads nothing.
+
+        Raises `StorageError` for a file that cannot be used, which is left as it was. May be called on any
+        thread.
+        """
+        name = os.path.abspath(os.fspath(path))
+        with WORK:
+            opened = database.open_database(name, namespace, visibility.SCHEMA)
+            try:
+                with storage_errors(name):
+                    store = cls(
+                        name,
+                        opened,
+                        reserve_bytes=reserve_bytes,
+                        checkpoint_pages=checkpoint_pages,
+                        retry=retry_seconds,
+                    )
+                    if know_ids:
+                        store._known_ids = KnownIds(store._reads.workflow_ids())
+            except BaseException:
+                inherited.close(opened.reader)
+                inherited.close(opened.writer)
+                raise
+            _live.add(store)
+        store._thread.start()
+        return store
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def append(self, change: Change | ScheduleChange) -> int:
+        """Queue a change; returns its number."""
+        if self._known_ids is not None:
+            self._know_ids(self._known_ids, change)
+        self._turn.append(change)
+        number = self._durability.next_number()
+        loop = asyncio._get_running_loop()
+        if loop is None:  # no loop, no turns: each change for itself
+            self._hand_over()
+        elif not self._timer_runs:
+            self._timer_runs = True
+            loop.call_later(PATIENCE, self._patience_ends)
+        return number
+
+    def is_durable(self, number: int) -> bool:
+        """Whether this change, and all before it, are durable."""
+        return self._durability.has(number)
+
+    async def durable(self, number: int) -> None:
+        """Wait until this change is durable. Raises `StorageError` if it can never be."""
+        if not self._is_wanted and number > self._durability.given - len(self._turn):
+            self._is_wanted = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        await self._durability.wait(number)
+
+    def forget_closed(self, before_ns: int, limit: int) -> int:
+        """Drop runs that closed before this time, at most so many; says how many. They go with a later commit."""
+        self._forgetting = {
+            key: place for key, place in self._forgetting.items() if place > self._sink.forgot
+        }
+        with self._reading():
+            found = self._reads.closed(before_ns, limit + len(self._forgetting))
+        keys = [key for key in found if key not in self._forgetting][:limit]
+        if keys:
+            self._hand_over()
+            self._forgets += 1
+            self._forgetting |= dict.fromkeys(keys, self._forgets)
+            self._thread.give(Turn((), self._durability.given, keys))
+        return len(keys)
+
+    def refuses_starts(self) -> str:
+        """Why new workflows should be refused now; "" if they need not be."""
+        if self._thread.held:
+            return f"the file {self.path} cannot be written at present: {self._thread.held}"
+        return self._surroundings.shortage()
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What ended the store, if anything has: it must be opened anew."""
+        return self._durability.failure
+
+    def close(self) -> None:
+        """Write what is queued and let go. Safe to call twice."""
+        if self not in _live:
+            return
+        _live.discard(self)
+        self._hand_over()
+        self._thread.close()
+        self._durability.settle()
+        with WORK:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        connections = [self._opened.reader, self._opened.writer]
+        if self._is_sound:
+            # The reader first: it would keep the log from being emptied.
+            inherited.close(connections.pop(0))
+            self._finish()
+        for connection in reversed(connections):  # the reader last: unlike the writer it does not checkpoint
+            inherited.close(connection)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run that is not in memory."""
+        with self._reading():
+            return self._reads.load(run_id)
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow; empty if there is none."""
+        with self._reading():
+            if self._known_ids is not None and not self._known_ids.may_have(plain(workflow_id)):
+                return ""
+            return self._reads.current(workflow_id)
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        with self._reading():
+            return self._reads.has_request(run_id, request_id)
+
+    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
+        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""
+        with self._reading():
+            return self._reads.due(until_ns, limit, after_ns)
+
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        """The earliest wake time later than `after_ns`; 0 if there is none."""
+        with self._reading():
+            return self._reads.next_due_ns(after_ns)
+
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where another page ended."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.page(self._reads.connection, text, token, limit)
+
+    def count(self, text: str) -> int:
+        """How many runs pass a filter."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.count(self._reads.connection, text)
+
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.groups(self._reads.connection, text)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule that is not in memory."""
+        with self._reading(), storage_errors(self.path):
+            return stored_schedules.read(self._reads.connection, schedule_id)
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name; empty if there is nothing."""
+        with self._reading(), storage_errors(self.path):
+            return stored_schedules.read_note(self._reads.connection, name)
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
+        with self._reading(), storage_errors(self.path):
+            return stored_schedules.read_entries(self._reads.connection)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _know_ids(self, known: KnownIds, change: Change | ScheduleChange) -> None:
+        if isinstance(change, Change) and change.events and change.events[0].id == 1:
+            known.add(plain(change.run.started.workflow_id))
+        for each in change.also:
+            self._know_ids(known, each)
+
+    def _patience_ends(self) -> None:
+        self._timer_runs = False
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the thread what was appended since the last time."""
+        self._is_wanted = False
+        if self._turn and self.failure is None:
+            self._thread.give(Turn(tuple(self._turn), self._durability.given))
+        self._turn.clear()
+
+    def _reading(self) -> Work:
+        """What every read is done inside of; raises if nothing can be read any more."""
+        if self.failure is not None:
+            raise StorageError(str(self.failure), status=self.failure.status)
+        return WORK
+
+    def _on_end(self, error: Exception | None) -> None:
+        """On the store thread: it ends here."""
+        if error is None:
+            self._durability.end(StorageError(f"the file {self.path} was closed", status="UNAVAILABLE"))
+            return
+        self._is_sound = False
+        logger.error("%s: the store has ended and must be opened anew", self.path, exc_info=error)
+        self._durability.end(storage_error(self.path, error))
+
+    def _finish(self) -> None:
+        try:
+            self._writer.checkpoint("TRUNCATE")
+        except sqlite3.Error as error:  # all is in the log, which the next one to open it reads
+            logger.warning("%s was closed without tidying up: %s", self.path, storage_error(self.path, error))
+
+    def _after_fork(self) -> None:
+        """In a child: there is no thread, and the connections are not ours."""
+        self._is_sound = False
+        self._durability.disown(
+            StorageError(
+                f"the file {self.path} was opened by the process that this one was forked from",
+                status="UNAVAILABLE",
+            )
+        )
+
+
+class _Sink:
+    """What the store thread does with the file."""
+
+    def __init__(self, writer: BatchWriter, surroundings: Surroundings, checkpoint_pages: int) -> None:
+        self._writer = writer
+        self._surroundings = surroundings
+        self._checkpoint_pages = checkpoint_pages
+        self._pages = 0
+        self._asked_to_forget = 0
+        self.forgot = 0
+        """How many tellings to forget were carried out; read by others."""
+
+    def build(self, turns: Sequence[Turn]) -> Batch:
+        changes = [change for turn in turns for change in turn.changes]
+        self._asked_to_forget += sum(bool(turn.forget) for turn in turns)
+        with WORK:
+            return self._writer.build(changes, [key for turn in turns for key in turn.forget])
+
+    def commit(self, batch: Batch) -> None:
+        self._surroundings.check_file()
+        with WORK:
+            self._writer.write(batch)
+
+    def rest(self, batch: Batch) -> None:
+        self.forgot = self._asked_to_forget
+        self._pages += batch.pages
+        if self._pages < self._checkpoint_pages:
+            return
+        self._pages = 0
+        try:
+            with WORK:
+                self._writer.checkpoint()
+        except sqlite3.Error as error:
+            # No room is no loss: all is in the log. Anything else is as bad as at a commit.
+            if not reason_to_hold(error):
+                raise
+
+
+def _after_fork() -> None:
+    for store in list(_live):
+        store._after_fork()
+    _live.clear()
+
+
+_live: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,154 @@
+"""What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers.
+
+Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its
+store: it applies a step, queues it here with `append`, and goes on. What has an effect outside (an attempt, the
+answer to a call) waits until all that it rests on is durable. So a crash forgets only what nobody was told. An
+activation has none: it may go ahead, and what the run answers waits.
+
+Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
+`durable` raises once a change can never become so, and from then on the store is dead and must be opened anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from hourglass._bridge.service import CountGroup, Page
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.schedule_record import Record as Schedule
+
+AT_ONCE = 1
+"""As a wake time: the engine must look at the run as soon as it is opened (something was in flight)."""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One step of one run.
+
+    `encoded` are the events as bytes, one each; empty where whoever wrote them has no bytes. `touched` names what is
+    pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone. `wake_ns`
+    is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the
+    requests that it carries out.
+    `also` are changes, of other runs, further ones of this run or of schedules, that become durable together with
+    it, under its number: a run that closes and the run that follows it are one step, and so are a parent and its
+    child.
+    """
+
+    run: Run
+    events: tuple[h.HistoryEvent, ...] = ()
+    encoded: tuple[bytes, ...] = ()
+    touched: frozenset[int] = frozenset()
+    wake_ns: int = 0
+    request_ids: tuple[str, ...] = ()
+    also: tuple[Change | ScheduleChange, ...] = ()
+
+
+class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of one schedule, or its end (no record). `wake_ns` is when it must be looked at (0: never)."""
+
+    schedule_id: str
+    record: Schedule | None = None
+    wake_ns: int = 0
+    also: tuple[Change | ScheduleChange, ...] = ()
+
+
+class NoteChange(ScheduleChange, frozen=True, kw_only=True):
+    """What the engine keeps for itself under a name, whole; it travels as schedules do."""
+
+    data: bytes
+
+
+class ScheduleEntry(NamedTuple):
+    """What is known of a schedule before it is read: when it acts next, and the workflows that it waits for."""
+
+    schedule_id: str
+    wake_ns: int
+    awaited: tuple[str, ...]
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A run as it was stored, with its whole history."""
+
+    run: Run
+    events: tuple[h.HistoryEvent, ...]
+
+
+class Store(Protocol):
+    """A place that remembers runs. All methods are called on the control loop; only `durable` waits.
+
+    The reads answer from what is durable; the engine asks only for runs of which nothing is in memory. They are
+    point reads, quick enough for the control loop.
+    """
+
+    def append(self, change: Change | ScheduleChange) -> int:
+        """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
+        ...
+
+    def is_durable(self, number: int) -> bool:
+        """Whether this change, and all before it, are durable."""
+        ...
+
+    async def durable(self, number: int) -> None:
+        """Wait until this change is durable. Raises `StorageError` if it can never be."""
+        ...
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run that is not in memory."""
+        ...
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow; empty if there is none."""
+        ...
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        ...
+
+    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
+        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first.
+
+        With `after_ns=AT_ONCE` those are left out that had something in flight: they are in memory.
+        """
+        ...
+
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        """The earliest wake time later than `after_ns`; 0 if there is none."""
+        ...
+
+    def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where the page that gave the token ended (empty: from the
+        beginning). Runs that start or close meanwhile do not shift pages. Raises `ServiceError` for a filter or a
+        token that is not understood.
+        """
+        ...
+
+    def count(self, text: str) -> int:
+        """How many runs pass a filter."""
+        ...
+
+    def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        ...
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule that is not in memory."""
+        ...
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
+        ...
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name; empty if there is nothing."""
+        ...
+
+    def forget_closed(self, before_ns: int, limit: int) -> int:
+        """Drop runs that closed before this time, at most so many; says how many. (Retention.)"""
+        ...
+
+    def close(self) -> None:
+        """Write what is queued and let go. Safe to call twice."""
+        ...

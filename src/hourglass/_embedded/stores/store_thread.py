@@ -1,0 +1,149 @@
+"""The thread that commits: takes everything that was queued while the last commit ran, and commits it as one.
+
+Must not know: SQL, runs. There is no timer: a lone change is committed at once, and the busier it gets, the more
+changes share a commit. Invariants: turns are committed in the order in which they were given, each whole; nothing
+is reported durable before its commit returned; a commit that can be tried again is tried until it succeeds or the
+store is closed; any other failure is the end, and is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from hourglass._embedded.stores.disk_faults import reason_to_hold
+from hourglass._embedded.stores.store import Change, ScheduleChange
+
+logger = logging.getLogger("hourglass")
+
+MOST_CHANGES = 4096
+"""More than that is left for the next commit, so that somebody hears something."""
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was asked for in one turn of the control loop: becomes durable together. `number` is its last change's."""
+
+    changes: Sequence[Change | ScheduleChange]
+    number: int
+    forget: Sequence[int] = ()
+
+
+class Sink(Protocol[B]):
+    """Where the thread writes. All of it runs on the thread."""
+
+    def build(self, turns: Sequence[Turn], /) -> B:
+        """Prepare a batch; it may be tried several times."""
+        ...
+
+    def commit(self, batch: B, /) -> None:
+        """Make it durable, whole or not at all; raises otherwise."""
+        ...
+
+    def rest(self, batch: B, /) -> None:
+        """After a commit was reported: whatever needs doing now and then. A failure here is the end too."""
+        ...
+
+
+class StoreThread(Generic[B]):
+    """One thread with a queue before it.
+
+    `on_commit` gets the number up to which all is durable, `on_end` what ended it (None: it was closed).
+    Both are called on the thread.
+    """
+
+    def __init__(
+        self,
+        sink: Sink[B],
+        name: str,
+        *,
+        on_commit: Callable[[int], None],
+        on_end: Callable[[Exception | None], None],
+        retry_seconds: float = 0.25,
+    ) -> None:
+        self._sink = sink
+        self._name = name
+        self._on_commit = on_commit
+        self._on_end = on_end
+        self._retry_seconds = retry_seconds
+        self._queue: SimpleQueue[Turn | None] = SimpleQueue()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hourglass-store", daemon=True)
+        self.held = ""
+        """Why commits cannot be made at present; "" if they can."""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def give(self, turn: Turn) -> None:
+        """Queue a turn; never waits."""
+        self._queue.put(turn)
+
+    def close(self) -> None:
+        """Commit what is queued, if it can be committed now, and end."""
+        self._closing.set()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        error: Exception | None = None
+        try:
+            while turns := self._take():
+                batch = self._sink.build(turns)
+                self._commit(batch)
+                self._on_commit(turns[-1].number)
+                self._sink.rest(batch)
+        except Exception as failure:
+            error = failure
+        self._on_end(error)
+
+    def _take(self) -> list[Turn]:
+        """Everything queued, once there is anything; nothing once it is closed and all is taken."""
+        first = self._queue.get()
+        turns = [] if first is None else [first]
+        changes = len(first.changes) if first else 0
+        while changes < MOST_CHANGES:
+            try:
+                turn = self._queue.get_nowait()
+            except Empty:
+                break
+            if turn is None:
+                self._queue.put(None)  # come back to it when what was before it is committed
+                break
+            turns.append(turn)
+            changes += len(turn.changes)
+        return turns
+
+    def _commit(self, batch: B) -> None:
+        while True:
+            try:
+                self._sink.commit(batch)
+            except Exception as error:
+                self._hold(error)
+                continue
+            if self.held:
+                logger.warning("%s is written again; nothing was lost", self._name)
+                self.held = ""
+            return
+
+    def _hold(self, error: Exception) -> None:
+        """Wait before the next try; raises what cannot be tried again, or not any more."""
+        reason = reason_to_hold(error)
+        if not reason or (self.held and self._closing.is_set()):
+            raise error
+        if not self.held:
+            logger.error(
+                "%s cannot be written: %s. Nothing that was acknowledged is lost; everything waits until it "
+                "can be written again",
+                self._name,
+                reason,
+            )
+        self.held = reason
+        self._closing.wait(self._retry_seconds)

@@ -1,0 +1,123 @@
+"""Reads single runs from the file, in one statement and one row each.
+
+Must not know: who asks, what is still queued. Each row that SQLite gives costs a fight for the interpreter beside
+busy threads, so a whole history comes as one text of hexadecimal pieces. Invariants: nothing is changed; every
+statement is read to its end, for one that is left open keeps the log from being emptied.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events.encoding import plain
+from hourglass._embedded.stores.disk_faults import storage_errors
+from hourglass._embedded.stores.store import Stored
+from hourglass._embedded.stores.stored_form import decode_events, decode_run
+
+_LOAD = """
+SELECT state,
+    (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key),
+    (SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key)
+FROM runs WHERE run_id = ?
+"""
+
+
+class StoredReads:
+    """Point reads on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self.connection = connection
+        self._path = path
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run with its whole history."""
+        with storage_errors(self._path):
+            try:
+                found = self.connection.execute(_LOAD, (plain(run_id),)).fetchall()
+            except sqlite3.DataError:  # longer than a text of SQLite can be
+                found = self._load_row_by_row(run_id)
+            if not found:
+                return None
+            state, events, pending = found[0]
+            history = _history(_pieces(events))
+            try:
+                return Stored(decode_run(state, history, _pieces(pending)), tuple(history))
+            except ValueError as error:
+                raise ValueError(f"the run {run_id}: {error}") from error
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow."""
+        text = "SELECT run_id FROM runs WHERE workflow_id = ? ORDER BY key DESC LIMIT 1"
+        found = self._rows(text, plain(workflow_id))
+        return str(found[0][0]) if found else ""
+
+    def workflow_ids(self) -> Iterator[str]:
+        """The ids of all workflows, once for each run; to be read to the end."""
+        with storage_errors(self._path):
+            for (workflow_id,) in self.connection.execute("SELECT workflow_id FROM runs"):
+                yield workflow_id
+
+    def has_request(self, run_id: str, request_id: str) -> bool:
+        """Whether a request was carried out on a run."""
+        text = "SELECT 1 FROM runs JOIN requests ON run = key WHERE run_id = ? AND request_id = ?"
+        return bool(self._rows(text, plain(run_id), plain(request_id)))
+
+    def due(self, until_ns: int, limit: int, after_ns: int) -> Sequence[str]:
+        """Runs with a wake time after the one and not after the other, earliest first."""
+        text = """SELECT group_concat(wake_ns || ':' || key || ':' || run_id, char(31)) FROM (
+            SELECT wake_ns, key, run_id FROM runs
+            WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= ? ORDER BY wake_ns, key LIMIT ?)"""
+        found: str = self._rows(text, after_ns, until_ns, limit)[0][0] or ""
+        pieces = [piece.split(":", 2) for piece in found.split("\x1f") if piece]
+        # SQLite does not promise the order of what it joins.
+        return [run_id for _, _, run_id in sorted(pieces, key=lambda piece: (int(piece[0]), int(piece[1])))]
+
+    def next_due_ns(self, after_ns: int) -> int:
+        """The earliest wake time later than this; 0 if there is none."""
+        found = self._rows("SELECT min(wake_ns) FROM runs WHERE wake_ns > 0 AND wake_ns > ?", after_ns)
+        return found[0][0] or 0
+
+    def latest_ns(self) -> int:
+        """The time of the newest event, from the last that were written; 0 if there is none."""
+        found = self._rows("SELECT data FROM events ORDER BY key DESC LIMIT 64")
+        with storage_errors(self._path):
+            return max((decode_events(data)[-1].time_ns for (data,) in found), default=0)
+
+    def closed(self, before_ns: int, limit: int) -> Sequence[int]:
+        """The keys of runs that closed before a time, earliest first."""
+        text = "SELECT key FROM runs WHERE close_ns > 0 AND close_ns < ? ORDER BY close_ns LIMIT ?"
+        return [key for (key,) in self._rows(text, before_ns, limit)]
+
+    def _rows(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with storage_errors(self._path):
+            return self.connection.execute(text, parameters).fetchall()
+
+    def _load_row_by_row(self, run_id: str) -> list[tuple[Any, ...]]:
+        run = self.connection.execute("SELECT state, key FROM runs WHERE run_id = ?", (plain(run_id),))
+        rows = run.fetchall()
+        if not rows:
+            return []
+        state, key = rows[0]
+        events = self.connection.execute("SELECT first_id, data FROM events WHERE run = ?", (key,))
+        pending = self.connection.execute("SELECT event_id, data FROM pending WHERE run = ?", (key,))
+        return [(state, dict(events.fetchall()), dict(pending.fetchall()))]
+
+
+def _pieces(found: str | Mapping[int, bytes] | None) -> Mapping[int, bytes]:
+    if not isinstance(found, str):
+        return found or {}
+    pieces: dict[int, bytes] = {}
+    for piece in found.split(" "):
+        number, _, data = piece.partition(":")
+        pieces[int(number)] = bytes.fromhex(data)
+    return pieces
+
+
+def _history(pieces: Mapping[int, bytes]) -> list[h.HistoryEvent]:
+    history: list[h.HistoryEvent] = []
+    for first_id in sorted(pieces):
+        history += decode_events(pieces[first_id])
+    return history

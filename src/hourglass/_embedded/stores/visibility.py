@@ -1,0 +1,325 @@
+"""The list of runs, kept in SQLite: what lists and counts read, apart from the runs themselves.
+
+Must not know: threads, transactions (the caller's), histories. A row is written when a run starts, closes, or
+changes its memo or search attributes, not at every step; lengths and durations are known from the close on, as on
+Temporal. Statements carry many rows, since each costs the calling thread a handover of the interpreter.
+
+Invariants: open runs come first, newest start first, then closed ones, latest close first; runs of the same instant
+newest first. The type of a search attribute is that of its first use, or as declared; a value of another type is kept
+and shown but not found. Times are whole microseconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from hourglass._bridge.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.stores.attribute_values import AttributeType, Indexed, indexed, type_named, type_of
+from hourglass._embedded.stores.filter_sql import SYSTEM, Sql, statement, status_name
+from hourglass._embedded.stores.filter_tokens import refusal
+from hourglass._embedded.stores.filters import parse
+from hourglass._embedded.stores.listing import summary
+from hourglass.converter import Payload
+from hourglass.errors import ServiceError, UsageError
+
+SCHEMA = """
+create table if not exists visibility (
+    id integer primary key,
+    run_id text not null unique,
+    rank integer not null,
+    start_time integer not null,
+    execution_time integer not null,
+    close_time integer,
+    status integer not null,
+    workflow_id text not null,
+    workflow_type text not null,
+    task_queue text not null,
+    execution_duration integer,
+    history_length integer,
+    history_size integer,
+    parent_workflow_id text,
+    parent_run_id text,
+    root_workflow_id text,
+    root_run_id text,
+    fields blob
+);
+create index if not exists visibility_in_order on visibility (rank, start_time);
+create index if not exists visibility_by_status on visibility (status, rank, start_time);
+create index if not exists visibility_by_type on visibility (workflow_type, rank, start_time);
+create index if not exists visibility_by_workflow_id on visibility (workflow_id, rank, start_time);
+create table if not exists visibility_attributes (
+    name text not null,
+    value not null,
+    run_id text not null,
+    primary key (name, value, run_id)
+) without rowid;
+create index if not exists visibility_attributes_by_run on visibility_attributes (run_id);
+create table if not exists visibility_types (
+    name text primary key,
+    type text not null
+) without rowid;
+"""
+"""Its tables. `rank` is the close time, or beyond all times while the run is open."""
+
+_OPEN = 2**62
+_COLUMNS = (
+    "run_id", "rank", "start_time", "execution_time", "close_time", "status", "workflow_id", "workflow_type",
+    "task_queue", "execution_duration", "history_length", "history_size", "parent_workflow_id", "parent_run_id",
+    "root_workflow_id", "root_run_id", "fields",
+)  # fmt: skip
+_READ = ", ".join((*_COLUMNS, "id"))
+_SET = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS[1:])
+_NO_NUMBER = -(2**62)
+_MAY_BE_NULL = {
+    "close_time": _NO_NUMBER, "execution_duration": _NO_NUMBER, "history_length": _NO_NUMBER,
+    "history_size": _NO_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
+}  # fmt: skip
+"""Columns that may be NULL, each with what stands for it in a row (see `stored_steps` for why)."""
+
+
+def _or_null(name: str, value: str) -> str:
+    return f"nullif({value}, {_MAY_BE_NULL[name]})" if name in _MAY_BE_NULL else value
+
+
+_ROW = ", ".join(_or_null(name, "?") for name in _COLUMNS)
+_UPSERT = f"INSERT INTO visibility ({', '.join(_COLUMNS)}) VALUES {{rows}} ON CONFLICT (run_id) DO UPDATE SET {_SET}"
+_SHOWN = ", ".join(
+    _or_null(name, f"json_extract(NEW.shown, '$[{place}]')") for place, name in enumerate(_COLUMNS)
+)
+TAKE_SHOWN = f"""
+    INSERT INTO visibility ({", ".join(_COLUMNS)}) SELECT {_SHOWN} WHERE NEW.shown <> ''
+        ON CONFLICT (run_id) DO UPDATE SET {_SET};
+"""
+"""For a trigger whose rows have a column `shown`: enters what `shown` gave, if anything."""
+_ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
+_MOST_ROWS = 256
+
+
+class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is shown of a run and not filtered by."""
+
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_json = msgspec.json.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Fields)
+_token = msgspec.json.Decoder(tuple[int, int, int])
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+def is_visible_change(before: Run | None, after: Run) -> bool:
+    """Whether a step of a run changes what lists say of it."""
+    return (
+        before is None
+        or before.status is not after.status
+        or before.memo != after.memo
+        or before.search_attributes != after.search_attributes
+    )
+
+
+def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[str] | None = None) -> None:
+    """Enter runs as they are now; of several states of one run the last counts. `stale` are those whose search
+    attributes may be indexed already, by default all of them.
+    """
+    latest = {run.run_id: run for run in runs}
+    _many(connection, _UPSERT, [_row(run) for run in latest.values()], _ROW)
+    indexed_before = [(run_id,) for run_id in (latest if stale is None else stale)]
+    _many(connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", indexed_before)
+    with_attributes = [run for run in latest.values() if run.search_attributes]
+    if with_attributes:
+        types = _learn(connection, with_attributes)
+        _many(
+            connection,
+            "INSERT OR IGNORE INTO visibility_attributes (name, value, run_id) VALUES {rows}",
+            [row for run in with_attributes for row in _attribute_rows(run, types)],
+        )
+
+
+def shown(run: Run) -> str:
+    """A run as it is now, for `TAKE_SHOWN`; empty for one with a memo or attributes, which `write` must enter. It
+    must have had no search attributes before.
+    """
+    if run.memo or run.search_attributes:
+        return ""
+    return _json.encode(_row(run)).decode()
+
+
+def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:
+    """Forget runs; the types of their search attributes stay known."""
+    keys = [(run_id,) for run_id in run_ids]
+    for table in ("visibility", "visibility_attributes"):
+        _many(connection, f"DELETE FROM {table} WHERE run_id IN ({{rows}})", keys)
+
+
+def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
+    """Make search attributes known before their first use, by Temporal's names of types (`Keyword`, `Int` …)."""
+    for name, kind in types.items():
+        if type_named(kind) is None or name in SYSTEM:
+            known = ", ".join(each.value for each in AttributeType)
+            raise UsageError(f"search attribute {name} cannot be declared as {kind!r}; the types are {known}")
+    _many(
+        connection, "INSERT OR REPLACE INTO visibility_types (name, type) VALUES {rows}", list(types.items())
+    )
+
+
+def _row(run: Run) -> tuple[Any, ...]:
+    shown = summary(run)
+    closed = not run.is_open
+    close_time = shown.close_time_ns // 1000 if closed else _NO_NUMBER
+    fields = _Fields(shown.memo, shown.search_attributes)
+    return (
+        shown.run_id,
+        close_time if closed else _OPEN,
+        shown.start_time_ns // 1000,
+        shown.execution_time_ns // 1000,
+        close_time,
+        shown.status.value,
+        shown.workflow_id,
+        shown.workflow_type,
+        shown.task_queue,
+        shown.close_time_ns - shown.execution_time_ns if closed else _NO_NUMBER,
+        shown.history_length if closed else _NO_NUMBER,
+        run.history_size if closed else _NO_NUMBER,
+        shown.parent_workflow_id,
+        shown.parent_run_id,
+        shown.root_workflow_id,
+        shown.root_run_id,
+        bytearray(_encoder.encode(fields)) if shown.memo or shown.search_attributes else "",
+    )
+
+
+def _learn(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
+    """The types of all attributes; those that are new become known."""
+    types = _types(connection)
+    new: dict[str, AttributeType] = {}
+    for run in runs:
+        for name, payload in run.search_attributes.items():
+            if name not in types and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                types[name] = new[name] = kind
+    rows = [(name, kind.value) for name, kind in new.items()]
+    _many(connection, "INSERT OR IGNORE INTO visibility_types (name, type) VALUES {rows}", rows)
+    return types
+
+
+def _types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
+    return {
+        name: AttributeType(kind)
+        for name, kind in connection.execute("SELECT name, type FROM visibility_types")
+    }
+
+
+def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tuple[str, Indexed, str]]:
+    for name, payload in run.search_attributes.items():
+        kind = SYSTEM[name].type if name in SYSTEM else types.get(name)
+        if kind is not None:
+            for value in indexed(payload, kind):
+                yield name, value, run.run_id
+
+
+def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]], row: str = "") -> None:
+    """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again: the last
+    row is repeated, which must do no harm.
+    """
+    for done in range(0, len(rows), _MOST_ROWS):
+        batch = rows[done : done + _MOST_ROWS]
+        size = 1 << (len(batch) - 1).bit_length()
+        values = [value for row in batch for value in row]
+        values += [*batch[-1]] * (size - len(batch))
+        connection.execute(_filled(sql, row or ", ".join("?" * len(batch[0])), size), values)
+
+
+@cache
+def _filled(sql: str, row: str, size: int) -> str:
+    return sql.format(rows=", ".join([f"({row})"] * size))
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) -> Page:
+    """Runs that pass a filter, from where another page ended; runs that come, go or close do not shift pages.
+
+    Raises `ServiceError` for a filter or a token that is not understood.
+    """
+    where = _where(connection, text)
+    after = _after(token)
+    beyond = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
+    sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{beyond} {_ORDER} LIMIT ?"
+    rows = connection.execute(sql, (*where.values, *after, limit + 1)).fetchall()
+    more = b""
+    if len(rows) > limit:
+        last = rows[limit - 1]
+        more = msgspec.json.encode((last[1], last[2], last[-1]))
+    return Page(tuple(_summary(row) for row in rows[:limit]), more)
+
+
+def groups(connection: sqlite3.Connection, text: str) -> tuple[CountGroup, ...]:
+    """How many runs pass a filter in each of its groups; none where it groups by nothing."""
+    if not parse(text).group_by:
+        return ()
+    return tuple(
+        CountGroup((status_name(status),), number) for status, number in count_groups(connection, text)
+    )
+
+
+def count(connection: sqlite3.Connection, text: str) -> int:
+    """How many runs pass a filter."""
+    where = _where(connection, text)
+    row = connection.execute(f"SELECT count(*) FROM visibility WHERE {where.text}", where.values).fetchone()
+    return int(row[0])
+
+
+def count_groups(connection: sqlite3.Connection, text: str) -> tuple[tuple[WorkflowStatus, int], ...]:
+    """How many runs pass a filter, by status; the filter says `GROUP BY ExecutionStatus`."""
+    if not parse(text).group_by:
+        raise refusal("a count by groups needs GROUP BY ExecutionStatus")
+    where = _where(connection, text)
+    sql = f"SELECT status, count(*) FROM visibility WHERE {where.text} GROUP BY status ORDER BY status"
+    return tuple((WorkflowStatus(status), number) for status, number in connection.execute(sql, where.values))
+
+
+def _where(connection: sqlite3.Connection, text: str) -> Sql:
+    return statement(parse(text), _types(connection))
+
+
+def _after(token: bytes) -> tuple[int, ...]:
+    if not token:
+        return ()
+    try:
+        return _token.decode(token)
+    except msgspec.DecodeError:
+        raise ServiceError("the page token is malformed", status="INVALID_ARGUMENT") from None
+
+
+def _summary(row: Sequence[Any]) -> WorkflowSummary:
+    (
+        run_id, _, start, execution, close, status, workflow_id, workflow_type, task_queue, _, length, _,
+        parent_id, parent_run_id, root_id, root_run_id, data, _,
+    ) = row  # fmt: skip
+    fields = _Fields() if data is None else _decoder.decode(data)
+    return WorkflowSummary(
+        workflow_id=workflow_id,
+        run_id=run_id,
+        workflow_type=workflow_type,
+        status=WorkflowStatus(status),
+        task_queue=task_queue,
+        start_time_ns=start * 1000,
+        execution_time_ns=execution * 1000,
+        close_time_ns=(close or 0) * 1000,
+        history_length=length or 0,
+        parent_workflow_id=parent_id or "",
+        parent_run_id=parent_run_id or "",
+        root_workflow_id=root_id,
+        root_run_id=root_run_id,
+        memo=fields.memo,
+        search_attributes=fields.search_attributes,
+    )

@@ -1,0 +1,106 @@
+"""The attempts of activities that one handle has taken: kept until they may leave the engine, then its worker's.
+
+Must not know: polls, bells, local activities, how attempts end. Invariants: an attempt that was taken is out until it
+is over, given back or given up; what is kept leaves in the order in which it was taken, and only when what it rests on
+is durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
+from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.running.offers import Taker
+from hourglass._embedded.running.record import Record, Token
+
+
+class AttemptHand:
+    """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name."""
+
+    def __init__(self, engine: Engine, taker: Taker, config: HandleConfig) -> None:
+        self.polls = 0
+        self.out: dict[bytes, Token] = {}
+        self.kept: deque[tuple[ActivityItem, int]] = deque()
+        self._engine = engine
+        self._is_durable = engine.is_durable
+        self._taker = taker
+        self._config = config
+        self._offered = engine.offers.all_attempts(config.task_queue)
+        self._most = config.max_concurrent_activities
+
+    @property
+    def rests_on(self) -> int:
+        """The change that the next item waits for; 0 if there is none."""
+        return self.kept[0][1] if self.kept else 0
+
+    def next_item(self) -> ActivityItem | None:
+        """What may be given out now, if anything may."""
+        if self._offered:
+            self.take()
+        while self.kept and self._is_durable(self.kept[0][1]):
+            item, _ = self.kept.popleft()
+            if item.token in self.out:
+                return item
+        return None
+
+    def take(self) -> None:
+        """Take what there is, until something may be given out at once."""
+        while self._offered and self._taker.takes_activities and len(self.out) < self._most:
+            if self.kept and self._is_durable(self.kept[-1][1]):
+                return
+            taken = self._engine.attempts.take(self._taker)
+            if taken is None:
+                return
+            task, token, rests_on = taken
+            self.out[task.token] = token
+            self.kept.append((task, rests_on))
+
+    def wanted(self) -> Eager | None:
+        """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a poll
+        waits for one, and none waited before.
+        """
+        room = self._most - len(self.out)
+        if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
+            return None
+        if not self._engine.offers.is_free:
+            return None
+        return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room)
+
+    def took(self, record: Record, since: int) -> None:
+        """Some were taken at once; they were asked for in the run's history from this index on."""
+        for task, token in self._engine.attempts.begun(record, since, self._taker):
+            self.out[task.token] = token
+            self.kept.append((task, record.number))
+
+    def cancel(self, token: bytes, reason: str, rests_on: int) -> None:
+        """Have the worker stop an attempt that is out, or forget it if the worker has not got it yet."""
+        is_kept = any(isinstance(item, ActivityTask) and item.token == token for item, _ in self.kept)
+        if reason != "CANCELLED" and is_kept:
+            self.kept = deque(each for each in self.kept if each[0].token != token)
+            del self.out[token]
+        else:
+            self.kept.append((ActivityCancel(token, reason), rests_on))
+
+    def give_back(self) -> None:
+        """Attempts that no poll has given out yet are for others."""
+        kept, self.kept = self.kept, deque()
+        for item, rests_on in kept:
+            if isinstance(item, ActivityTask):
+                token = self.out.pop(item.token, None)
+                if token is not None:
+                    self._engine.attempts.give_back(token)
+            else:
+                self.kept.append((item, rests_on))
+
+    def stop(self) -> None:
+        """Ask the worker to stop all attempts."""
+        self.kept.extend((ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self.out)
+
+    def give_up(self) -> None:
+        """Nothing is in our hands any more."""
+        for token in self.out.values():
+            self._engine.attempts.release(token)
+        self.out.clear()
+        self.kept.clear()

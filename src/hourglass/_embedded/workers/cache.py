@@ -1,0 +1,362 @@
+"""The runs that one worker knows: their cursors, what is out for each, and when one is forgotten.
+
+Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
+activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
+been answered, or with the answer that closed it if the worker is told so at once; a task that is begun is finished
+or failed exactly once, unless the engine took it back (timeout, termination); an activation comes with the number of
+the change before which it may not be given out.
+
+A task whose run waits for local activities rests: nothing of it is out. It is answered when they have ended, and in
+time before it would time out: with what there is, and asked for again at once (a heartbeat), so that the run hears
+of what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from hourglass._bridge.handle import HandleConfig
+from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.run import RUNNING, Run
+from hourglass._embedded.rules.task_transitions import leaves_no_trace
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.running.offers import Taker
+from hourglass._embedded.running.record import Record
+from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.workers.attempt_hand import AttemptHand
+from hourglass._embedded.workers.cached_run import CachedRun, Out
+from hourglass._embedded.workers.cursor import BadCommand, Cursor
+from hourglass._embedded.workers.local_activities import LocalResult
+from hourglass._embedded.workers.local_attempts import LocalAttempts
+from hourglass._embedded.workers.local_rules import HEARTBEAT_FRACTION
+from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
+from hourglass._engine.events import Activation, RunEvicted
+from hourglass.converter import ApplicationFailure, Failure
+from hourglass.errors import HourglassError, NondeterminismError
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+AHEAD = 1000
+"""An activation is given out before what it tells is durable: workflow code has no effect but its answer, and all that
+the answer leads to waits for both. So a step costs one commit, not two. This many changes may be on their way then:
+while the disk is full, nobody runs ahead for ever.
+"""
+
+
+_CLOSED = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
+_SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
+
+
+def _mismatch(error: NondeterminismError) -> Failure:
+    return Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError"))
+
+
+def _latest_answer(run: Run) -> int:
+    """When a task that rests must be answered, not to time out."""
+    started = 0 if run.task is None else run.task.started_ns
+    return started + to_ns(run.started.task_timeout * HEARTBEAT_FRACTION)
+
+
+class Cache:
+    """Cached runs, least recently used first, and the activations that wait for a poll."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        taker: Taker,
+        config: HandleConfig,
+        hand: AttemptHand,
+        changed: Callable[[], object],
+    ) -> None:
+        self.ready: deque[tuple[Activation, int]] = deque()
+        self._engine = engine
+        self._taker = taker
+        self._hand = hand
+        self._size = config.max_cached_workflows
+        self._behavior = config.default_behavior
+        self._runs: dict[str, CachedRun] = {}
+        self._letting_go = False
+        self.outstanding = 0  # runs that have an activation out, those not yet polled included
+        self.local = LocalAttempts(
+            engine.clock,
+            config,
+            engine.namespace,
+            is_durable=engine.is_durable,
+            ended=self.local_ended,
+            stalled=self.hand_over,
+            changed=changed,
+        )
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether an activation of this run is out, or its task rests."""
+        cached = self._runs.get(run_id)
+        return cached is not None and (cached.out is not Out.NOTHING or cached.resting)
+
+    @property
+    def any_rests(self) -> bool:
+        """Whether the task of some run rests."""
+        return any(cached.resting for cached in self._runs.values())
+
+    def begin_task(self, record: Record) -> None:
+        """Work on a task that the engine gave us."""
+        cached = self._cached(record)
+        cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
+        self._advance(cached)
+
+    def begin_queries(self, record: Record) -> None:
+        """Answer queries, after replaying the run if we do not know it."""
+        cached = self._cached(record)
+        cached.cursor.extend(record.events, live=False)
+        self._advance(cached)
+
+    def complete(self, completion: Completion) -> bool:
+        """Take the answer to an activation; False if none is out for that run."""
+        cached = self._runs.get(completion.run_id)
+        if cached is None or cached.out is Out.NOTHING:
+            return False
+        out, cached.out = cached.out, Out.NOTHING
+        self.outstanding -= 1
+        if out is Out.EVICTION:
+            self._forget(cached)
+        elif isinstance(completion, TaskFailed):
+            self._fail(cached, completion.cause, completion.failure, "LANG_FAIL")
+        elif out is Out.EVENTS:
+            self._accept(cached, completion)
+        else:
+            cached.answer_questions(completion.commands)
+            if cached.task_number:
+                self._advance(cached)
+            else:
+                self._rest(cached)
+        return True
+
+    def request_eviction(self, run_id: str) -> None:
+        """Evict a run as soon as nothing is out for it."""
+        self._want_eviction(run_id, RunEvicted("LANG_REQUESTED", "the worker asked for it"))
+
+    def closed(self, run_id: str) -> None:
+        """A run has closed; if it was from outside, the worker must hear of it to forget it."""
+        self._want_eviction(run_id, _CLOSED)
+
+    def forget_closed(self, run_id: str) -> bool:
+        """Forget a closed run whose eviction is the newest activation: the worker is told otherwise. False if it is not."""
+        newest = self.ready[-1][0] if self.ready else None
+        if newest is None or newest.run_id != run_id or newest.events[0] is not _CLOSED:
+            return False
+        self.ready.pop()
+        self.outstanding -= 1
+        self._forget(self._runs[run_id])
+        return True
+
+    def let_go(self) -> None:
+        """Let other handles have the runs that we know."""
+        self._letting_go = True
+        for cached in tuple(self._runs.values()):
+            if cached.is_idle:
+                self._unstick(cached)
+            else:
+                self.hand_over(cached.cursor.run_id)
+
+    def abandon(self) -> None:
+        """Give up everything that is out."""
+        cause, who = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, self._taker.identity
+        for cached in tuple(self._runs.values()):
+            if cached.task_number:
+                self._engine.tasks.fail(cached.record, cached.task_number, cause, _SHUT_DOWN, who)
+            self._forget(cached)
+        self.local.abandon()
+        self.ready.clear()
+        self.outstanding = 0
+
+    def refuse_questions(self, error: HourglassError) -> None:
+        """The engine is over: queries that a worker has in hand will not be answered."""
+        for cached in self._runs.values():
+            cached.refuse_because(error)
+
+    # --- local activities -----------------------------------------------------------------------------------
+
+    def local_ended(self, run_id: str, result: LocalResult) -> None:
+        """A local activity of a run ended."""
+        cached = self._runs.get(run_id)
+        if cached is not None:
+            cached.cursor.resolve_local(result)
+            if cached.resting:
+                self._advance(cached)
+
+    def hand_over(self, run_id: str) -> None:
+        """We are leaving: if no attempt of a run that rests is in our worker's hands, somebody else makes them."""
+        cached = self._runs.get(run_id)
+        if cached is not None and cached.resting and not self.local.is_in_hand(run_id):
+            self._finish(cached, again=True)
+            self.local.forget(run_id)
+
+    def _let_rest(self, cached: CachedRun) -> None:
+        """Nothing is to be done for a task before a local activity has ended, but it may not last too long."""
+        record = cached.record
+        if cached.untouched:  # all that the run has done is in its history: this is the time to ask it
+            cached.untouched = False
+            cached.questions = self._engine.tasks.take_questions_in_task(record)
+            if cached.questions:
+                self._ask(cached)
+                return
+        cached.resting = True
+        self._engine.tasks.rest(record, True)
+        run_id = cached.cursor.run_id
+        if self._letting_go and not self.local.is_in_hand(run_id):
+            self.hand_over(run_id)
+            return
+        latest = _latest_answer(record.run)
+        cached.alarm = self._engine.clock.call_at(latest, lambda: self._finish(cached, again=True))
+
+    def _rouse(self, cached: CachedRun) -> None:
+        """A task that rested, if it did, goes on."""
+        if cached.resting:
+            cached.resting = False
+            self._engine.tasks.rest(cached.record, False)
+            cached.alarm()
+
+    # --- the way of a task ----------------------------------------------------------------------------------
+
+    def _cached(self, record: Record) -> CachedRun:
+        run_id = record.run.run_id
+        cached = self._runs.pop(run_id, None)
+        if cached is None:
+            cached = CachedRun(record, Cursor(run_id, self._engine.namespace, self._taker.version))
+            self._engine.runs.hold(record)
+            self._make_room()
+        self._runs[run_id] = cached  # now the most recently used
+        return cached
+
+    def _advance(self, cached: CachedRun) -> None:
+        """Give out the next activation, or end the task."""
+        self._rouse(cached)
+        cursor = cached.cursor
+        try:
+            if cursor.local is not None:
+                cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
+                requests = cursor.take_local_requests()
+                for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
+                    cursor.resolve_local(result)
+            activation = cursor.next_activation()
+        except NondeterminismError as error:
+            self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, _mismatch(error), "NONDETERMINISM")
+            return
+        if activation is not None:
+            cached.untouched = False
+            self._give(cached, activation, Out.EVENTS)
+        elif cached.task_number and cursor.local_outstanding:
+            self._let_rest(cached)
+        else:
+            self._finish(cached)
+
+    def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
+        cached.hear(completion, self._behavior)
+        try:
+            cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
+        except BadCommand as error:
+            logger.error("run %s cannot go on: %s", completion.run_id, error)
+            failure = Failure(str(error), ApplicationFailure("BadCommand"))
+            self._fail(cached, h.FEATURE_DISABLED, failure, "FATAL")
+            return
+        self._advance(cached)
+
+    def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
+        self._rouse(cached)
+        if cached.task_number:
+            self._answer_task(cached, cached.task_number, again)
+            cached.task_number = 0  # only now: that the run closes meanwhile must not evict it yet
+        self._rest(cached)
+
+    def _answer_task(self, cached: CachedRun, number: int, again: bool) -> None:
+        record, task = cached.record, cached.record.run.task
+        answer = cached.answer(self._taker, again)
+        eager, since = self._hand.wanted() if answer.commands else None, len(record.events)
+        refusal = self._engine.tasks.finish(record, number, answer, eager)
+        if refusal:
+            cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
+            return
+        if eager is not None:
+            self._hand.took(record, since)
+        if task is not None and leaves_no_trace(task, answer):
+            cached.cursor.step_back(record.events)
+        elif record.run.status is RUNNING:
+            cached.cursor.step_over(record.events)
+        self._engine.updates.settle(record, number, answer)
+
+    def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
+        self._rouse(cached)
+        number, cached.task_number = cached.task_number, 0
+        cached.refuse_questions(failure)
+        cached.eviction = RunEvicted(reason, failure.message)
+        if number:
+            self._engine.tasks.fail(cached.record, number, cause, failure, self._taker.identity)
+        else:  # replayed for queries alone: whoever asked must hear why there is no answer
+            cached.questions = self._engine.tasks.take_questions(cached.record)
+            cached.refuse_questions(failure)
+        self._engine.tasks.refuse_hopeless_queries(cached.record)
+        self._rest(cached)
+
+    def _rest(self, cached: CachedRun) -> None:
+        """Nothing is out: evict, ask, or wait for the next task."""
+        if cached.eviction in (None, _CLOSED) and cached.record.queries:  # one that is broken answers none
+            cached.questions = self._engine.tasks.take_questions(cached.record)
+        if cached.questions:
+            self._ask(cached)
+            return
+        if cached.eviction is None and cached.record.run.status is not RUNNING:
+            cached.eviction = _CLOSED
+        if cached.eviction is None and self._size == 0 and not cached.cursor.local_outstanding:
+            cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
+        if cached.eviction is not None:
+            self._evict(cached)
+        elif self._letting_go:
+            self._unstick(cached)
+
+    def _ask(self, cached: CachedRun) -> None:
+        events = tuple(question.event for question in cached.questions)
+        self._give(cached, cached.cursor.query_activation(events), Out.QUERIES)
+
+    # --- forgetting -----------------------------------------------------------------------------------------
+
+    def _make_room(self) -> None:
+        if self._size and len(self._runs) >= self._size:
+            idle = next((cached for cached in self._runs.values() if cached.is_idle), None)
+            if idle is not None:
+                idle.eviction = RunEvicted("CACHE_FULL", "the cache is full")
+                self._evict(idle)
+
+    def _want_eviction(self, run_id: str, eviction: RunEvicted) -> None:
+        cached = self._runs.get(run_id)
+        if cached is None or cached.out is Out.EVICTION:
+            return
+        if cached.eviction is None:
+            cached.eviction = eviction
+        if cached.resting:
+            if not cached.record.run.is_open:
+                cached.task_number = 0  # its task is gone with it
+            self._finish(cached, again=True)
+        elif cached.out is Out.NOTHING and not cached.task_number:
+            self._rest(cached)
+
+    def _evict(self, cached: CachedRun) -> None:
+        assert cached.eviction is not None
+        self.local.forget(cached.cursor.run_id)
+        self._give(cached, Activation(run_id=cached.cursor.run_id, events=(cached.eviction,)), Out.EVICTION)
+
+    def _forget(self, cached: CachedRun) -> None:
+        self._unstick(cached)
+        self._rouse(cached)
+        self.local.forget(cached.cursor.run_id)
+        if self._runs.pop(cached.cursor.run_id, None) is not None:
+            self._engine.runs.let_go(cached.record)
+
+    def _unstick(self, cached: CachedRun) -> None:
+        self._engine.tasks.unstick(cached.record, self._taker)
+
+    def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
+        cached.out = out
+        self.outstanding += 1
+        self.ready.append((activation, cached.record.number - AHEAD))

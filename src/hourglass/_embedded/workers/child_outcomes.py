@@ -1,0 +1,274 @@
+"""What became of the children that a run started and of what it sent to other workflows: commands in, events for
+the worker out.
+
+Must not know: where events come from (live or replayed), activations, the engine. These are the rules of Core's
+state machines for children, signals and cancels: which cancellation resolves at once, which takes back what was
+not sent yet, which outcome nobody wants to hear any more, and how outcomes are wrapped. As in Core, waiting for
+the request to cancel a child to arrive (WAIT_CANCELLATION_REQUESTED) is waiting for the child's end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.converter import (
+    ApplicationFailure,
+    CanceledFailure,
+    ChildWorkflowFailure,
+    Failure,
+    TerminatedFailure,
+    TimeoutFailure,
+)
+from hourglass.errors import RetryState, TimeoutType
+
+_AT_ONCE = (c.ChildCancellationType.ABANDON, c.ChildCancellationType.TRY_CANCEL)
+
+_SIGNAL_REASONS = {
+    o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "it was not found",
+    o.ExternalFailedCause.NAMESPACE_NOT_FOUND: "it was not found",
+}
+_CAUSE_NAMES = {
+    o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "ExternalWorkflowExecutionNotFound",
+    o.ExternalFailedCause.NAMESPACE_NOT_FOUND: "NamespaceNotFound",
+}
+
+OtherCommand: TypeAlias = (
+    c.StartChildWorkflow
+    | c.CancelChildWorkflow
+    | c.SignalExternalWorkflow
+    | c.CancelSignalExternal
+    | c.RequestCancelExternal
+)
+OTHER_COMMANDS: tuple[type[c.Command], ...] = (
+    c.StartChildWorkflow,
+    c.CancelChildWorkflow,
+    c.SignalExternalWorkflow,
+    c.CancelSignalExternal,
+    c.RequestCancelExternal,
+)
+
+
+@dataclass
+class _Child:
+    """A child: not sent yet (`initiated` 0), asked for, started, or over: the worker has heard its end."""
+
+    command: c.StartChildWorkflow
+    initiated: int = 0
+    started: int = 0
+    run_id: str = ""
+    over: bool = False
+
+
+@dataclass
+class ChildOutcomes:
+    """The children, signals and cancels of one run. `issued` is shared with `Outcomes`."""
+
+    issued: deque[c.Command]
+    run_id: str
+    namespace: str
+    _children: dict[int, _Child] = field(default_factory=dict)
+    _signals: dict[int, c.SignalExternalWorkflow] = field(default_factory=dict)
+    _by_event: dict[int, _Child | c.SignalExternalWorkflow | c.RequestCancelExternal] = field(
+        default_factory=dict
+    )
+
+    def is_taken(self, command: c.Command) -> bool:
+        """Whether a command comes with a number that is in use."""
+        match command:
+            case c.StartChildWorkflow():
+                return command.seq in self._children
+            case c.SignalExternalWorkflow():
+                return command.seq in self._signals
+            case _:
+                return False
+
+    def issue(self, command: OtherCommand) -> list[e.AnyEvent]:
+        """The worker asks for something; gives what it may be told at once."""
+        match command:
+            case c.StartChildWorkflow():
+                named = msgspec.structs.replace(command, namespace=command.namespace or self.namespace)
+                self._children[command.seq] = _Child(named)
+                self.issued.append(named)
+            case c.SignalExternalWorkflow():
+                sent = msgspec.structs.replace(command, namespace=command.namespace or self.namespace)
+                self._signals[command.seq] = sent
+                self.issued.append(sent)
+            case c.RequestCancelExternal():
+                self.issued.append(self._explained(command))
+            case c.CancelChildWorkflow():
+                return self._cancel_child(command)
+            case c.CancelSignalExternal():
+                return self._cancel_signal(command)
+        return []
+
+    def _explained(self, command: c.RequestCancelExternal) -> c.RequestCancelExternal:
+        reason = f"Cancel requested by workflow with run id {self.run_id} with reason: {command.reason}"
+        return msgspec.structs.replace(command, namespace=command.namespace or self.namespace, reason=reason)
+
+    def bind(self, command: c.Command, event_id: int) -> None:
+        """The event of a command was written: from now on that event stands for what was asked."""
+        match command:
+            case c.StartChildWorkflow():
+                child = self._children[command.seq]
+                child.initiated = event_id
+                self._by_event[event_id] = child
+            case c.SignalExternalWorkflow() | c.RequestCancelExternal():
+                self._by_event[event_id] = command
+            case _:
+                pass
+
+    # --- cancelling -----------------------------------------------------------------------------------------
+
+    def _cancel_child(self, command: c.CancelChildWorkflow) -> list[e.AnyEvent]:
+        child = self._children.get(command.seq)
+        if child is None or child.over:
+            return []
+        if not child.initiated:
+            del self._children[command.seq]
+            self.issued.remove(child.command)
+            return [e.ChildStartCancelled(command.seq, self._not_scheduled(child, command.reason))]
+        kind = child.command.cancellation_type
+        if kind is not c.ChildCancellationType.ABANDON:
+            self.issued.append(
+                RequestCancelChild(
+                    workflow_id=child.command.workflow_id,
+                    namespace=child.command.namespace,
+                    run_id=child.run_id,
+                    reason=command.reason,
+                )
+            )
+        if kind not in _AT_ONCE:
+            return []
+        child.over = True
+        return [e.ChildCancelled(command.seq, self._cancelled(child))]
+
+    def _cancel_signal(self, command: c.CancelSignalExternal) -> list[e.AnyEvent]:
+        sent = self._signals.get(command.seq)
+        if sent is None or not any(each is sent for each in self.issued):
+            return []  # it has left already
+        self.issued.remove(sent)
+        del self._signals[command.seq]
+        failure = Failure("Signal was cancelled before being sent", CanceledFailure())
+        return [e.ExternalSignalResolved(command.seq, failure)]
+
+    # --- outcomes -------------------------------------------------------------------------------------------
+
+    def resolve(self, attributes: h.Attributes, event_id: int) -> list[e.AnyEvent]:
+        """Something that was asked for has an outcome; gives what the worker is told of it."""
+        match attributes:
+            case o.ChildWorkflowExecutionStarted():
+                return self._started(attributes, event_id)
+            case o.StartChildWorkflowExecutionFailed():
+                return self._start_failed(attributes)
+            case o.ChildEnd():
+                return self._ended(attributes)
+            case o.ExternalWorkflowExecutionSignaled():
+                return self._signal_resolved(attributes.initiated_event_id, None)
+            case o.SignalExternalWorkflowExecutionFailed(cause=cause):
+                failure = _not_reached(f"signal external workflow because {_SIGNAL_REASONS[cause]}", cause)
+                return self._signal_resolved(attributes.initiated_event_id, failure)
+            case o.ExternalWorkflowExecutionCancelRequested():
+                return self._cancel_resolved(attributes.initiated_event_id, None)
+            case o.RequestCancelExternalWorkflowExecutionFailed(cause=cause):
+                failure = _not_reached("cancel external workflow because not found", cause)
+                return self._cancel_resolved(attributes.initiated_event_id, failure)
+            case _:
+                return []
+
+    def _started(self, attributes: o.ChildWorkflowExecutionStarted, event_id: int) -> list[e.AnyEvent]:
+        child = self._by_event.get(attributes.initiated_event_id)
+        if not isinstance(child, _Child):
+            return []
+        child.run_id = attributes.run_id
+        child.started = event_id
+        return [] if child.over else [e.ChildStarted(child.command.seq, attributes.run_id)]
+
+    def _start_failed(self, attributes: o.StartChildWorkflowExecutionFailed) -> list[e.AnyEvent]:
+        child = self._finished_child(attributes.initiated_event_id)
+        if child is None:
+            return []
+        command = child.command
+        exists = attributes.cause is o.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
+        return [e.ChildStartFailed(command.seq, command.workflow_id, command.workflow_type, exists)]
+
+    def _ended(self, attributes: o.ChildEnd) -> list[e.AnyEvent]:
+        child = self._finished_child(attributes.initiated_event_id)
+        if child is None:
+            return []
+        seq = child.command.seq
+        match attributes:
+            case o.ChildWorkflowExecutionCompleted(result=result):
+                return [e.ChildCompleted(seq, result)]
+            case o.ChildWorkflowExecutionCanceled():
+                return [e.ChildCancelled(seq, self._cancelled(child))]
+            case o.ChildWorkflowExecutionFailed(failure=failure, retry_state=state):
+                failed = self._wrap(child, "Child Workflow execution failed", failure, state)
+            case o.ChildWorkflowExecutionTimedOut(retry_state=state):
+                late = Failure("Timed out", TimeoutFailure(TimeoutType.START_TO_CLOSE))
+                failed = self._wrap(child, "Child Workflow execution timed out", late, state)
+            case _:
+                ended = Failure("Terminated", TerminatedFailure())
+                failed = self._wrap(child, "Child Workflow execution terminated", ended)
+        return [e.ChildFailed(seq, failed)]
+
+    def _finished_child(self, initiated_event_id: int) -> _Child | None:
+        """The child behind an event, if the worker still waits for it."""
+        child = self._by_event.pop(initiated_event_id, None)
+        if not isinstance(child, _Child):
+            return None
+        self._children.pop(child.command.seq, None)
+        told, child.over = child.over, True
+        return None if told else child
+
+    def _signal_resolved(self, initiated_event_id: int, failure: Failure | None) -> list[e.AnyEvent]:
+        command = self._by_event.pop(initiated_event_id, None)
+        if not isinstance(command, c.SignalExternalWorkflow):
+            return []
+        self._signals.pop(command.seq, None)
+        return [e.ExternalSignalResolved(command.seq, failure)]
+
+    def _cancel_resolved(self, initiated_event_id: int, failure: Failure | None) -> list[e.AnyEvent]:
+        command = self._by_event.pop(initiated_event_id, None)
+        if not isinstance(command, c.RequestCancelExternal):
+            return []  # Core's own, for a child
+        return [e.ExternalCancelResolved(command.seq, failure)]
+
+    # --- failures -------------------------------------------------------------------------------------------
+
+    def _cancelled(self, child: _Child) -> Failure:
+        return self._wrap(child, "Child Workflow execution cancelled", Failure(info=CanceledFailure()))
+
+    def _not_scheduled(self, child: _Child, reason: str) -> Failure:
+        message = f"Child Workflow Execution cancelled before scheduled: {reason}"
+        return self._wrap(child, message, Failure(info=CanceledFailure()))
+
+    def _wrap(
+        self,
+        child: _Child,
+        message: str,
+        cause: Failure,
+        state: RetryState = RetryState.NON_RETRYABLE_FAILURE,
+    ) -> Failure:
+        info = ChildWorkflowFailure(
+            namespace=child.command.namespace,
+            workflow_id=child.command.workflow_id,
+            run_id=child.run_id,
+            workflow_type=child.command.workflow_type,
+            initiated_event_id=child.initiated,
+            started_event_id=child.started,
+            retry_state=state,
+        )
+        return Failure(message, info, cause=cause)
+
+
+def _not_reached(what: str, cause: o.ExternalFailedCause) -> Failure:
+    return Failure(f"Unable to {what}", ApplicationFailure(type=_CAUSE_NAMES[cause]))

@@ -1,0 +1,345 @@
+"""A cursor walks a run's history and turns it into activations, and takes the worker's commands for each:
+Core's part.
+
+Must not know: handles, queues, clocks, the engine. It may stand in the middle of a history (a cached run) or
+begin at the first event (after an eviction); both give the same activations, but for `is_replaying`.
+Invariants:
+
+- One activation at a time; commands are accepted before the next activation is asked for.
+- A stretch (see `stretches`) is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace
+  in activations.
+- Commands that were issued are matched, in order, with the events that they led to; what does not fit is
+  `NondeterminismError`. What is left when the history ends is the answer to the task; once that is taken, the cursor
+  steps over what it led to.
+- An activity or timer that is cancelled before it was sent leaves nothing in history.
+- A task that was answered with nothing, and asked for again at once, was a heartbeat: a stretch goes on behind it.
+- How a local activity ended is told in the task that is in hand, or else in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_local
+from hourglass._embedded.events.history_updates import (
+    UpdateRequest,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateAdmitted,
+)
+from hourglass._embedded.rules.task_transitions import Sent
+from hourglass._embedded.workers.local_activities import LocalActivities, LocalRequest, LocalResult
+from hourglass._embedded.workers.matching import MATTERS, match, own_events
+from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
+from hourglass._embedded.workers.stretches import end_of_stretch
+from hourglass._embedded.workers.tellings import rank, run_started, told_of
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass.converter import Failure
+from hourglass.errors import NondeterminismError
+
+__all__ = ["BadCommand", "Cursor"]
+
+
+class Cursor:
+    """The place of one run in its history, as one worker knows it."""
+
+    def __init__(
+        self, run_id: str, namespace: str = "default", version: WorkerDeploymentVersion | None = None
+    ) -> None:
+        self.run_id = run_id
+        self._own_version = version
+        self._version: WorkerDeploymentVersion | None = None
+        self._target_changed = False
+        self._history: Sequence[h.HistoryEvent] = ()
+        self._stop = 0
+        self._ends_live = False
+        self._is_up_to_date = False
+        self._position = 0
+        self._length = 0
+        self._outcomes = Outcomes(run_id, namespace)
+        self._jobs: list[e.AnyEvent] = []
+        self.flags: frozenset[int] = frozenset()
+        """The flags that the history holds so far."""
+        self._told_flags: tuple[int, ...] = ()
+        self._time_ns = 0
+        self._replaying = True
+        self._suggest = False
+        self._size = 0
+        self._activation = 0
+        self.local: LocalActivities | None = None
+        """What is known of the run's local activities; most runs have none."""
+        self._early: tuple[LocalResult, ...] = ()
+        self._in_task = False
+        self._closing = False
+        self._updates: Sequence[UpdateRequest] = ()
+        self._admitted: dict[str, tuple[int, UpdateRequest]] = {}
+
+    def extend(
+        self,
+        history: Sequence[h.HistoryEvent],
+        *,
+        live: bool,
+        updates: Sequence[UpdateRequest] = (),
+    ) -> None:
+        """Give the cursor the history as it is now; `live`: its last event is the start of the task in hand,
+        which came with these updates.
+
+        The history may grow while the cursor walks; it stops where the history ended when it was given.
+        """
+        self._history = history
+        self._stop = len(history)
+        self._ends_live = live
+        self._updates = updates
+
+    def step_back(self, history: Sequence[h.HistoryEvent]) -> None:
+        """The task in hand led to nothing and never was: its two events are not in the history."""
+        self._position -= 2
+        self._length = history[self._position - 1].id if self._position else 0
+        self.extend(history, live=False)
+        self._stop = self._position
+
+    def step_over(self, history: Sequence[h.HistoryEvent]) -> None:
+        """The answer to the task in hand was taken, and the run goes on: walk over what it led to.
+
+        From now on all tasks that succeed are this worker's own: what comes before the next is one stretch.
+        """
+        completed = history[self._position]
+        assert isinstance(completed.attributes, h.WorkflowTaskCompleted)
+        self._read_task_completed(completed, completed.attributes)
+        self._is_up_to_date = True
+        self._position = self._stop = own_events(self._outcomes, history, self._position)
+
+    def next_activation(self) -> e.Activation | None:
+        """The next activation; None when the history is used up. Raises `NondeterminismError`."""
+        if not self._jobs and self._position < self._stop:
+            self.walk_on()
+        jobs = self._jobs
+        if not jobs:
+            return None
+        self._jobs = []
+        self._activation += 1
+        if self.local is not None:
+            self.local.activation = self._activation
+        if len(jobs) > 1:
+            jobs.sort(key=rank)
+        return self._make(tuple(jobs), is_replaying=self._replaying)
+
+    def walk_on(self) -> None:
+        """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
+        while not self._jobs and self._position < self._stop:
+            end = self._end_of_stretch()
+            if end is None:
+                return
+            self._walk(end)
+
+    def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
+        """An activation of queries alone, where the run stands now."""
+        return self._make(queries, is_replaying=True)
+
+    def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> None:
+        """Take the worker's commands for the last activation. Raises `BadCommand`."""
+        for command in commands:
+            if isinstance(command, c.TERMINAL):
+                self._closing = True
+            elif isinstance(command, c.ScheduleLocalActivity):
+                self._with_local()
+            told = self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
+            if told:
+                self._jobs += told
+        if self.local is not None and self.local.markers:
+            self._tell_foreseen(self.local)
+
+    # --- local activities -----------------------------------------------------------------------------------
+
+    @property
+    def local_outstanding(self) -> int:
+        """How many local activities the run waits for; one that has closed waits for none."""
+        return 0 if self._closing or self.local is None else self.local.outstanding
+
+    def take_local_requests(self) -> list[LocalRequest]:
+        """What is to be done for local activities."""
+        requests = [] if self.local is None else self.local.take_requests()
+        return [] if self._closing else requests
+
+    def resolve_local(self, result: LocalResult) -> None:
+        """A local activity ended."""
+        if self._in_task:
+            local = self._with_local()
+            self._jobs += local.resolve(result)
+            self._keep_time(local)
+        else:
+            self._early += (result,)
+
+    def _with_local(self) -> LocalActivities:
+        if self.local is None:
+            self.local = self._outcomes.local_from(self._time_ns, self._activation)
+        return self.local
+
+    def _tell_foreseen(self, local: LocalActivities) -> None:
+        self._jobs += local.foreseen(all_of_them=False)
+        if not self._jobs:
+            self._jobs += local.foreseen(all_of_them=True)
+        self._keep_time(local)
+
+    def _keep_time(self, local: LocalActivities) -> None:
+        self._time_ns = local.time_ns = max(self._time_ns, local.time_ns)
+
+    # --- the end of a task ----------------------------------------------------------------------------------
+
+    def answer(self) -> tuple[Sent, ...]:
+        """The commands of the task in hand, as the engine wants them: the first terminal one last."""
+        self._in_task = False
+        sent = self._outcomes.waiting()
+        if len(sent) < 2:
+            return sent
+        ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
+        terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
+        return ordinary + terminal[:1]
+
+    def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
+        """The updates that were refused in the task in hand."""
+        updates = self._outcomes.known_updates
+        return () if updates is None else updates.take_refusals()
+
+    def _end_of_stretch(self) -> int | None:
+        if self._is_up_to_date and self._ends_live:
+            return self._stop
+        return end_of_stretch(
+            self._history, self._position, self._stop, live=self._ends_live, updates=bool(self._updates)
+        )
+
+    def _walk(self, end: int) -> None:
+        last = end == self._stop and self._ends_live
+        self._replaying = not last
+        self._activation = 0
+        outcomes = self._outcomes
+        for event in self._history[self._position : end]:
+            attributes = event.attributes
+            kind = type(attributes)
+            if outcomes.expects or kind in MATTERS:
+                match(outcomes, event)
+            read = _READERS.get(kind, Cursor._read_other)
+            if read is not None:
+                read(self, event, attributes)
+        newest = self._history[end - 1]
+        if newest.time_ns > self._time_ns and isinstance(newest.attributes, h.WorkflowTaskStarted):
+            self._time_ns = newest.time_ns
+        self._position, self._length = end, newest.id
+        if last:
+            self._in_task = True
+            self._version = self._own_version
+        if self.local is not None:
+            self._go_on_with_local(self.local)
+        if end < self._stop:
+            self._look_ahead()
+        if self.local is not None and self.local.markers:
+            self._tell_foreseen(self.local)
+        if last and (self._admitted or self._updates or self._early):
+            self._hear_what_waited()
+        self._admitted.clear()
+
+    def _go_on_with_local(self, local: LocalActivities) -> None:
+        """Local activities in the task that the cursor came to."""
+        local.activation = 0
+        self._keep_time(local)
+        if not self._replaying:
+            local.go_live()
+
+    def _hear_what_waited(self) -> None:
+        """What this task brings beside its events: updates, and what ended while there was no task."""
+        if self._admitted or self._updates:
+            self._receive_updates()
+        if self._early:
+            early, self._early = self._early, ()
+            for result in early:
+                self.resolve_local(result)
+
+    def _read_start(self, event: h.HistoryEvent, attributes: h.WorkflowExecutionStarted) -> None:
+        self._time_ns = event.time_ns
+        self._jobs.append(run_started(attributes, event.time_ns))
+
+    def _read_task_started(self, event: h.HistoryEvent, attributes: h.WorkflowTaskStarted) -> None:
+        self._suggest = attributes.suggest_continue_as_new
+        self._target_changed = attributes.target_version_changed
+        self._size = attributes.history_size
+
+    def _read_task_completed(self, event: h.HistoryEvent, attributes: h.WorkflowTaskCompleted) -> None:
+        if attributes.flags:
+            self.flags |= frozenset(attributes.flags)
+            self._told_flags = tuple(sorted(self.flags))
+
+    def _read_admitted(self, event: h.HistoryEvent, attributes: WorkflowExecutionUpdateAdmitted) -> None:
+        self._admitted[attributes.request.update_id] = (event.id, attributes.request)
+
+    def _read_outcome(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
+        self._jobs += self._outcomes.resolve(attributes, event.id)
+
+    def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
+        told = told_of(attributes)
+        self._jobs += self._outcomes.resolve(attributes, event.id) if told is None else (told,)
+
+    def _look_ahead(self) -> None:
+        """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
+        accepted are known already.
+        """
+        completed = self._history[self._position]
+        if isinstance(completed.attributes, h.WorkflowTaskCompleted):
+            self._read_task_completed(completed, completed.attributes)
+            self._version = completed.attributes.version
+        end = self._end_of_stretch()
+        stop = self._stop if end is None else end
+        for event in self._history[self._position : stop]:
+            if isinstance(event.attributes, h.MarkerRecorded):
+                self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
+            elif isinstance(event.attributes, history_local.MarkerRecorded):
+                self._with_local().foresee(event.attributes)
+            elif isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
+                self._receive_again(event.attributes)
+
+    def _receive_updates(self) -> None:
+        """The updates of the task in hand, behind all else that it brings: what they were accepted after is all
+        that a replay knows of their place.
+        """
+        for event_id, request in self._admitted.values():
+            self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=False))
+        for request in self._updates:
+            self._jobs.append(self._outcomes.updates.receive(request, 0, is_replaying=False))
+
+    def _receive_again(self, accepted: WorkflowExecutionUpdateAccepted) -> None:
+        event_id, request = self._admitted.get(accepted.update_id, (0, accepted.request))
+        if request is None:
+            raise NondeterminismError(
+                f"the history says that update {accepted.update_id!r} was accepted, but not what it was"
+            )
+        self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=True))
+
+    def _make(self, jobs: tuple[e.AnyEvent, ...], *, is_replaying: bool) -> e.Activation:
+        return e.Activation(
+            run_id=self.run_id,
+            events=jobs,
+            timestamp_ns=self._time_ns,
+            is_replaying=is_replaying,
+            history_length=self._length,
+            history_size=self._size,
+            continue_as_new_suggested=self._suggest,
+            flags=self._told_flags,
+            deployment_version=self._version,
+            target_version_changed=self._target_changed,
+        )
+
+
+_READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None] | None] = {
+    h.WorkflowTaskScheduled: None,
+    h.ActivityTaskScheduled: None,
+    h.ActivityTaskStarted: None,
+    h.WorkflowExecutionStarted: Cursor._read_start,
+    h.WorkflowTaskStarted: Cursor._read_task_started,
+    h.WorkflowTaskCompleted: Cursor._read_task_completed,
+    WorkflowExecutionUpdateAdmitted: Cursor._read_admitted,
+    h.ActivityTaskCompleted: Cursor._read_outcome,
+    h.TimerFired: Cursor._read_outcome,
+}
+"""The commonest events, some of which say nothing, and those that say where the run stands."""

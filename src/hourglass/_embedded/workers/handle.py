@@ -1,0 +1,340 @@
+"""A handle on the engine for one task queue: both of a worker's polls, and the ends of what it was given.
+
+Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`).
+What a poll takes is kept until the changes that it rests on are durable. While it waits for that it takes
+more, so that what many runs do becomes durable together.
+
+Invariants: an item is given out only by a poll that returns it, so that a poll that is cancelled loses
+nothing, and only when it may leave the engine; each run has one activation out at most; a shutting-down handle
+takes nothing new and raises `Shutdown` when all that is out has come back; when the engine's store has failed
+every poll raises `HandleBroken`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from hourglass._bridge.handle import (
+    ActivityItem,
+    ActivityOk,
+    ActivityResult,
+    HandleBroken,
+    HandleConfig,
+    InProcess,
+    Shutdown,
+)
+from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.running.record import Record, Token
+from hourglass._embedded.timing.bell import Bell
+from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass._embedded.workers.attempt_hand import AttemptHand
+from hourglass._embedded.workers.cache import Cache
+from hourglass._embedded.workers.heartbeats import Heartbeats
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation, Payloads
+from hourglass.errors import StorageError
+
+_log = logging.getLogger("hourglass.embedded")
+
+
+class EngineHandle:
+    """Implements `hourglass._bridge.handle.Handle`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        config: HandleConfig,
+        ended: Callable[[EngineHandle], object] = lambda _: None,
+    ) -> None:
+        config.check()
+        self.task_queue = config.task_queue
+        self.identity = config.identity
+        self.version = config.version
+        self.takes_workflows = config.workflows
+        self.takes_activities = config.activities
+        self.in_process: InProcess = self
+        self._engine = engine
+        self._config = config
+        self._ended = ended
+        self._hand = AttemptHand(engine, self, config)
+        self._cache = Cache(engine, self, config, self._hand, self._ring)
+        self._local = self._cache.local
+        self._offers = engine.offers
+        self._tasks_offered = engine.offers.all_tasks(config.task_queue)
+        self._asked = engine.tasks.all_asked()
+        self._attempts_offered = engine.offers.all_attempts(config.task_queue)
+        self._eager = Eager(config.identity, config.task_queue, engine.limits)
+        self._task_bell = Bell()
+        self._activity_bell = Bell()
+        self._task_polls = 0
+        self._closing = False
+        self._grace: Cancel | None = None
+        self._heartbeats = Heartbeats(
+            engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
+        )
+        engine.offers.join(self)
+        engine.deployments.joined(self)
+
+    # --- what the engine asks (Taker) -----------------------------------------------------------------------
+
+    @property
+    def has_out(self) -> bool:
+        """Whether its worker has something in hand."""
+        return bool(self._cache.outstanding or self._hand.out or self._local.has_out)
+
+    @property
+    def has_activation(self) -> bool:
+        """Whether a poll would bring an activation without taking anything new from the engine."""
+        return bool(self._cache.ready)
+
+    @property
+    def has_activity(self) -> bool:
+        """The same for what concerns an attempt of an activity."""
+        return bool(self._hand.kept or self._local.has_items)
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether an activation of this run is out."""
+        return self._cache.is_busy(run_id)
+
+    def wake(self) -> None:
+        """Something may be there to take: a poll that waits takes it now."""
+        engine, hand, is_over = self._engine, self._hand, self._engine.is_over
+        if self._task_polls and (self._tasks_offered or self._asked):
+            self._take_tasks()
+        if hand.polls and self._attempts_offered:
+            hand.take()
+        if is_over:
+            self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
+        if self._cache.ready or is_over:
+            self._task_bell.ring()
+        if hand.kept or is_over or self._local.has_items:
+            self._activity_bell.ring()
+
+    def closed(self, run_id: str) -> None:
+        """A run has closed: forget it once its activation, if one is out, is back."""
+        self._cache.closed(run_id)
+        if self._cache.ready:
+            self._task_bell.ring()
+
+    def moved(self, run_id: str) -> None:
+        """A run has gone to a worker of another version: forget it."""
+        self.request_eviction(run_id)
+
+    def cancel_attempt(self, token: bytes, reason: str, rests_on: int) -> None:
+        """Stop an attempt that this handle's worker holds, or forget it if the worker has not got it yet."""
+        if token not in self._hand.out:
+            return
+        self._hand.cancel(token, reason, rests_on)
+        self._activity_bell.ring()
+
+    def _ring(self) -> None:
+        self._task_bell.ring()
+        self._activity_bell.ring()
+
+    # --- workflow tasks -------------------------------------------------------------------------------------
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        self._task_polls += 1
+        try:
+            while True:
+                if self._engine.is_over:
+                    self._say_it_is_over()
+                activation = self._next_activation()
+                if activation is not None:
+                    return activation
+                if self._cache.ready:
+                    await self._until_durable(self._cache.ready[0][1])
+                elif self._closing and not self._cache.outstanding and not self._cache.any_rests:
+                    raise Shutdown("the handle is shut down")
+                else:
+                    await self._task_bell.wait()
+        finally:
+            self._task_polls -= 1
+
+    def _next_activation(self) -> Activation | None:
+        self._take_tasks()
+        ready = self._cache.ready
+        return ready.popleft()[0] if ready and self._engine.is_durable(ready[0][1]) else None
+
+    def take_activations(self) -> list[Activation]:
+        """Those that a poll would bring at once."""
+        taken = []
+        while (activation := self._next_activation()) is not None:
+            taken.append(activation)
+        return taken
+
+    def _take_tasks(self) -> None:
+        """Take what there is, until something may be given out at once."""
+        if not self._tasks_offered and not self._asked:
+            return
+        ready = self._cache.ready
+        while self.takes_workflows and not (ready and self._engine.is_durable(ready[-1][1])):
+            if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks:
+                return
+            task = self._engine.tasks.take(self)
+            asked = None if task else self._engine.tasks.take_queries(self)
+            if task is not None:
+                self._cache.begin_task(task)
+            elif asked is not None:
+                self._cache.begin_queries(asked)
+            else:
+                return
+
+    async def complete_activation(self, completion: Completion) -> None:
+        """Answer an activation."""
+        self._take_completion(completion)
+        self._took_answer()
+
+    def answer_activation(self, completion: Completion) -> bool:
+        """The same at once; whether the run is forgotten with it."""
+        self._take_completion(completion)
+        forgotten = bool(self._cache.ready) and self._cache.forget_closed(completion.run_id)
+        self._took_answer()
+        return forgotten
+
+    def _take_completion(self, completion: Completion) -> None:
+        if self._engine.is_over:
+            self._say_it_is_over()
+        if not self._cache.complete(completion):
+            _log.warning("completion for run %s, which has no activation out", completion.run_id)
+
+    def _took_answer(self) -> None:
+        """There may be room to take more, or something more to give."""
+        if self._offers.stirred:
+            self._offers.stir()
+        self.wake()
+        if self._closing:
+            self._ring()
+
+    def request_eviction(self, run_id: str) -> None:
+        """Ask that a run be evicted."""
+        self._cache.request_eviction(run_id)
+        self._ring()
+
+    # --- activities -----------------------------------------------------------------------------------------
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+        self._hand.polls += 1
+        try:
+            while True:
+                if self._engine.is_over:
+                    self._say_it_is_over()
+                item = self._local.next_item() or self._hand.next_item()
+                if item is not None:
+                    return item
+                rests_on = self._hand.rests_on or self._local.rests_on
+                if rests_on:
+                    await self._until_durable(rests_on)
+                elif self._closing and not self._hand.out and not self._local.has_out:
+                    raise Shutdown("the handle is shut down")
+                else:
+                    await self._activity_bell.wait()
+        finally:
+            self._hand.polls -= 1
+
+    def take_activities(self) -> list[ActivityItem]:
+        """Those that a poll would bring at once."""
+        taken = []
+        while (item := self._local.next_item() or self._hand.next_item()) is not None:
+            taken.append(item)
+        return taken
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        """Report the end of an attempt."""
+        self.answer_activity(result)
+
+    def answer_activity(self, result: ActivityResult) -> None:
+        """The same at once."""
+        if self._engine.is_over:
+            self._say_it_is_over()
+        token = self._hand.out.pop(result.token, None)
+        if token is None and self._local.is_local(result.token):
+            self._local.complete(result)
+        else:
+            self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
+            attempt = token or Token.decode(result.token)  # it may have been taken from us meanwhile
+            begun = self._engine.attempts.end(attempt, result, self.identity, self._wants_task)
+            if begun is not None:
+                self._cache.begin_task(begun)
+        self._took_answer()
+
+    def heartbeat(self, token: bytes, details: Payloads) -> None:
+        """Report that an attempt lives. A local one is known to live as long as this process does."""
+        if self._engine.is_over:
+            self._say_it_is_over()
+        if self._local.is_local(token):
+            return
+        found = self._engine.attempts.find(Token.decode(token))
+        if found is None:
+            self._heartbeats.end(token, flush=False)
+            self.cancel_attempt(token, "NOT_FOUND", 0)
+        else:
+            self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
+
+    def _wants_task(self, record: Record) -> Eager | None:
+        """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it, and
+        no task waited before.
+        """
+        if not self._task_polls or self._tasks_offered or not self.takes_workflows:
+            return None
+        if record.sticky is not self:
+            return None
+        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
+            return None
+        run = record.run
+        if run.task_is_started or run.started.task_queue != self.task_queue:
+            return None
+        return None if self._cache.is_busy(run.run_id) else self._eager
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def initiate_shutdown(self) -> None:
+        """Take no new work; after the grace period ask the running activities to stop."""
+        if self._closing:
+            return
+        self._closing = True
+        self.takes_workflows = self.takes_activities = False
+        self._engine.offers.leave(self)
+        self._hand.give_back()
+        self._local.close()
+        self._cache.let_go()
+        self._engine.offers.wake(self.task_queue)
+        clock = self._engine.clock
+        self._grace = clock.call_at(
+            clock.now_ns() + to_ns(self._config.graceful_shutdown), self._stop_activities
+        )
+        self._ring()
+
+    def _stop_activities(self) -> None:
+        self._hand.stop()
+        self._local.stop("WORKER_SHUTDOWN")
+        self._activity_bell.ring()
+
+    async def finalize_shutdown(self) -> None:
+        """Free everything. What is still out is given up: tasks fail and are offered again at once."""
+        self.initiate_shutdown()
+        if self._grace is not None:
+            self._grace()
+        self._hand.give_up()
+        self._heartbeats.close()
+        self._cache.abandon()
+        self._ring()
+        self._ended(self)
+
+    # --- what is durable ------------------------------------------------------------------------------------
+
+    async def _until_durable(self, number: int) -> None:
+        try:
+            await self._engine.durable(number)
+        except StorageError as error:
+            raise HandleBroken(f"the engine's store has failed: {error}") from error
+
+    def _say_it_is_over(self) -> NoReturn:
+        if self._engine.failed is not None:
+            raise HandleBroken(f"the engine's store has failed: {self._engine.failed}")
+        raise HandleBroken("the engine was closed")

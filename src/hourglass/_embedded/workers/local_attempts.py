@@ -1,0 +1,377 @@
+"""The attempts of local activities that one handle's worker makes: Core's local activity manager.
+
+Must not know: activations, histories, the engine. It is told what to run and what to cancel, gives attempts to the
+handle's poll, and says how each local activity ended; short pauses between attempts pass here. Nothing of this is
+durable: what a crash loses is asked for again by the replay of its run.
+
+Invariants: each local activity ends once, unless its run is forgotten; what was told to a worker is counted as out
+until the worker has answered, also when nobody waits for the answer any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from hourglass._bridge.handle import (
+    ActivityCancel,
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityItem,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+    HandleConfig,
+)
+from hourglass._embedded.rules.activities import complete_retry
+from hourglass._embedded.rules.run import Run
+from hourglass._embedded.running.activity_tasks import unasked
+from hourglass._embedded.timing.clock import Cancel, Clock, to_ns
+from hourglass._embedded.workers import local_rules
+from hourglass._embedded.workers.local_activities import (
+    Ending,
+    LocalRequest,
+    LocalResult,
+    RunLocal,
+    cancelled_at_once,
+)
+from hourglass._engine.events import RetryRule
+from hourglass.converter import ApplicationFailure, Failure, Payload
+from hourglass.errors import TimeoutType
+
+_TOKEN = b"local/"
+
+
+class _Phase(Enum):
+    WAITING = auto()  # for a poll
+    IN_HAND = auto()  # of a worker
+    PAUSING = auto()  # until `ready_ns`
+    OVER = auto()
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """A local activity at its present attempt."""
+
+    run: Run
+    wanted: RunLocal
+    rests_on: int
+    ready_ns: int
+    number: int
+    phase: _Phase = _Phase.WAITING
+    token: bytes = b""
+    started_ns: int = 0
+    told_to_cancel: bool = False
+    alarm: Cancel | None = None
+
+    @property
+    def deadline(self) -> tuple[int, TimeoutType]:
+        """When it times out next, and how."""
+        wanted = self.wanted
+        return local_rules.deadline(
+            wanted.command, wanted.original_schedule_ns, self.ready_ns, self.started_ns
+        )
+
+
+class LocalAttempts:
+    """What is to be done, by run and number; `ended` hears of each end, `stalled` of a run none of whose attempts is
+    in a worker's hands while the handle closes, `changed` when there may be something to poll.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        config: HandleConfig,
+        namespace: str,
+        *,
+        is_durable: Callable[[int], bool],
+        ended: Callable[[str, LocalResult], object],
+        stalled: Callable[[str], object],
+        changed: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._namespace = namespace
+        self._is_durable = is_durable
+        self._ended = ended
+        self._stalled = stalled
+        self._changed = changed
+        self._known: dict[str, dict[int, _Attempt]] = {}
+        self._waiting: deque[_Attempt] = deque()
+        self._in_hand: dict[bytes, _Attempt] = {}
+        self._forgotten: set[bytes] = set()
+        self._cancels: deque[ActivityCancel] = deque()
+        self._numbers = itertools.count(1)
+        self._closing = False
+
+    # --- what the run asks for ------------------------------------------------------------------------------
+
+    def carry_out(self, run: Run, requests: Sequence[LocalRequest], rests_on: int) -> list[LocalResult]:
+        """Do what a run wants of its local activities; gives the ends of those that are over already. What it knew when
+        it asked must be durable before anything is begun.
+        """
+        results = [
+            self.submit(run, each, rests_on)
+            if isinstance(each, RunLocal)
+            else self.cancel(run.run_id, each.seq)
+            for each in requests
+        ]
+        return [each for each in results if each is not None]
+
+    def submit(self, run: Run, wanted: RunLocal, rests_on: int = 0) -> LocalResult | None:
+        """Make attempts of a local activity; gives its end if it is over already."""
+        command = wanted.command
+        now = self._clock.now_ns()
+        when, kind = local_rules.deadline(command, wanted.original_schedule_ns, now, 0)
+        if when and kind is TimeoutType.SCHEDULE_TO_CLOSE and when <= now:
+            return self._late(wanted, kind, command.attempt)
+        attempt = _Attempt(run, wanted, rests_on, now, max(command.attempt, 1))
+        self._known.setdefault(run.run_id, {})[command.seq] = attempt
+        self._waiting.append(attempt)
+        self._set_alarm(attempt)
+        return None
+
+    def cancel(self, run_id: str, seq: int) -> LocalResult | None:
+        """Cancel a local activity; gives its end if no worker has it."""
+        attempt = self._known.get(run_id, {}).get(seq)
+        if attempt is None:
+            return None
+        if attempt.phase is _Phase.IN_HAND:
+            self._tell_to_cancel(attempt)
+            return None
+        self._drop(attempt)
+        return cancelled_at_once(seq)
+
+    def forget(self, run_id: str) -> None:
+        """Nobody waits any more for the local activities of a run; those that are being executed are cancelled."""
+        for attempt in tuple(self._known.get(run_id, {}).values()):
+            if attempt.phase is _Phase.IN_HAND:
+                self._tell_to_cancel(attempt)
+                self._lose(attempt)
+            self._drop(attempt)
+
+    def is_in_hand(self, run_id: str) -> bool:
+        """Whether a worker has an attempt of this run."""
+        return any(each.phase is _Phase.IN_HAND for each in self._known.get(run_id, {}).values())
+
+    # --- what the worker gets and gives back ----------------------------------------------------------------
+
+    @staticmethod
+    def is_local(token: bytes) -> bool:
+        """Whether a token names an attempt of a local activity."""
+        return token.startswith(_TOKEN)
+
+    @property
+    def has_out(self) -> bool:
+        """Whether a worker has something in hand, or could take it, now or once it is durable."""
+        return bool(self._in_hand or self._forgotten or self.has_items)
+
+    @property
+    def has_items(self) -> bool:
+        """Whether a poll would get something, now or once it is durable."""
+        return bool(self._cancels or (self._waiting and self._may_start()))
+
+    @property
+    def rests_on(self) -> int:
+        """The change that the next attempt waits for; 0 if none does."""
+        return self._waiting[0].rests_on if self._may_start() else 0
+
+    def next_item(self) -> ActivityItem | None:
+        """The next attempt to make, or to stop."""
+        while self._cancels:
+            cancel = self._cancels.popleft()
+            if cancel.token in self._in_hand or cancel.token in self._forgotten:
+                return cancel
+        if not self._waiting or not self._may_start() or not self._is_durable(self._waiting[0].rests_on):
+            return None
+        return self._start(self._waiting.popleft())
+
+    def complete(self, result: ActivityResult) -> None:
+        """An attempt ended."""
+        self._forgotten.discard(result.token)
+        attempt = self._in_hand.pop(result.token, None)
+        if attempt is None:
+            return
+        match result:
+            case ActivityOk():
+                self._settle(attempt, Ending.COMPLETED, result=result.result)
+            case ActivityCancelled() if attempt.told_to_cancel:
+                self._settle(attempt, Ending.CANCELLED, failure=result.failure)
+            case ActivityCancelled():
+                self._fail(attempt, Ending.FAILED, unasked(result.failure))
+            case ActivityFailed():
+                self._fail(attempt, Ending.FAILED, result.failure)
+            case ActivityDeferred():
+                failure = Failure(
+                    "a local activity cannot be completed later, by somebody else",
+                    ApplicationFailure(type="NotSupported", non_retryable=True),
+                )
+                self._settle(attempt, Ending.FAILED, failure=failure)
+
+    def stop(self, reason: str) -> None:
+        """Ask all attempts that are being made to stop."""
+        self._cancels.extend(ActivityCancel(token, reason) for token in self._in_hand)
+
+    def close(self) -> None:
+        """Begin no more attempts."""
+        self._closing = True
+
+    def abandon(self) -> None:
+        """Give up everything."""
+        for attempts in self._known.values():
+            for attempt in attempts.values():
+                self._silence(attempt)
+        for table in (self._known, self._waiting, self._in_hand, self._forgotten, self._cancels):
+            table.clear()
+
+    # --- the life of an attempt -----------------------------------------------------------------------------
+
+    def _may_start(self) -> bool:
+        while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
+            self._waiting.popleft()  # cancelled, or timed out
+        limit = self._config.max_concurrent_local_activities
+        return bool(self._waiting) and not self._closing and len(self._in_hand) < limit
+
+    def _start(self, attempt: _Attempt) -> ActivityTask:
+        attempt.phase = _Phase.IN_HAND
+        attempt.token = _TOKEN + str(next(self._numbers)).encode()
+        attempt.started_ns = self._clock.now_ns()
+        attempt.told_to_cancel = False
+        self._in_hand[attempt.token] = attempt
+        self._set_alarm(attempt)
+        return self._task(attempt)
+
+    def _task(self, attempt: _Attempt) -> ActivityTask:
+        run, command = attempt.run, attempt.wanted.command
+        whole, _, each = local_rules.limits(command)
+        return ActivityTask(
+            token=attempt.token,
+            activity_id=command.activity_id,
+            activity_type=command.activity_type,
+            arguments=command.arguments,
+            attempt=attempt.number,
+            is_local=True,
+            namespace=self._namespace,
+            task_queue=self._config.task_queue,
+            workflow_id=run.started.workflow_id,
+            run_id=run.run_id,
+            workflow_type=run.started.workflow_type,
+            headers=command.headers,
+            scheduled_time_ns=attempt.wanted.original_schedule_ns,
+            current_attempt_scheduled_time_ns=attempt.ready_ns,
+            started_time_ns=attempt.started_ns,
+            schedule_to_close_timeout=whole,
+            start_to_close_timeout=each or whole,
+            retry_policy=complete_retry(command.retry_policy or RetryRule()),
+        )
+
+    def _fail(self, attempt: _Attempt, ending: Ending, failure: Failure) -> None:
+        command = attempt.wanted.command
+        delay = local_rules.retry_delay(command.retry_policy, attempt.number, failure)
+        if delay is None or attempt.told_to_cancel:
+            self._settle(attempt, ending, failure=failure)
+        elif delay > local_rules.threshold(command):
+            self._settle(attempt, ending, failure=failure, backoff_ns=to_ns(delay))
+        else:
+            attempt.phase = _Phase.PAUSING
+            attempt.number += 1
+            attempt.ready_ns = self._clock.now_ns() + to_ns(delay)
+            attempt.started_ns = 0
+            self._set_alarm(attempt)
+            if self._closing and not self.is_in_hand(attempt.run.run_id):
+                self._stalled(attempt.run.run_id)
+
+    def _settle(
+        self,
+        attempt: _Attempt,
+        ending: Ending,
+        *,
+        result: Payload | None = None,
+        failure: Failure | None = None,
+        backoff_ns: int = 0,
+    ) -> None:
+        started = attempt.started_ns
+        self._drop(attempt)
+        self._ended(
+            attempt.run.run_id,
+            LocalResult(
+                seq=attempt.wanted.command.seq,
+                ending=ending,
+                result=result,
+                failure=failure,
+                runtime_ns=self._clock.now_ns() - started if started else 0,
+                attempt=attempt.number,
+                backoff_ns=backoff_ns,
+                original_schedule_ns=attempt.wanted.original_schedule_ns,
+            ),
+        )
+
+    def _late(self, wanted: RunLocal, kind: TimeoutType, attempt: int) -> LocalResult:
+        return LocalResult(
+            seq=wanted.command.seq,
+            ending=Ending.TIMED_OUT,
+            failure=local_rules.timed_out(kind),
+            attempt=attempt,
+            original_schedule_ns=wanted.original_schedule_ns,
+        )
+
+    def _tell_to_cancel(self, attempt: _Attempt) -> None:
+        if not attempt.told_to_cancel:
+            attempt.told_to_cancel = True
+            self._cancels.append(ActivityCancel(attempt.token))
+            self._changed()
+
+    def _drop(self, attempt: _Attempt) -> None:
+        self._silence(attempt)
+        attempt.phase = _Phase.OVER
+        run_id = attempt.run.run_id
+        del self._known[run_id][attempt.wanted.command.seq]
+        if not self._known[run_id]:
+            del self._known[run_id]
+
+    def _lose(self, attempt: _Attempt) -> None:
+        """What the worker will say of an attempt does not matter any more."""
+        del self._in_hand[attempt.token]
+        self._forgotten.add(attempt.token)
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def _set_alarm(self, attempt: _Attempt) -> None:
+        self._silence(attempt)
+        when, _ = attempt.deadline
+        if attempt.phase is _Phase.PAUSING:
+            when = min(when, attempt.ready_ns) if when else attempt.ready_ns
+        if when:
+            attempt.alarm = self._clock.call_at(when, lambda: self._elapse(attempt))
+
+    def _silence(self, attempt: _Attempt) -> None:
+        if attempt.alarm is not None:
+            attempt.alarm()
+            attempt.alarm = None
+
+    def _elapse(self, attempt: _Attempt) -> None:
+        attempt.alarm = None
+        now = self._clock.now_ns()
+        when, kind = attempt.deadline
+        if when and when <= now:
+            self._time_out(attempt, kind)
+        else:
+            if attempt.phase is _Phase.PAUSING and attempt.ready_ns <= now:
+                attempt.phase = _Phase.WAITING
+                self._waiting.append(attempt)
+            self._set_alarm(attempt)
+        self._changed()
+
+    def _time_out(self, attempt: _Attempt, kind: TimeoutType) -> None:
+        failure = local_rules.timed_out(kind)
+        if attempt.phase is _Phase.IN_HAND:
+            self._lose(attempt)
+            self._cancels.append(ActivityCancel(attempt.token, "TIMED_OUT"))
+        if kind is TimeoutType.START_TO_CLOSE:
+            self._fail(attempt, Ending.TIMED_OUT, failure)
+        else:
+            self._settle(attempt, Ending.TIMED_OUT, failure=failure)

@@ -1,0 +1,213 @@
+"""Matching of a worker's commands with the events in history that they led to: where nondeterminism shows.
+
+Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments. What a worker
+has just been heard to ask for need not be compared again with what was written of it.
+Invariants: the events of a task's commands follow the task's completion directly and in order; a deprecated
+patch marker may lack its command and a patch command may lack its marker; anything else that does not pair up
+is `NondeterminismError`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events import history_local as local
+from hourglass._embedded.events import history_others as o
+from hourglass._embedded.events import history_updates as u
+from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.workers.outcomes import Outcomes
+from hourglass._engine import commands as c
+from hourglass.errors import NondeterminismError
+
+COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ...]] = {
+    h.ActivityTaskScheduled: c.ScheduleActivity,
+    h.ActivityTaskCancelRequested: c.RequestCancelActivity,
+    h.TimerStarted: c.StartTimer,
+    h.TimerCanceled: c.CancelTimer,
+    o.StartChildWorkflowExecutionInitiated: c.StartChildWorkflow,
+    o.SignalExternalWorkflowExecutionInitiated: c.SignalExternalWorkflow,
+    o.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild),
+    u.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
+    u.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
+    h.MarkerRecorded: c.SetPatchMarker,
+    local.MarkerRecorded: local.RecordLocalActivity,
+    h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
+    h.WorkflowPropertiesModified: c.UpsertMemo,
+    h.WorkflowExecutionCompleted: c.CompleteRun,
+    h.WorkflowExecutionFailed: c.FailRun,
+    h.WorkflowExecutionCanceled: c.CancelRun,
+    h.WorkflowExecutionContinuedAsNew: c.ContinueAsNew,
+}
+
+
+MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
+"""Events that `match` must always see; it must see the others where the outcomes `expect` an event."""
+
+_WRITTEN_AS_ONE = frozenset((c.ScheduleActivity, c.StartTimer))
+"""Commands that lead to one event each, whatever else is sent."""
+
+
+def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
+    """Pair the next event of the history, if it is that of a command, with the next command that was issued."""
+    attributes = event.attributes
+    kind = type(attributes)
+    if kind is h.WorkflowTaskCompleted:
+        outcomes.expects = True
+        _move_terminal(outcomes.issued)
+    elif kind not in COMMAND_OF:
+        if outcomes.expects:
+            _settle(outcomes, event)
+    elif isinstance(attributes, local.MarkerRecorded):
+        _match_local(outcomes, event, attributes)
+    elif not _is_patch_index(attributes):  # which is the engine's own, behind each patch
+        _pair(outcomes, event)
+
+
+def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: int) -> int:
+    """The answer to a task was taken just now, and the history goes on there with what it led to: have each event stand
+    for its command, as far as these are of the commonest kinds. Gives the position behind; the rest is for `match`.
+
+    Nothing is compared: the engine wrote the events of these very commands, in their order.
+    """
+    issued = outcomes.issued
+    position += 1  # behind the completion
+    while issued and type(issued[0]) in _WRITTEN_AS_ONE:
+        outcomes.bind(issued.popleft(), history[position].id)
+        position += 1
+    outcomes.expects = bool(issued)
+    return position
+
+
+def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: local.MarkerRecorded) -> None:
+    known = outcomes.local
+    replayed = None if known is None else known.is_replayed(marker)
+    if known is None or replayed is None:
+        raise _mismatch(event, None)
+    if not known.fits(marker):
+        raise _mismatch(event, known.command_of(marker.seq))
+    if replayed:  # the run was told of it ahead of time: no command stands for it
+        known.recorded(marker.seq)
+    else:
+        _pair(outcomes, event)
+
+
+def _pair(outcomes: Outcomes, event: h.HistoryEvent) -> None:
+    issued = outcomes.issued
+    attributes = event.attributes
+    while issued and isinstance(issued[0], c.SetPatchMarker):
+        if isinstance(attributes, h.MarkerRecorded) and attributes.patch_id == issued[0].patch_id:
+            break
+        if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
+            return
+        issued.popleft()
+    if not issued or not _fits(issued[0], attributes, outcomes):
+        if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
+            return
+        raise _mismatch(event, issued[0] if issued else None)
+    outcomes.bind(issued.popleft(), event.id)
+
+
+def _move_terminal(issued: deque[c.Command]) -> None:
+    """The engine applies the first terminal command last; so must the comparison."""
+    if len(issued) < 2:
+        return
+    terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
+    ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
+    issued.clear()
+    issued.extend(ordinary + terminal[:1])
+
+
+def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
+    """All events of the task's commands have been seen: nothing but patches may be left."""
+    outcomes.expects = False
+    for command in outcomes.issued:
+        if not isinstance(command, c.SetPatchMarker):
+            raise _mismatch(event, command)
+    outcomes.issued.clear()
+
+
+def _is_patch_index(attributes: h.Attributes) -> bool:
+    return isinstance(attributes, h.UpsertWorkflowSearchAttributes) and set(attributes.search_attributes) == {
+        h.PATCHES
+    }
+
+
+def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
+    if not isinstance(command, COMMAND_OF[type(attributes)]):
+        return False
+    match command, attributes:
+        case c.ScheduleActivity(), h.ActivityTaskScheduled():
+            return (command.activity_id, command.activity_type) == (
+                attributes.activity_id,
+                attributes.activity_type,
+            )
+        case c.StartChildWorkflow(), o.StartChildWorkflowExecutionInitiated():
+            return (command.workflow_id, command.workflow_type) == (
+                attributes.workflow_id,
+                attributes.workflow_type,
+            )
+        case local.RecordLocalActivity(), local.MarkerRecorded():
+            return command.marker.seq == attributes.seq
+        case c.StartTimer(), h.TimerStarted():
+            return str(command.seq) == attributes.timer_id
+        case c.CancelTimer(), h.TimerCanceled():
+            return str(command.seq) == attributes.timer_id
+        case c.RequestCancelActivity(), h.ActivityTaskCancelRequested():
+            return outcomes.link_of(command) == attributes.scheduled_event_id
+        case (
+            c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate(),
+            u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted(),
+        ):
+            return command.protocol_instance_id == attributes.update_id
+        case _:
+            return True
+
+
+def describe_command(command: c.Command) -> str:
+    """A command in words, without arguments."""
+    match command:
+        case c.ScheduleActivity():
+            return f"ScheduleActivity {command.activity_type!r} (id {command.activity_id})"
+        case c.StartChildWorkflow():
+            return f"StartChildWorkflow {command.workflow_type!r} (id {command.workflow_id})"
+        case c.ScheduleLocalActivity():
+            return f"ScheduleLocalActivity {command.activity_type!r} (id {command.activity_id})"
+        case local.RecordLocalActivity(marker):
+            return f"the end of local activity {marker.activity_type!r} (id {marker.activity_id})"
+        case c.StartTimer() | c.CancelTimer() | c.RequestCancelActivity():
+            return f"{type(command).__name__} {command.seq}"
+        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
+            return f"{type(command).__name__} {command.protocol_instance_id!r}"
+        case _:
+            return type(command).__name__
+
+
+def describe_event(event: h.HistoryEvent) -> str:
+    """An event in words, without payloads."""
+    attributes = event.attributes
+    match attributes:
+        case h.ActivityTaskScheduled():
+            what = f" {attributes.activity_type!r} (id {attributes.activity_id})"
+        case local.MarkerRecorded():
+            what = f" of local activity {attributes.activity_type!r} (id {attributes.activity_id})"
+        case o.StartChildWorkflowExecutionInitiated():
+            what = f" {attributes.workflow_type!r} (id {attributes.workflow_id})"
+        case h.TimerStarted() | h.TimerCanceled():
+            what = f" {attributes.timer_id}"
+        case u.WorkflowExecutionUpdateAccepted() | u.WorkflowExecutionUpdateCompleted():
+            what = f" {attributes.update_id!r}"
+        case _:
+            what = ""
+    return f"{type(attributes).__name__}{what}"
+
+
+def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> NondeterminismError:
+    expected = describe_event(event)
+    produced = "no command" if command is None else describe_command(command)
+    return NondeterminismError(
+        f"the history has {expected} as event {event.id}, but the workflow produced {produced}",
+        expected=expected,
+        produced=produced,
+    )

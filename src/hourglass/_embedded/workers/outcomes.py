@@ -1,0 +1,288 @@
+"""What became of the activities and timers that a run asked for: commands in, events for the worker out.
+
+Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules:
+which cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are
+wrapped. The same for children and other workflows is in `child_outcomes`, for updates in `update_outcomes`, for
+local activities in `local_activities`: most runs need none of these, and have none.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events.history_local import RecordLocalActivity
+from hourglass._embedded.rules.task_transitions import Sent
+from hourglass._embedded.rules.workflow_cron import check_cron
+from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherCommand
+from hourglass._embedded.workers.local_activities import LocalActivities
+from hourglass._embedded.workers.update_outcomes import UpdateOutcomes
+from hourglass._engine import commands as c
+from hourglass._engine import events as e
+from hourglass.converter import ActivityFailure, CanceledFailure, Failure
+from hourglass.errors import HourglassError, RetryState, UsageError
+
+_WITHOUT_OUTCOME: tuple[type[c.Command], ...] = (c.UpsertSearchAttributes, c.UpsertMemo, *c.TERMINAL)
+"""Commands that the engine carries out, and that is all."""
+
+
+class BadCommand(HourglassError):
+    """A command that cannot be carried out: unknown to this engine, or its number is taken."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """An activity or timer: not sent yet (`event_id` 0), pending, or over."""
+
+    command: c.ScheduleActivity | c.StartTimer
+    event_id: int = 0
+    over: bool = False
+    cancelling: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Outcomes:
+    """The numbered requests of one run, and the commands that no event has answered yet. `expects`: the next event may
+    be that of a command, or shows that none is (see `matching`).
+    """
+
+    run_id: str = ""
+    namespace: str = "default"
+    issued: deque[c.Command] = field(default_factory=deque)
+    expects: bool = False
+    local: LocalActivities | None = None
+    known_updates: UpdateOutcomes | None = None
+    _others: ChildOutcomes | None = None
+    _activities: dict[int, _Wanted] = field(default_factory=dict)
+    _timers: dict[int, _Wanted] = field(default_factory=dict)
+    _by_event: dict[int, _Wanted] = field(default_factory=dict)
+    _patches: frozenset[str] = frozenset()
+
+    @property
+    def updates(self) -> UpdateOutcomes:
+        """The same for what the run is asked to do."""
+        if self.known_updates is None:
+            self.known_updates = UpdateOutcomes(self.issued)
+        return self.known_updates
+
+    def local_from(self, time_ns: int = 0, activation: int = 0) -> LocalActivities:
+        """The same for local activities, of which the first is heard of at this time, in this activation of its task."""
+        if self.local is None:
+            self.local = LocalActivities(self.issued, time_ns, activation)
+        return self.local
+
+    def issue(self, command: c.Command, *, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
+        """The worker asks for something; gives what it may be told at once."""
+        match command:
+            case c.ScheduleActivity():
+                _enter(self._activities, command)
+            case c.StartTimer():
+                _enter(self._timers, command)
+            case c.CancelTimer():
+                return self._cancel_timer(command)
+            case c.RequestCancelActivity():
+                return self._cancel_activity(command)
+            case c.ScheduleLocalActivity():
+                self._schedule_local(command, replaying, now_ns)
+                return []
+            case c.RequestCancelLocalActivity():
+                return [] if self.local is None else self.local.cancel(command.seq)
+            case c.SetPatchMarker():
+                if command.patch_id in self._patches:
+                    return []
+                self._patches |= {command.patch_id}
+            case (
+                c.StartChildWorkflow()
+                | c.CancelChildWorkflow()
+                | c.SignalExternalWorkflow()
+                | c.CancelSignalExternal()
+                | c.RequestCancelExternal()
+            ):
+                return self._issue_other(command)
+            case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
+                wrong = self.updates.issue(command)
+                if wrong:
+                    raise BadCommand(wrong)
+                return []
+            case _ if not isinstance(command, _WITHOUT_OUTCOME):
+                raise BadCommand(
+                    f"{type(command).__name__} is not supported by the in-memory engine yet; "
+                    "run this workflow on a Temporal server"
+                )
+        self.issued.append(command)
+        return []
+
+    def _schedule_local(self, command: c.ScheduleLocalActivity, replaying: bool, now_ns: int) -> None:
+        if not (command.schedule_to_close_timeout or command.start_to_close_timeout):
+            raise BadCommand(f"local activity {command.activity_id} has no time limit")
+        local = self.local_from()
+        if local.is_taken(command.seq):
+            raise _number_in_use(command)
+        local.schedule(command, replaying=replaying, now_ns=now_ns)
+
+    def _issue_other(self, command: OtherCommand) -> list[e.AnyEvent]:
+        if isinstance(command, c.StartChildWorkflow) and command.cron_schedule:
+            try:
+                check_cron(command.cron_schedule)
+            except UsageError as error:
+                raise BadCommand(str(error)) from error
+        if self._others is None:
+            self._others = ChildOutcomes(self.issued, self.run_id, self.namespace)
+        if self._others.is_taken(command):
+            raise _number_in_use(command)
+        return self._others.issue(command)
+
+    def waiting(self) -> tuple[Sent, ...]:
+        """The commands that no event has answered, each with the event that it refers to."""
+        sent = []
+        for command in self.issued:
+            sent.append(Sent(command) if isinstance(command, c.ScheduleActivity) else self._sent(command))
+        return tuple(sent)
+
+    def _sent(self, command: c.Command) -> Sent:
+        if isinstance(command, (c.AcceptUpdate, c.RejectUpdate, c.CompleteUpdate)):
+            return Sent(command, self.updates.link_of(command), self.updates.request_of(command))
+        return Sent(command, self.link_of(command))
+
+    def bind(self, command: c.Command, event_id: int) -> None:
+        """The event of a command was written: from now on that event stands for what was asked."""
+        match command:
+            case c.ScheduleActivity():
+                wanted = self._activities[command.seq]
+            case c.StartTimer():
+                wanted = self._timers[command.seq]
+            case _:
+                self._bind_other(command, event_id)
+                return
+        wanted.event_id = event_id
+        self._by_event[event_id] = wanted
+
+    def _bind_other(self, command: c.Command, event_id: int) -> None:
+        match command:
+            case c.CancelTimer():
+                self._finish(self._timers[command.seq].event_id)
+            case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate():
+                self.updates.bind(command, event_id)
+            case RecordLocalActivity(marker) if self.local is not None:
+                self.local.recorded(marker.seq)
+            case _ if self._others is not None:
+                self._others.bind(command, event_id)
+
+    def resolve(self, attributes: h.Attributes, event_id: int = 0) -> list[e.AnyEvent]:
+        """Something that was asked for has an outcome; gives what the worker is told of it."""
+        match attributes:
+            case h.ActivityTaskCompleted():
+                wanted = self._finish(attributes.scheduled_event_id)
+                return [e.ActivityCompleted(wanted.command.seq, attributes.result)] if wanted else []
+            case h.TimerFired():
+                wanted = self._finish(attributes.started_event_id)
+                return [e.TimerFired(wanted.command.seq)] if wanted else []
+            case h.ActivityTaskFailed() | h.ActivityTaskTimedOut():
+                wanted = self._finish(attributes.scheduled_event_id)
+                return [e.ActivityFailed(wanted.command.seq, _failed(wanted, attributes))] if wanted else []
+            case h.ActivityTaskCanceled():
+                wanted = self._finish(attributes.scheduled_event_id)
+                return (
+                    [e.ActivityCancelled(wanted.command.seq, _cancelled(wanted, attributes))]
+                    if wanted
+                    else []
+                )
+            case _:
+                return [] if self._others is None else self._others.resolve(attributes, event_id)
+
+    def _finish(self, event_id: int) -> _Wanted | None:
+        """The request behind an event, if the worker still waits for it."""
+        wanted = self._by_event.pop(event_id, None)
+        if wanted is None:
+            return None
+        table = self._timers if isinstance(wanted.command, c.StartTimer) else self._activities
+        table.pop(wanted.command.seq, None)
+        told = wanted.over
+        wanted.over = True
+        return None if told else wanted
+
+    def _cancel_timer(self, command: c.CancelTimer) -> list[e.AnyEvent]:
+        wanted = self._timers.get(command.seq)
+        if wanted is None or wanted.over:
+            return []
+        wanted.over = True
+        if wanted.event_id:
+            self.issued.append(command)
+        else:
+            self.issued.remove(wanted.command)
+            del self._timers[command.seq]
+        return []
+
+    def _cancel_activity(self, command: c.RequestCancelActivity) -> list[e.AnyEvent]:
+        wanted = self._activities.get(command.seq)
+        if wanted is None or wanted.over or wanted.cancelling:
+            return []
+        kind = _schedule(wanted).cancellation_type
+        wanted.cancelling = True
+        if not wanted.event_id:
+            self.issued.remove(wanted.command)
+        elif kind is not c.ActivityCancellationType.ABANDON:
+            self.issued.append(command)
+            if kind is c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+                return []
+        wanted.over = True
+        return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]
+
+    def link_of(self, command: c.Command) -> int:
+        """The event that a cancelling command refers to."""
+        match command:
+            case c.CancelTimer():
+                return self._timers[command.seq].event_id
+            case c.RequestCancelActivity():
+                return self._activities[command.seq].event_id
+            case _:
+                return 0
+
+
+def _enter(table: dict[int, _Wanted], command: c.ScheduleActivity | c.StartTimer) -> None:
+    if command.seq in table:
+        raise _number_in_use(command)
+    table[command.seq] = _Wanted(command)
+
+
+def _number_in_use(
+    command: c.ScheduleActivity | c.ScheduleLocalActivity | c.StartTimer | OtherCommand,
+) -> BadCommand:
+    return BadCommand(f"{type(command).__name__} {command.seq}: this number is in use already")
+
+
+def _schedule(wanted: _Wanted) -> c.ScheduleActivity:
+    assert isinstance(wanted.command, c.ScheduleActivity)
+    return wanted.command
+
+
+def _failed(wanted: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
+    timed_out = isinstance(attributes, h.ActivityTaskTimedOut)
+    return Failure(
+        "Activity task timed out" if timed_out else "Activity task failed",
+        ActivityFailure(
+            activity_type=_schedule(wanted).activity_type,
+            activity_id=_schedule(wanted).activity_id,
+            identity="" if isinstance(attributes, h.ActivityTaskTimedOut) else attributes.identity,
+            scheduled_event_id=attributes.scheduled_event_id,
+            started_event_id=attributes.started_event_id,
+            retry_state=attributes.retry_state,
+        ),
+        cause=attributes.failure,
+    )
+
+
+def _cancelled(wanted: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
+    return Failure(
+        "Activity cancelled",
+        ActivityFailure(
+            activity_type=_schedule(wanted).activity_type,
+            activity_id=_schedule(wanted).activity_id,
+            identity=attributes.identity if attributes else "",
+            scheduled_event_id=attributes.scheduled_event_id if attributes else 0,
+            started_event_id=attributes.started_event_id if attributes else 0,
+            retry_state=RetryState.CANCEL_REQUESTED,
+        ),
+        cause=Failure(info=CanceledFailure(attributes.details if attributes else ())),
+    )
