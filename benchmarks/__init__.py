@@ -6,6 +6,8 @@
     memory      a worker's memory per idle run in its cache
     embedded    workflows of five steps on one machine, nothing but this process and its disk
     processes   from start to result on one file, asked by the owner's process and by another
+    sleeping    what workflows cost that are asleep: in memory, and on disk when a worker starts
+    testing     tests on virtual time, with retries
     scale       one large run: thousands of fibers, signals and activities, and whether their cost stays the same
 
 Everything is measured in one go on one machine, rounds of the subjects interleaved, medians reported. Only
