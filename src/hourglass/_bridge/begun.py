@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -31,13 +31,17 @@ def begin(call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
         awaited = call.send(None)
     except StopIteration:
         return None
-    rest = cast("Coroutine[Any, Any, T]", _go_on(call, awaited))
-    return asyncio.get_running_loop().create_task(rest)
+    return asyncio.get_running_loop().create_task(_go_on(call, awaited))
+
+
+async def _go_on(call: Coroutine[Any, Any, T], awaited: Any) -> T:
+    """The rest of a coroutine, as one: from Python 3.12 on tasks refuse generators."""
+    return await _pass_on(call, awaited)
 
 
 @coroutine
-def _go_on(call: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """The rest of a coroutine: pass on what it waits for, and what comes of that."""
+def _pass_on(call: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Pass on what a coroutine waits for, and what comes of that."""
     try:
         while True:
             try:

@@ -51,7 +51,7 @@ class Book(Protocol[T]):
         ...
 
     def poll_ended(self, error: BaseException, /) -> None:
-        """The raw poll raised: there will be no more items."""
+        """The raw poll, or asking for more, raised: there will be no more items."""
         ...
 
 
@@ -153,6 +153,9 @@ class PollLine(Generic[T]):
         while True:
             try:
                 item = await self._poll()
+                self.returned_ns = self._now_ns()
+                self._keep((item,))
+                self._keep(self._more())
             except OURS:
                 # The loop ends, or somebody did what must not be done: whoever asks next polls again.
                 self.call = None
@@ -164,9 +167,6 @@ class PollLine(Generic[T]):
                 self._watch_no_more()
                 self._ring()
                 return
-            self.returned_ns = self._now_ns()
-            self._keep((item,))
-            self._keep(self._more())
             self._is_fetched = self._is_fetched or self.bell.waiting > 0
             if not self._is_fetched or len(self.kept) >= _AHEAD:
                 self.call = None

@@ -169,12 +169,16 @@ class StateCache:
                 self._unlist(key)
             return entry
 
-    def discard(self, key: Key) -> None:
-        """Forget a run that holds no fibers, whoever owns it."""
+    def discard(self, key: Key) -> Entry | None:
+        """Forget a run, whoever owns it, while none of its activations is out; gives it if it holds fibers, which its
+        lane must drop.
+        """
+        gone: Entry | None = None
         with self._lock:
             for owned in self._owned.values():
-                owned.pop(key, None)
+                gone = owned.pop(key, gone)
             self._unlist(key)
+        return gone if gone is not None and gone.run.live is not None else None
 
     def hand_over(self, owner: object, heir: object, without: Key | None = None) -> Entry | None:
         """All states of an owner go to its heir, as data, but for one, which is forgotten and returned. The owner has
@@ -265,6 +269,9 @@ class LiveRuns:
 
     def __len__(self) -> int:
         return len(self._runs)
+
+    def __contains__(self, entry: Entry) -> bool:
+        return entry in self._runs
 
     def settle(self, entry: Entry) -> bool:
         """Note whether a run holds live fibers now; True if too many do."""

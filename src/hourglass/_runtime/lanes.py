@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from hourglass._bridge.handle_record import is_eviction
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted
-from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
+from hourglass._runtime.cache import Entry
+from hourglass._runtime.evaluation import Counts, Evaluations, Verdict, let_go
 from hourglass._runtime.gil_watchdog import GilWatchdog
 from hourglass._runtime.hung_stack import HungStack, frame_of, take_stack
 from hourglass._runtime.lane import STOP, Job, Lane, Reply, Work
@@ -114,12 +115,19 @@ class LaneSet:
         if home is not None:
             home.runs -= 1
 
+    def drop(self, entry: Entry) -> None:
+        """Have the fibers of a run that is in no cache any more unwound, by the lane that has them."""
+        self._do(lambda evaluations: let_go(evaluations, entry))
+
     def forget_older(self, generation: int) -> None:
         """Drop all that belongs to handles before this generation: their engine sends the runs anew."""
         for home in [each for each in self._homes if each[0] < generation]:
             self._homes.pop(home).runs -= 1
+        self._do(lambda evaluations: evaluations.forget_older(generation))
+
+    def _do(self, chore: Callable[[Evaluations], None]) -> None:
         for lane in self._lanes():
-            lane.do(lambda evaluations: evaluations.forget_older(generation))
+            lane.do(chore)
         if self._timer is None:
             self._arm()
 

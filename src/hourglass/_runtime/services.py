@@ -105,7 +105,9 @@ class QueueServices:
     def evicted(self, generation: int, run_id: str) -> None:
         """The engine has forgotten a run that has nothing out, and no activation says so."""
         self.lanes.forget(generation, run_id)
-        self.cache.discard(Key(self.queue, run_id, generation))
+        left = self.cache.discard(Key(self.queue, run_id, generation))
+        if left is not None:  # it was ended from outside, or its handle drains
+            self.lanes.drop(left)
         self.release(generation, run_id)
 
     def forget(self, generation: int) -> None:

@@ -145,12 +145,13 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
 
 
 def shown(run: Run) -> str:
-    """A run as it is now, for `TAKE_SHOWN`; empty for one with a memo or attributes, which `write` must enter. It
-    must have had no search attributes before.
+    """A run as it is now, for `TAKE_SHOWN`; empty for one that `write` must enter: with a memo or attributes, or with a
+    zero in a name, where SQLite's JSON would cut it off. It must have had no search attributes before.
     """
     if run.memo or run.search_attributes:
         return ""
-    return _json.encode(_row(run)).decode()
+    row = _json.encode(_row(run)).decode()
+    return "" if "\\u0000" in row else row
 
 
 def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:

@@ -2,7 +2,7 @@
 
 Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
 activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
-been answered, or with the answer that closed it if the worker is told so at once; a task that is begun is finished
+been answered, or, once it is closed, with its last answer if the worker is told so at once; a task that is begun is finished
 or failed exactly once, unless the engine took it back (timeout, termination); an activation comes with the number of
 the change before which it may not be given out.
 
@@ -50,8 +50,20 @@ _CLOSED = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
 
 
-def _mismatch(error: NondeterminismError) -> Failure:
-    return Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure("NondeterminismError"))
+def _blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
+    """Why a run cannot go on: the cause of its task's failure, the failure, and the reason for its eviction. What is a bug
+    of ours is that run's trouble, too, and nobody else's.
+    """
+    kind = type(error).__name__
+    if isinstance(error, NondeterminismError):
+        failure = Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure(kind))
+        return TaskFailureCause.NON_DETERMINISTIC_ERROR, failure, "NONDETERMINISM"
+    if isinstance(error, BadCommand):
+        logger.error("run %s cannot go on: %s", cached.cursor.run_id, error)
+        return h.FEATURE_DISABLED, Failure(str(error), ApplicationFailure(kind)), "FATAL"
+    logger.error("run %s cannot go on: %s", cached.cursor.run_id, kind, exc_info=error)
+    failure = Failure(f"the engine cannot go on with this run: {kind}", ApplicationFailure("InternalError"))
+    return TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, failure, "FATAL"
 
 
 def _latest_answer(run: Run) -> int:
@@ -127,10 +139,7 @@ class Cache:
             self._accept(cached, completion)
         else:
             cached.answer_questions(completion.commands)
-            if cached.task_number:
-                self._advance(cached)
-            else:
-                self._rest(cached)
+            (self._advance if cached.task_number else self._rest)(cached)
         return True
 
     def request_eviction(self, run_id: str) -> None:
@@ -241,8 +250,8 @@ class Cache:
                 for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
                     cursor.resolve_local(result)
             activation = cursor.next_activation()
-        except NondeterminismError as error:
-            self._fail(cached, TaskFailureCause.NON_DETERMINISTIC_ERROR, _mismatch(error), "NONDETERMINISM")
+        except Exception as error:
+            self._fail(cached, *_blame(error, cached))
             return
         if activation is not None:
             cached.untouched = False
@@ -256,17 +265,19 @@ class Cache:
         cached.hear(completion, self._behavior)
         try:
             cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
-        except BadCommand as error:
-            logger.error("run %s cannot go on: %s", completion.run_id, error)
-            failure = Failure(str(error), ApplicationFailure("BadCommand"))
-            self._fail(cached, h.FEATURE_DISABLED, failure, "FATAL")
+        except Exception as error:
+            self._fail(cached, *_blame(error, cached))
             return
         self._advance(cached)
 
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
         self._rouse(cached)
         if cached.task_number:
-            self._answer_task(cached, cached.task_number, again)
+            try:
+                self._answer_task(cached, cached.task_number, again)
+            except Exception as error:
+                self._fail(cached, *_blame(error, cached))
+                return
             cached.task_number = 0  # only now: that the run closes meanwhile must not evict it yet
         self._rest(cached)
 

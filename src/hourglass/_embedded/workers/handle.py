@@ -100,12 +100,16 @@ class EngineHandle:
         return self._cache.is_busy(run_id)
 
     def wake(self) -> None:
-        """Something may be there to take: a poll that waits takes it now."""
+        """Something may be there to take: a poll that waits takes it now. Raises nothing: whoever wakes did something else."""
         engine, hand, is_over = self._engine, self._hand, self._engine.is_over
-        if self._task_polls and (self._tasks_offered or self._asked):
-            self._take_tasks()
-        if hand.polls and self._attempts_offered:
-            hand.take()
+        try:
+            if self._task_polls and (self._tasks_offered or self._asked):
+                self._take_tasks()
+            if hand.polls and self._attempts_offered:
+                hand.take()
+        except Exception:
+            _log.exception("what waits for a worker of %s could not be taken", self.task_queue)
+            self._ring()  # a poll that waits looks for itself, and says so if it cannot either
         if is_over:
             self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
         if self._cache.ready or is_over:
@@ -162,10 +166,7 @@ class EngineHandle:
 
     def take_activations(self) -> list[Activation]:
         """Those that a poll would bring at once."""
-        taken = []
-        while (activation := self._next_activation()) is not None:
-            taken.append(activation)
-        return taken
+        return list(iter(self._next_activation, None))
 
     def _take_tasks(self) -> None:
         """Take what there is, until something may be given out at once."""
