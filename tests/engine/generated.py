@@ -48,6 +48,7 @@ def leaves(*, ours: bool) -> st.SearchStrategy[list[Any]]:
         else (
             st.tuples(st.just("until"), st.integers(0, 2), st.just(3)),
             st.tuples(st.just("timed"), kinds, st.just(3)),
+            st.tuples(st.just("again"), st.booleans()),
             st.tuples(st.just("child"), st.sampled_from(["try", "wait"])),
             st.tuples(st.just("signal")),
         )

@@ -148,6 +148,12 @@ class InterpretedAsync:
         tasks = [self._spawn(block) for block in blocks]
         await self._wait(asyncio.gather(*tasks, return_exceptions=keep))
 
+    async def _do_again(self, me: int, keep: bool) -> None:
+        # Some that may be done already.
+        tasks = self.open[me:][-3:]
+        if tasks:
+            await self._wait(asyncio.gather(*tasks, return_exceptions=keep))
+
     async def _do_first(self, me: int, blocks: list[Any], when: str, limit: int) -> None:
         tasks = [self._spawn(block) for block in blocks]
         task = current_task()

@@ -18,6 +18,7 @@ from hourglass._engine.definition import workflow_definition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunStarted
 
+from .asyncio_turns import NEWER, OLDER, turns_of
 from .driver import EPOCH, SECOND, encode
 from .generated import RandomEngine, programs, steps
 from .interpreted_async import InterpretedAsync
@@ -30,12 +31,32 @@ relaxed = settings(
 
 
 def compare(
-    program: dict[str, Any], script: list[tuple[list[int], int]], *, replaying: bool, flags: tuple[int, ...]
+    program: dict[str, Any],
+    script: list[tuple[list[int], int]],
+    *,
+    replaying: bool,
+    flags: tuple[int, ...],
+    turns: str = OLDER,
 ) -> int:
-    """Drive both with the same events until the run closes or the script ends; returns how many activations there were."""
+    """Drive both with the same events until the run closes or the script ends; returns how many activations there were.
+
+    `turns` says whose asyncio temporalio's instance has.
+    """
+    with turns_of(turns):
+        return _compare(program, script, replaying=replaying, flags=flags, newer_turns=turns == NEWER)
+
+
+def _compare(
+    program: dict[str, Any],
+    script: list[tuple[list[int], int]],
+    *,
+    replaying: bool,
+    flags: tuple[int, ...],
+    newer_turns: bool,
+) -> int:
     definition = workflow_definition(InterpretedPlain)
     assert definition is not None
-    ours = Run(definition, "run-1", RunSettings())
+    ours = Run(definition, "run-1", RunSettings(newer_turns=newer_turns))
     theirs = Official(InterpretedAsync, 5)
     engine = RandomEngine()
     started = RunStarted(
@@ -75,16 +96,17 @@ def compare(
         ours.drop()
 
 
+@pytest.mark.parametrize("turns", [OLDER, NEWER])
 @pytest.mark.parametrize(
     "flags", [(), (1,), (2,), (1, 2)], ids=["no flags", "flag 1", "flag 2", "flags 1 and 2"]
 )
-def test_foreign_histories_replay_in_the_same_order(flags: tuple[int, ...]) -> None:
+def test_foreign_histories_replay_in_the_same_order(flags: tuple[int, ...], turns: str) -> None:
     """A random program issues the same commands as temporalio's, when replaying what another SDK recorded."""
 
     @relaxed
     @given(programs(), steps)
     def check(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
-        compare(program, script, replaying=True, flags=flags)
+        compare(program, script, replaying=True, flags=flags, turns=turns)
 
     check()
 
@@ -167,6 +189,16 @@ FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
         [["draw"], ["sleep", 1], ["draw"], ["act", "try"]],
         [([0], 3), ([0], 9)],
     ),
+    "a gather of what is done": (
+        [
+            ["spawn", [["act", "try"], ["again", False], ["act", "try"]]],
+            ["sleep", 1],
+            ["turn"],
+            ["act", "try"],
+            ["sleep", 1],
+        ],
+        [([0, 0], 9), ([0], 9)],
+    ),
 }
 
 # The same of live runs.
@@ -180,12 +212,14 @@ FOUND_LIVE: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 }
 
 
+@pytest.mark.parametrize("turns", [OLDER, NEWER])
 @pytest.mark.parametrize("flags", [(), (1,), (2,), (1, 2)], ids=str)
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_stays_mended(name: str, flags: tuple[int, ...]) -> None:
+def test_what_was_found_stays_mended(name: str, flags: tuple[int, ...], turns: str) -> None:
     """Small programs that once went another way than temporalio's."""
     main, script = FOUND[name]
-    compare({"main": main, "handlers": [[["draw"]], []], "limit": 40}, script, replaying=True, flags=flags)
+    program = {"main": main, "handlers": [[["draw"]], []], "limit": 40}
+    compare(program, script, replaying=True, flags=flags, turns=turns)
 
 
 @pytest.mark.parametrize("name", FOUND_LIVE)

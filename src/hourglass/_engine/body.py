@@ -13,7 +13,14 @@ from hourglass._engine.intercepted import executed
 from hourglass._engine.interception import chain
 from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, is_failure
 from hourglass._engine.scheduler import RESOLVED
-from hourglass.errors import Cancelled, CancelledError, InternalError, PayloadError, UsageError
+from hourglass.errors import (
+    Cancelled,
+    CancelledError,
+    InternalError,
+    PayloadError,
+    TaskCancelledError,
+    UsageError,
+)
 
 
 def start(live: LiveRun, rest: list[AnyEvent]) -> None:
@@ -123,7 +130,8 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
             raise
         if live.cancel_reason is not None and is_cancellation(error):
             live.issue(CancelRun(), fiber)
-        elif isinstance(error, Cancelled):
+        elif isinstance(error, Cancelled) or (isinstance(error, TaskCancelledError) and not live.is_ours):
+            # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
             failed = CancelledError("the workflow was cancelled from within")
             live.issue(FailRun(live.converter.to_failure(failed)), fiber)
         elif is_failure(live, error):

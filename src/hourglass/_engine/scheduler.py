@@ -140,15 +140,27 @@ class Gathered(Future):
 
     __slots__ = ("cancel_requested", "children", "failed_child", "missing", "return_exceptions")
 
-    def __init__(self, scheduler: Scheduler, children: list[Future], *, return_exceptions: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        children: list[Future],
+        *,
+        return_exceptions: bool,
+        at_once: bool = False,
+    ) -> None:
         super().__init__(scheduler)
         self.children = children
         self.return_exceptions = return_exceptions
         self.cancel_requested = False
         self.failed_child: Future | None = None
         self.missing = len(children)
+        # As asyncio does it from Python 3.12 on, those that are settled already count `at_once`; before, in a turn of their own.
+        early = [child for child in children if child.state != PENDING] if at_once else []
         for child in children:
-            child.add_callback(self._child_settled)
+            if not at_once or child.state == PENDING:
+                child.add_callback(self._child_settled)
+        for child in early:
+            self._child_settled(child)
 
     def _child_settled(self, child: Future) -> None:
         self.missing -= 1

@@ -35,6 +35,7 @@ from hourglass._runtime.lane_notes import LaneNote
 from hourglass._runtime.lane_stopping import LaneStopped
 from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
 from hourglass._runtime.quarantine import Hang, Quarantine
+from hourglass._runtime.turn_rules import TurnRules
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
 
@@ -89,6 +90,7 @@ class Evaluations:
         self._cache.admit(self)
         self._live = LiveRuns(self._limits.live)
         self._lost = LostJournals()
+        self._turns = TurnRules()
         self._parked = parked if parked is not None else ParkedRuns()
         self._current: Entry | None = None
         self._dropping: Entry | None = None
@@ -188,7 +190,7 @@ class Evaluations:
         for event in activation.events:
             kind = type(event)
             if kind is RunEvicted:
-                self._forget(key)
+                self._turns.learn(cast(RunEvicted, event), self._forget(key))
                 return Verdict(Succeeded(activation.run_id))
             if kind is not QueryReceived:
                 only_looks = False
@@ -247,9 +249,10 @@ class Evaluations:
         if hang is not None:
             return hang
         verified = _is_verified(self._verify, key.run_id)
+        settings = self._turns.settings(key.run_id, self._verified_settings if verified else self._settings)
         entry = Entry(
             key=key,
-            run=Run(definition, key.run_id, self._verified_settings if verified else self._settings),
+            run=Run(definition, key.run_id, settings),
             workflow_id=started.workflow_id,
             verified=verified,
         )
@@ -321,12 +324,12 @@ class Evaluations:
             self._counts.parked = self._parked.kinds()
             logger.info("run %s goes on", activation.run_id)
 
-    def _forget(self, key: Key, failed: Activation | None = None) -> None:
+    def _forget(self, key: Key, failed: Activation | None = None) -> Entry | None:
         """Lose a run; what it did, the activation that failed included, is remembered for a while."""
         entry = self._cache.remove(key, self)
         if entry is None:
             self._raise_if_retired()
-            return
+            return None
         if entry.run.live is None:
             self._live.discard(entry)
         else:
@@ -334,6 +337,7 @@ class Evaluations:
             self._drop(entry)
             self._current = None
         _remember(self._lost, entry, failed)
+        return entry
 
     def _drop(self, entry: Entry) -> None:
         """Lose a run's fibers."""
@@ -346,6 +350,12 @@ class Evaluations:
         if self._note is not None and self._current is None:
             self._note.strike()
         self.unwound += 1
+
+
+def let_go(lane: Evaluations, entry: Entry) -> None:
+    """Drop the fibers of a run that was discarded, if they are here. On the lane's thread."""
+    if entry in lane._live:
+        lane._drop(entry)
 
 
 def _heir_of(lane: Evaluations) -> Evaluations:

@@ -61,6 +61,8 @@ def kind_of(function: Any, frame: FrameType) -> str | None:
 
 
 def _method_kind(name: str, owner: Any) -> str | None:
+    if name in _JOIN_METHODS:
+        return LOCK if type(owner).__name__ == _THREAD_HANDLE else None
     if name in _LOCK_METHODS:
         return LOCK if isinstance(owner, (_thread.LockType, _thread.RLock)) else None
     if name in _CLOCK_METHODS:
@@ -108,13 +110,15 @@ _FUNCTIONS: dict[Any, str] = {
     **dict.fromkeys(_named(_thread, "start_new_thread start_joinable_thread"), THREAD),
 }
 
+_THREAD_HANDLE = "_ThreadHandle"  # from Python 3.13 on a thread is waited for by this, not by a lock
+_JOIN_METHODS = frozenset({"join"} if hasattr(_thread, _THREAD_HANDLE) else ())
 _LOCK_METHODS = frozenset({"acquire", "__enter__", "__exit__"})
 _CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 _RANDOM_METHODS = frozenset({"random", "getrandbits", "seed", "setstate", "getstate"})
 _SOCKET_METHODS = frozenset(
     {"connect", "connect_ex", "bind", "listen", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom"}
 )
-_METHODS = _LOCK_METHODS | _CLOCK_METHODS | _RANDOM_METHODS | _SOCKET_METHODS
+_METHODS = _JOIN_METHODS | _LOCK_METHODS | _CLOCK_METHODS | _RANDOM_METHODS | _SOCKET_METHODS
 
 WATCHED_NAMES = _METHODS | {function.__name__ for function in _FUNCTIONS if function is not None}
 """What is called something else is none of them: a look at the name spares most calls a look at the tables."""

@@ -230,9 +230,9 @@ _watchers: list[Callable[[Any, FrameType | None], None]] = []
 
 def _on_call(code: CodeType, offset: int, function: Any, first: object) -> None:
     called = getattr(_watching, "called", None)
-    if called is not None and isinstance(
-        function, _C_FUNCTIONS
-    ):  # other callables may run user code when looked at
+    if called is None or not isinstance(function, _C_FUNCTIONS):
+        return  # other callables may run user code when looked at
+    if function.__name__ in WATCHED_NAMES:
         called(_bound(function, first), sys._getframe(1))
 
 

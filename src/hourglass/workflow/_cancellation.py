@@ -18,9 +18,10 @@ from hourglass.errors import Cancelled, UsageError
 class Timeout:
     """A time limit for a block; see `timeout`."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, summary: str = "") -> None:
         self.depth = 0
         self._limit = limit
+        self._summary = summary
         self._fiber: FiberTask[Any] | None = None
         self._timer: Timer | None = None
         self._inside = False
@@ -38,7 +39,7 @@ class Timeout:
             raise UsageError("a timeout can be entered only once")
         fiber = self._fiber = require_fiber("workflow.timeout")
         if self._limit > 0 or (fiber.run.is_ours and not fiber.run.has_flag(LIMITS_OF_NOTHING)):
-            self._timer = Timer(fiber, self._limit, self._expire)
+            self._timer = Timer(fiber, self._limit, self._expire, self._summary)
         else:  # as `asyncio.timeout` does it
             fiber.scheduler.soon(self._expire)
         self._inside = True

@@ -15,6 +15,7 @@ from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.outgoing import sleep_intercepted
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
 from hourglass.errors import Cancelled, UsageError
+from hourglass.workflow._cancellation import Timeout
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +80,11 @@ def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
         return []
     for child in children:
         child.looked_at = True
-    wait_until(Gathered(fiber.scheduler, list(children), return_exceptions=return_exceptions))
+    run = fiber.run
+    at_once = run.settings.newer_turns and not run.is_ours
+    wait_until(
+        Gathered(fiber.scheduler, list(children), return_exceptions=return_exceptions, at_once=at_once)
+    )
     return [_value(task, return_exceptions) for task in tasks]
 
 
@@ -239,7 +244,12 @@ def wait_for(task: Task[T], timeout: Duration | None) -> T:
 
 
 def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summary: str = "") -> Any:
-    """Wait for a future at most so long, in the turns of `asyncio.wait_for` as Python 3.11 has it."""
+    """Wait for a future at most so long, in the turns of `asyncio.wait_for` as Python 3.11 has it.
+
+    In runs that temporalio began on a later Python, as that one has it: a time limit around an ordinary wait.
+    """
+    if limit > 0 and fiber.run.settings.newer_turns and not fiber.run.is_ours:
+        return _wait_within(future, Timeout(limit, summary))
     if limit <= 0:
         if future.state == PENDING:
             _cancel_and_wait(fiber, future)
@@ -271,6 +281,19 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
         return wait_until(future)
     finally:
         timer.cancel()
+
+
+def _wait_within(future: Future, limit: Timeout) -> Any:
+    """Wait for a future as `asyncio.wait_for` does from Python 3.12 on."""
+    try:
+        with limit:
+            return wait_until(future)
+    except TimeoutError as late:
+        stopped = late.__cause__
+        if isinstance(stopped, Cancelled) and stopped.__cause__ is not None and future.state == FAILED:
+            # Remote work that was cancelled for the limit's sake fails; that is what temporalio's authors see, no `TimeoutError`.
+            raise error_of(future) from None
+        raise
 
 
 def _cancel_and_wait(fiber: FiberTask[Any], future: Future) -> None:
