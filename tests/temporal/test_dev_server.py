@@ -108,6 +108,20 @@ def test_a_port_that_is_taken(server: DevServer) -> None:
         pass
 
 
+def test_a_port_of_its_own_that_is_taken(tmp_path: Path) -> None:
+    """A server that finds one of the ports it chose taken is started again; what else it dies of is told at once."""
+    log = tmp_path / "starts"
+    program = (
+        f"log = open({str(log)!r}, 'a+'); log.write('.'); log.flush(); log.seek(0)\n"
+        "print('bind: address already in use' if len(log.read()) < 2 else 'no such thing')\n"
+        "raise SystemExit(1)\n"
+    )
+    server = DevServer([sys.executable, "-c", program], port=free_port(), ui_port=None, namespace="default")
+    with pytest.raises(ConnectionFailedError, match="no such thing"):
+        server.start()
+    assert log.read_text() == ".."
+
+
 @pytest.mark.server
 def test_a_server_that_dies_early() -> None:
     """A server that cannot start is an error that shows its last words."""

@@ -28,6 +28,8 @@ CLI = "HOURGLASS_TEMPORAL_CLI"
 _HOST = "127.0.0.1"
 _START_LIMIT = 60.0
 _STOP_LIMIT = 10.0
+_TRIES = 3
+_PORT_TAKEN = "address already in use"
 
 # Killed by nobody's hand but its own: reads until our end of the pipe is gone, then kills the server.
 _WATCHER = 'read -r _; kill -KILL "$1" 2>/dev/null'
@@ -94,6 +96,16 @@ class DevServer:
 
     def start(self) -> None:
         """Start it, and wait until it serves its namespace."""
+        for _ in range(_TRIES - 1):
+            try:
+                return self._start()
+            except ConnectionFailedError as error:
+                # The inner ports, which it chooses itself, are others the next time.
+                if _PORT_TAKEN not in str(error):
+                    raise
+        return self._start()
+
+    def _start(self) -> None:
         if self._process is not None:
             raise UsageError(f"the dev server at {self.target} runs already")
         if _accepts(self._port):  # whoever it is would answer in our server's place
