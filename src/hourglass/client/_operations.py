@@ -26,12 +26,6 @@ from hourglass._bridge.service import (
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
-    RunCanceled,
-    RunCompleted,
-    RunContinued,
-    RunFailed,
-    RunTerminated,
-    RunTimedOut,
     SignalWorkflow,
     Started,
     StartWorkflow,
@@ -48,6 +42,7 @@ from hourglass.client._interception import (
     TerminateWorkflowInput,
 )
 from hourglass.client._options import start_request
+from hourglass.client._outcomes import first, result_of
 from hourglass.client._session import Operation, Session, asking, nothing, through
 from hourglass.client._values import (
     WorkflowDescription,
@@ -58,18 +53,9 @@ from hourglass.client._values import (
     execution_from,
 )
 from hourglass.client._waiting import Closed, wait_for_close
-from hourglass.converter import Converter, Payload
 from hourglass.errors import (
-    CancelledError,
-    InternalError,
     QueryRejectedError,
-    TerminatedError,
-    TimedOutError,
-    TimeoutType,
     UsageError,
-    WorkflowContinuedAsNewError,
-    WorkflowFailedError,
-    summary,
 )
 from hourglass.workflow._given import Given, given_message, given_workflow
 
@@ -142,8 +128,7 @@ def execute(
         started = await session.call(request)
         return await wait_for_close(session, request.workflow_id, started.run_id, follow=True, timeout=None)
 
-    reference = Reference(request.workflow_id, return_type=return_type)
-    return Operation(ask, functools.partial(_result, reference, session.converter))
+    return Operation(ask, functools.partial(result_of, request.workflow_id, return_type, session.converter))
 
 
 def start_call(
@@ -203,7 +188,9 @@ def result(session: Session, reference: Reference, timeout: Duration | None, fol
     def ask(session: Session) -> Coroutine[Any, Any, Closed]:
         return wait_for_close(session, reference.workflow_id, reference.run_id, follow=follow, timeout=limit)
 
-    return Operation(ask, functools.partial(_result, reference, session.converter))
+    return Operation(
+        ask, functools.partial(result_of, reference.workflow_id, reference.return_type, session.converter)
+    )
 
 
 def signal(
@@ -267,7 +254,7 @@ def query(
                 f"{answer.rejected.name}",
                 status=answer.rejected,
             )
-        return _first(answer.result, return_type, session.converter)
+        return first(answer.result, return_type, session.converter)
 
     return through(
         session,
@@ -366,40 +353,3 @@ def history(reference: Reference) -> Operation[Any]:
         return replay.History.from_events(reference.workflow_id, events)
 
     return Operation(fetch_history_events(reference).ask, parse)
-
-
-# --- reading outcomes -------------------------------------------------------------------------------------
-
-
-def _result(reference: Reference, converter: Converter, closed: Closed) -> Any:
-    name = f"workflow {reference.workflow_id!r}"
-    match closed.outcome:
-        case RunCompleted(result=payloads):
-            return _first(payloads, reference.return_type, converter)
-        case RunFailed(failure=failure):
-            cause = converter.from_failure(failure)
-            raise WorkflowFailedError(f"{name} failed: {summary(cause)}") from cause
-        case RunCanceled(details=details):
-            cause = CancelledError("Workflow cancelled", *_all(details, converter))
-            raise WorkflowFailedError(f"{name} was cancelled") from cause
-        case RunTerminated(reason=reason, details=details):
-            cause = TerminatedError(reason or "Workflow terminated", *_all(details, converter))
-            raise WorkflowFailedError(f"{name} was terminated{f': {reason}' if reason else ''}") from cause
-        case RunTimedOut():
-            cause = TimedOutError("Workflow timed out", type=TimeoutType.START_TO_CLOSE)
-            raise WorkflowFailedError(f"{name} timed out") from cause
-        case RunContinued(new_run_id=new_run_id):
-            raise WorkflowContinuedAsNewError(
-                f"{name} continued as a new run, {new_run_id}", new_run_id=new_run_id
-            )
-        case other:
-            raise InternalError(f"{name} closed in an unknown way: {type(other).__name__}")
-
-
-def _first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:
-    """The answer among payloads: other SDKs send none at all for nothing."""
-    return converter.decode(payloads[0], type) if payloads else None
-
-
-def _all(payloads: Sequence[Payload], converter: Converter) -> list[Any]:
-    return [converter.decode(payload) for payload in payloads]
