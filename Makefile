@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test thorough check bench chaos docs format clean
+.PHONY: demo demo-temporal test thorough check house bench chaos docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+house: $(READY)  ## how easily a stranger finds a way through the source, in figures
+	$(BIN)/python -m tests.architecture.house --temporal
 
 bench: $(READY)  ## side by side with temporalio and DBOS, as ratios
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench

@@ -1,0 +1,159 @@
+"""The house in figures: how easily a stranger finds a way through the source. Thermometers, no limits: no test fails by them.
+
+    make house                                    # this tree
+    python -m tests.architecture.house --temporal # with the walk on a real dev server too
+    python -m tests.architecture.house --list     # with the places behind the counts
+
+To be read with common sense. A file is earned by a purpose, never by a count of lines, and never lost to one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from . import source
+
+SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
+VAGUE = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.IGNORECASE)
+
+
+def code_lines() -> int:
+    """Lines of the source that are neither blank, nor comments, nor docstrings."""
+    total = 0
+    for each in source.modules():
+        documented = source.lines_within(each, _is_docstring)
+        for number, line in enumerate(each.path.read_text().splitlines(), 1):
+            total += bool(line.strip()) and not line.lstrip().startswith("#") and number not in documented
+    return total
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def chapters() -> list[str]:
+    """Small modules that one module of the same package imports and no other: its chapters, not parts."""
+    importers = defaultdict(set)
+    for each in source.imports():
+        importers[each.target].add(each.importer.name)
+    return [
+        each.place
+        for each in source.modules()
+        if each.lines < SMALL
+        and not each.path.stem.startswith("__")
+        and len(importers[each.name]) == 1
+        and next(iter(importers[each.name])).rpartition(".")[0] == each.name.rpartition(".")[0]
+    ]
+
+
+def ambiguous() -> dict[str, list[str]]:
+    """Class names that stand in more than one module, with those modules."""
+    places = defaultdict(list)
+    for each in source.modules():
+        for node in each.tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(each.place)
+    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def vague() -> Counter[str]:
+    """Sentences without a subject that the reader knows, by file."""
+    return Counter({each.place: len(VAGUE.findall(each.path.read_text())) for each in source.modules()})
+
+
+def unmapped() -> dict[str, list[str]]:
+    """Packages whose docstring does not name each of their modules and packages, with those that it misses."""
+    missing = {}
+    for each in source.modules():
+        if each.path.name != "__init__.py" or each.name == "hourglass":
+            continue
+        here = {path.stem for path in each.path.parent.glob("*.py")} - {"__init__", "__main__"}
+        here |= {path.parent.name for path in each.path.parent.glob("*/__init__.py")}
+        named = set(re.findall(r"\w+", ast.get_docstring(each.tree) or ""))
+        if here - named:
+            missing[each.place] = sorted(here - named)
+    return missing
+
+
+def large() -> Iterator[str]:
+    """Files, classes and functions that may be two things in one."""
+    for each in source.modules():
+        if each.lines > FILE:
+            yield f"{each.place}: {each.lines} lines"
+        for node in ast.walk(each.tree):
+            limit = (
+                CLASS if isinstance(node, ast.ClassDef) else FUNCTION if source.is_function(node) else None
+            )
+            if limit and isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > limit:
+                    yield f"{each.place}:{node.lineno} {node.name}: {lines} lines"
+
+
+def walk(*options: str) -> str:
+    """What the tracer says of one workflow with one activity."""
+    command = [sys.executable, "-m", "tests.architecture.trace", *options]
+    found = subprocess.run(command, cwd=source.ROOT, capture_output=True, text=True, check=True)
+    return found.stdout.splitlines()[0]
+
+
+def own_imports() -> int:
+    """How many statements import modules of ours."""
+    ours = [each for each in source.imports() if source.top(each.target) == "hourglass"]
+    return len({(each.importer.place, each.line) for each in ours})
+
+
+def packages() -> list[Path]:
+    """Every package below the root's."""
+    return [path.parent for path in source.PACKAGE.glob("*/**/__init__.py")]
+
+
+def main() -> None:
+    """Prints the figures, and the places behind them if they are asked for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.architecture.house", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--temporal", action="store_true", help="walk a workflow on a real dev server too")
+    parser.add_argument("--list", action="store_true", help="name the places behind the counts")
+    asked = parser.parse_args()
+    files, lines, code = len(source.modules()), sum(each.lines for each in source.modules()), code_lines()
+    small, twice, words, blank, heavy = chapters(), ambiguous(), vague(), unmapped(), list(large())
+    rows = [
+        ("files / lines / code lines", f"{files} / {lines:,} / {code:,}"),
+        ("files per 1,000 lines", f"{files / lines * 1000:.1f}"),
+        (f"modules under {SMALL} lines with a single importer of their own package", str(len(small))),
+        ("one workflow with one activity, embedded", walk()),
+        *([("the same on Temporal", walk("--temporal"))] if asked.temporal else []),
+        ("own imports per 100 code lines", f"{own_imports() / code * 100:.1f}"),
+        ("class names with more than one meaning", str(len(twice))),
+        ("somebody, nobody, whoever, everybody", str(words.total())),
+        ("packages whose map is not complete", f"{len(blank)} of {len(packages())}"),
+        (f"functions over {FUNCTION}, classes over {CLASS}, files over {FILE} lines", str(len(heavy))),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")
+    if asked.list:
+        for title, found in [
+            ("Chapters with a file of their own", small),
+            ("Names used twice", [f"{name}: {', '.join(where)}" for name, where in twice.items()]),
+            ("Without a subject", [f"{place}: {count}" for place, count in words.most_common() if count]),
+            ("Not on the map", [f"{place}: {', '.join(names)}" for place, names in blank.items()]),
+            ("Large", heavy),
+        ]:
+            print(f"\n{title}\n" + "\n".join(f"  {each}" for each in found))
+
+
+if __name__ == "__main__":
+    main()
