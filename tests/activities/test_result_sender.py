@@ -22,6 +22,8 @@ from hourglass.errors import ConnectionFailedError, ServiceError
 
 from .executing import payloads
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 (DETAIL,) = payloads("detail")
 OK = ActivityOk(b"t", DETAIL)
 FAILED = ActivityFailed(b"t", Failure("no", ApplicationFailure("Bank")))

@@ -22,6 +22,8 @@ from hourglass.errors import ApplicationError
 
 from .executing import attempt, failure, payloads, until, value, with_executor
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 class Place:
     def __init__(self) -> None:

@@ -234,9 +234,11 @@ class ActivityExecutor:
 
     def _ended(self, attempt: Attempt, result: ActivityResult) -> None:
         self._leave(attempt)
-        if self._metrics is not None:
-            self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
-        attempt.waiter.executed(result)
+        try:
+            if self._metrics is not None:
+                self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+        finally:
+            attempt.waiter.executed(result)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
