@@ -192,7 +192,7 @@ def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
         await settle()
         world.handle.open_runs.clear()  # its polls end although the call has not returned
         await world.holder.unregister_worker(Q)
-        await asyncio.sleep(20)
+        await asyncio.sleep(5)
         assert world.handle.finalized == 0
         gate.set()
         await completing
@@ -210,7 +210,7 @@ def test_polls_that_do_not_end_are_left_behind() -> None:
         world = await World.started()
         world.handle.deaf = True
         await world.holder.stop()
-        assert now() == pytest.approx(30.0)
+        assert now() == pytest.approx(6.0)
         assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 2)
         assert world.engine.connections[0].closed == 1
         assert world.ended == [(Q, 1)]

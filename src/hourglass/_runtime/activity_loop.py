@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass._runtime.activity_calls import end_fork
+from hourglass._runtime.daemon_executor import DaemonExecutor
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -104,6 +105,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(DaemonExecutor(f"{self._name}-thread"))
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name=self._name, daemon=True
                 )
