@@ -467,3 +467,38 @@ def test_an_attempt_nobody_waits_for_is_stopped():
         return executor.running
 
     assert script(cancelled) == 0
+
+
+class Told:
+    """Somebody who waits for the end of an attempt."""
+
+    def __init__(self) -> None:
+        self.results = []
+
+    def executed(self, result):
+        self.results.append(result)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_whoever_gives_up_an_attempt_gives_up_that_one(is_local):
+    """Another came under the same token, by a later handle: it goes on, and only its own handle can cancel it."""
+
+    async def redelivered(executor, _):
+        first, second = Told(), Told()
+        facts = {"token": b"same", "is_local": is_local}
+        old = executor.begin(attempt("hangs", **facts), first, 1)
+        await begun()
+        new = executor.begin(attempt("hangs", activity_id="2", **facts), second, 2)
+        await begun()
+        executor.abandon(old)
+        executor.cancel(b"same", "CANCELLED", 1)
+        seen = (executor.running, old.over, new.over, old.context.cancel_reason, new.context.cancel_reason)
+        executor.cancel(b"same", "CANCELLED", 2)
+        asked = new.context.cancel_reason
+        place.go.set()
+        await until(lambda: second.results)
+        return seen, asked, first.results, value(second.results[0])
+
+    seen, asked, first, second = script(redelivered)
+    assert seen == (1, True, False, "WORKER_SHUTDOWN", None)
+    assert (asked, first, second) == ("CANCELLED", [], "late")

@@ -141,7 +141,7 @@ class Application:
         """An attempt should stop, and no poll can say so."""
         services = self._services.get(queue)
         if services is not None:
-            services.executor.cancel(cancel.token, cancel.reason)
+            services.executor.cancel(cancel.token, cancel.reason, generation)
 
     def run_evicted(self, queue: str, generation: int, run_id: str) -> None:
         """A handle has forgotten a run, and no poll says so."""

@@ -8,8 +8,9 @@ Invariants:
 
 - An attempt ends once: one that is given up has its result there and then, and what it says later is dropped.
   One that is abandoned has none.
-- Attempts are keyed by task token. When a later attempt of the same activity arrives, the former one has been
-  given up by the server and is cancelled here.
+- Attempts are known by task token; of local ones by their handle's generation too, for each handle counts its own from one.
+  Whoever began an attempt gives up that one, and not another that came with the same token.
+- When a later attempt of the same activity arrives, the former one has been given up by the server and is cancelled here.
 - An attempt that nobody waits for any more (it timed out, its workflow is gone, a later one has come) and that
   does not stop is given up after a grace period: its thread is counted as lost and replaced, its process is
   killed. So hung activities use up neither the pool nor the engine's slots.
@@ -121,7 +122,7 @@ class ActivityExecutor:
             limit=limits.loop_limit,
             replaced=self._loop_replaced,
         )
-        self._attempts: dict[bytes, Attempt] = {}
+        self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}
         self._beats = Beats(beat_interval, self._attempts, resolver)
 
@@ -132,7 +133,7 @@ class ActivityExecutor:
 
     def generation_of(self, token: bytes) -> int | None:
         """From which generation of its handle an attempt came; None if it is not in flight."""
-        attempt = self._attempts.get(token)
+        attempt = self._attempts.get(token)  # local ones have nobody whom it would interest
         return None if attempt is None else attempt.generation
 
     def statistics(self) -> ExecutorStatistics:
@@ -153,14 +154,14 @@ class ActivityExecutor:
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end. Cancelled, it is abandoned."""
         waiter = _Outcome()
-        self.begin(task, waiter)
+        attempt = self.begin(task, waiter)
         try:
             return await waiter.future
         finally:
             if waiter.future.cancelled():
-                self.abandon(task.token)
+                self.abandon(attempt)
 
-    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> None:
+    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
         """Start an attempt, which came from a handle of this generation; `waiter` is told once, with its result, unless it
         is abandoned.
         """
@@ -175,27 +176,27 @@ class ActivityExecutor:
             raise
         if self._beats.timer is None:
             self._beats.begin()
+        return attempt
 
-    def abandon(self, token: bytes) -> None:
+    def abandon(self, attempt: Attempt) -> None:
         """Nobody waits for this attempt any more: it is told to stop, and given up where it stands."""
-        attempt = self._attempts.get(token)
-        if attempt is not None:
+        if not attempt.over:
             self._leave(attempt)
             attempt.let_go()
             self._cancel(attempt, "WORKER_SHUTDOWN")
             if attempt.work is not None:
                 attempt.work.give_up()
 
-    def cancel(self, token: bytes, reason: str) -> None:
-        """Ask an attempt to stop; one that is not here has ended already."""
-        attempt = self._attempts.get(token)
-        if attempt is not None:
+    def cancel(self, token: bytes, reason: str, generation: int | None = None) -> None:
+        """Ask an attempt to stop; one that is not here has ended already. `generation` is that of the handle that says so."""
+        attempt = self._attempts.get(token) or self._attempts.get((generation or 0, token))
+        if attempt is not None and generation in (None, attempt.generation):
             self._cancel(attempt, reason)
 
     def cancel_all(self, reason: str) -> None:
         """Ask every attempt to stop."""
-        for token in list(self._attempts):
-            self.cancel(token, reason)
+        for attempt in list(self._attempts.values()):
+            self._cancel(attempt, reason)
 
     def abandon_all(self, reason: str) -> int:
         """End every attempt here and now as failed; returns how many there were. Their threads are left
@@ -223,12 +224,12 @@ class ActivityExecutor:
         former = None if attempt.task.is_local else self._latest.get(attempt.identity)
         if former is not None:
             self._cancel(former, "SUPERSEDED")
-        self._attempts[attempt.task.token] = attempt
+        self._attempts[_key(attempt)] = attempt
         self._latest[attempt.identity] = attempt
 
     def _leave(self, attempt: Attempt) -> None:
-        if self._attempts.get(attempt.task.token) is attempt:
-            del self._attempts[attempt.task.token]
+        if self._attempts.get(_key(attempt)) is attempt:
+            del self._attempts[_key(attempt)]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
 
@@ -334,6 +335,11 @@ class ActivityExecutor:
             attempt.threadsafe(lambda found: self._start(attempt, found), definition)
         else:
             _run_in_thread(attempt, definition)
+
+
+def _key(attempt: Attempt) -> bytes | tuple[int, bytes]:
+    task = attempt.task
+    return (attempt.generation, task.token) if task.is_local else task.token
 
 
 def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
