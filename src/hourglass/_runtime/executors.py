@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, Waiter
+from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, TaskContext, Waiter
 from hourglass._runtime.beats import Beats
 from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
 from hourglass._runtime.mailbox import Mailbox
@@ -41,7 +42,7 @@ from hourglass._runtime.process_entry import refuse_in_script
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._context import Equipment
+from hourglass.activity._context import Equipment, current
 from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
@@ -55,11 +56,16 @@ _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
 
 
 class _LoopWork:
-    """An attempt on the activity loop: asyncio cancels it."""
+    """An attempt on an activity loop: asyncio cancels it."""
 
     def __init__(self, loop: LoopThread) -> None:
         self.loop = loop
         self.task: asyncio.Task[None] | None = None
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        """Begin it, or take it away before it has begun: one of the two can be done, once. From any thread."""
+        return self._taken.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
         self.loop.call_soon(lambda: self.task is not None and self.task.cancel())
@@ -118,9 +124,11 @@ class ActivityExecutor:
         )
         self._loop = WatchedLoop(
             "hourglass-activity-loop",
+            self,
             interval=limits.loop_tick,
             limit=limits.loop_limit,
-            replaced=self._loop_replaced,
+            most=limits.max_blocked_loops,
+            mark=lambda: current.get(None),
         )
         self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}
@@ -276,11 +284,69 @@ class ActivityExecutor:
             )
             attempt.finish(outcomes.stopped(task, reason))
 
-    def _loop_replaced(self, old: LoopThread, running: str, stack: str) -> None:
-        for attempt in list(self._attempts.values()):
-            if isinstance(attempt.work, _LoopWork) and attempt.work.loop is old:
+    # --- loops that are blocked --------------------------------------------------------------------------------------
+    # Who blocks a loop keeps it, as a `def` activity its thread, and may still end well. Who has not begun there begins
+    # on the next. Who waits there cannot be moved: it goes on when the loop does, or is tried again on the next.
+
+    def uses(self, loop: LoopThread | None) -> bool:
+        """Whether an attempt is on this activity loop; None: on any."""
+        return any(
+            isinstance(attempt.work, _LoopWork) and loop in (None, attempt.work.loop)
+            for attempt in self._attempts.values()
+        )
+
+    def blocked(self, loop: LoopThread, seconds: float) -> None:
+        """An activity loop is blocked: say by whom, and begin on another what has not begun."""
+        here = self._on_loop(loop)
+        waiting = []
+        for attempt, work in here:
+            if loop is not self._loop.current and work.take():
+                definition = self._resolver.known_activity(attempt.task.activity_type)
+                self._start(attempt, definition)
+            else:
+                waiting.append(attempt)
+        guilty = self._who_blocks(loop)
+        logger.warning(
+            "%s blocks its event loop, which has not come round for %.1f s: blocking calls belong in a `def` activity or in "
+            "asyncio.to_thread. Other async activities begin on another loop; %d wait on this one, and go on with it or are "
+            "tried again. It stands at\n%s",
+            _described(guilty),
+            seconds,
+            sum(each.task is not guilty for each in waiting),
+            loop.stack() or "an unknown place",
+        )
+
+    def still_blocked(self, loop: LoopThread, seconds: float) -> None:
+        """An activity loop stays blocked: who waits there for longer than it had run, and has another attempt, gets that."""
+        now = time.monotonic()
+        least, most = self._limits.waiting_least, self._limits.waiting_most
+        for attempt, _ in self._on_loop(loop):
+            before = now - attempt.since - seconds
+            if seconds < min(max(before, least), most) or not outcomes.can_be_tried_again(attempt.task):
+                continue
+            guilty = self._who_blocks(loop)
+            if attempt.task is not guilty:
                 attempt.context.cancel("ABANDONED")
-                attempt.finish(outcomes.loop_blocked(attempt.task, running, stack))
+                if attempt.work is not None:
+                    attempt.work.cancel("ABANDONED")
+                attempt.finish(outcomes.loop_blocked(attempt.task, _described(guilty), loop.stack()))
+
+    def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, _LoopWork]]:
+        return [
+            (attempt, attempt.work)
+            for attempt in self._attempts.values()
+            if isinstance(attempt.work, _LoopWork) and attempt.work.loop is loop
+        ]
+
+    def _who_blocks(self, loop: LoopThread) -> ActivityTask | None:
+        """The attempt whose code has a loop now: its own task, or one that it made."""
+        running = loop.running()
+        context = loop.creator_of(running)
+        if isinstance(context, TaskContext):
+            return context.task
+        return next(
+            (attempt.task for attempt, work in self._on_loop(loop) if work.task is running is not None), None
+        )
 
     # --- starting it -------------------------------------------------------------------------------------------------
 
@@ -313,15 +379,18 @@ class ActivityExecutor:
 
         def started(coroutine: asyncio.Task[None]) -> None:
             coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
+            coroutine.add_done_callback(ended)
             work.task = coroutine
             if attempt.context.cancelled:
                 coroutine.cancel()
 
-        work.loop.submit(lambda: _run_on_loop(attempt, definition), started)
-        self._loop.watch(self._loop_wanted)
+        def ended(coroutine: asyncio.Task[None]) -> None:
+            if coroutine.cancelled():  # before its first line, so that no line of ours could tell
+                reason = attempt.context.cancel_reason or "CANCELLED"
+                attempt.finish_threadsafe(outcomes.stopped(task, reason))
 
-    def _loop_wanted(self) -> bool:
-        return any(isinstance(attempt.work, _LoopWork) for attempt in self._attempts.values())
+        work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
+        self._loop.watch()
 
     # --- in the activity's thread or on its loop ---------------------------------------------------------------------
 
@@ -335,6 +404,12 @@ class ActivityExecutor:
             attempt.threadsafe(lambda found: self._start(attempt, found), definition)
         else:
             _run_in_thread(attempt, definition)
+
+
+def _described(task: ActivityTask | None) -> str:
+    if task is None:
+        return "a callback of an async activity"
+    return f"activity {task.activity_type} ({task.activity_id}) of workflow {task.workflow_id}, run {task.run_id},"
 
 
 def _key(attempt: Attempt) -> bytes | tuple[int, bytes]:
@@ -351,7 +426,9 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
 
 
-async def _run_on_loop(attempt: Attempt, definition: ActivityDefinition) -> None:
+async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
+    if not work.take():
+        return  # this loop was blocked: it has begun on another
     result: ActivityResult | None = None
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)
