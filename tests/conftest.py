@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from effort import THOROUGH
+from hourglass._runtime import portal
 from hourglass.testing import DevServer, dev_server
 
 # Where the installed package does not announce its plugin yet.
@@ -72,3 +74,20 @@ def quick_server() -> Iterator[DevServer]:
         extra_args=[arg for value in _QUICK for arg in ("--dynamic-config-value", value)],
     ) as server:
         yield server
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def each_event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Every loop of the test is uvloop's, then every one asyncio's: the portal's, those of `asyncio.run`, the activities'."""
+    uvloop = pytest.importorskip("uvloop")
+    new_loop = uvloop.new_event_loop if request.param == "uvloop" else asyncio.SelectorEventLoop
+    monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
+    monkeypatch.setattr(asyncio.events, "new_event_loop", new_loop)
+    monkeypatch.setattr(portal, "_new_loop", new_loop)
+    monkeypatch.setattr(
+        portal.Portal, "_current", None
+    )  # a portal has one loop for life: the test has its own
+    yield request.param
+    made = portal.Portal._current
+    if made is not None:
+        made.close()

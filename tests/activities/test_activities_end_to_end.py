@@ -15,6 +15,8 @@ from hourglass.client import Client
 from hourglass.errors import ActivityError, ApplicationError
 from hourglass.worker import Worker
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 tokens: queue.SimpleQueue[activity.Info] = queue.SimpleQueue()
 
 
@@ -85,7 +87,7 @@ ACTIVITIES = [elsewhere_pid, dies_once, too_slow, too_large, outside]
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, each_event_loop: str) -> Iterator[Client]:
     target = "local:" if request.param == "memory" else request.getfixturevalue("quick_server").target
     with Client.connect(target) as client:
         yield client

@@ -13,6 +13,8 @@ from hourglass.errors import ConnectionFailedError, ServiceError
 
 from .executing import payloads
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 class World:
     """A handle that may be broken, a service that answers by a script, and who was cancelled."""

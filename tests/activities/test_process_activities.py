@@ -21,6 +21,8 @@ from hourglass.errors import DefinitionError
 from . import in_processes
 from .executing import attempt, failure, payloads, until, value, with_executor
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 def script(run, **options):
     return with_executor(in_processes.ALL, run, **options)

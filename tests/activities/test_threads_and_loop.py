@@ -16,11 +16,14 @@ import pytest
 
 from hourglass import activity
 from hourglass._bridge.handle import ActivityCancelled, HandleBroken
+from hourglass._engine.events import RetryRule
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass._runtime.attempts import Attempt
 from hourglass.errors import ApplicationError
 
 from .executing import attempt, failure, payloads, until, value, with_executor
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 
 class Place:
@@ -62,6 +65,24 @@ async def blocks() -> str:
     place.begun.release()
     place.go.wait()
     return "unblocked"
+
+
+@activity.defn
+async def blocks_in_a_task() -> str:
+    return await asyncio.create_task(blocks.fn())
+
+
+@activity.defn
+async def blocks_in_a_group() -> str:
+    return (await asyncio.gather(asyncio.sleep(0), blocks.fn()))[1]
+
+
+@activity.defn
+async def waits_a_turn() -> str:
+    place.begun.release()
+    while not place.go.is_set():  # noqa: ASYNC110 - it is set in another thread
+        await asyncio.sleep(0.001)
+    return "went on"
 
 
 @activity.defn
@@ -376,40 +397,154 @@ def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code):
 
 
 def test_a_blocked_loop_is_reported_with_its_stack_and_goes_on(caplog):
-    """Seen within two ticks, named, and nothing is lost if it ends in time."""
+    """Seen after a few ticks, named with its ids and the author's lines; what ends late ends well, and the loop is given up."""
 
     async def blocking(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("blocks")))
         await begun()
         await until(lambda: executor.statistics().loop_blocked)
         place.go.set()
-        return value(await running), executor.statistics()
+        result = value(await running)
+        await until(lambda: not executor.statistics().loop_blocked)
+        return result, executor.statistics()
 
-    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
-        result, seen = script(blocking, loop_tick=0.01, loop_limit=600.0)
-    assert (result, seen.replaced_loops) == ("unblocked", 0)
-    assert "blocked by activity blocks (1)" in caplog.text
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        result, seen = script(blocking, loop_tick=0.01, loop_limit=0.02)
+    assert (result, seen.replaced_loops) == ("unblocked", 1)
+    assert "activity blocks (1) of workflow w, run r, blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
+    assert "run_forever" not in caplog.text
+    assert "goes on again" in caplog.text
 
 
-def test_a_loop_that_stays_blocked_is_replaced():
-    """Its attempts fail, with the stack of the culprit; new ones run on a new loop."""
+@pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
+def test_who_blocks_is_named_also_where_a_task_of_its_own_does(name, caplog):
+    """What an activity spawned on the loop is its own."""
 
     async def blocking(executor, _):
-        innocent = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1")))
+        running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
+        await begun()
+        await until(lambda: executor.statistics().loop_blocked)
+        place.go.set()
+        return value(await running)
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        assert script(blocking, loop_tick=0.01, loop_limit=0.02) == "unblocked"
+    assert f"activity {name} (7) of workflow w, run r, blocks its event loop" in caplog.text
+
+
+def test_others_do_not_wait_for_who_blocks_the_loop():
+    """New attempts run on another loop, those that had not begun too; who waits is tried again, who blocks may end well."""
+
+    async def blocking(executor, _):
+        waiting = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1", activity_id="1")))
         await begun()
         guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
         await begun()
-        both = [await innocent, await guilty]
-        return both, value(await executor.execute(attempt("echo_async", "new"))), executor.statistics()
+        behind = [
+            asyncio.ensure_future(
+                executor.execute(attempt("echo_async", str(n), token=b"b%d" % n, activity_id=f"b{n}"))
+            )
+            for n in range(20)
+        ]
+        moved = [value(await each) for each in behind]
+        following = value(await executor.execute(attempt("echo_async", "new", token=b"3", activity_id="3")))
+        lost = await waiting
+        seen = executor.statistics()
+        place.go.set()
+        return moved, following, lost, seen, value(await guilty)
 
-    both, following, seen = script(blocking, loop_tick=0.01, loop_limit=0.05)
-    for each in both:
-        kind, hopeless, message = failure(each)
-        assert (kind, hopeless) == ("ActivityLoopBlocked", False)
-        assert "activity blocks (2)" in message
-        assert "place.go.wait()" in each.failure.stack_trace
-    assert (following, seen.replaced_loops, seen.loop_blocked) == ("new", 1, False)
+    moved, following, lost, seen, late = script(blocking, loop_tick=0.01, loop_limit=0.02, waiting_least=0.05)
+    assert moved == [str(n) for n in range(20)]
+    assert (following, late) == ("new", "unblocked")
+    assert (seen.replaced_loops, seen.loop_blocked, seen.running) == (1, True, 1)
+    kind, hopeless, message = failure(lost)
+    assert (kind, hopeless) == ("ActivityLoopBlocked", False)
+    assert "activity blocks (2)" in message
+    assert "place.go.wait()" in lost.failure.stack_trace
+
+
+@pytest.mark.parametrize(
+    "rule", [RetryRule(maximum_attempts=1), RetryRule(non_retryable_error_types=("ActivityLoopBlocked",))]
+)
+def test_an_attempt_that_is_the_last_waits_for_its_loop(rule):
+    """Nothing would come after it: it goes on when the loop does."""
+
+    async def blocking(executor, _):
+        task = attempt("waits_a_turn", token=b"1", retry_policy=rule)
+        waiting = asyncio.ensure_future(executor.execute(task))
+        await begun()
+        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        await begun()
+        executor.still_blocked(executor._attempts[b"1"].work.loop, 3600.0)
+        place.go.set()
+        return value(await waiting), value(await guilty)
+
+    assert script(blocking) == ("went on", "unblocked")
+
+
+@pytest.mark.parametrize(
+    ("before", "blocked", "given_up"),
+    [(0.5, 1.9, False), (0.5, 2.0, True), (10.0, 9.0, False), (10.0, 11.0, True), (3600.0, 30.5, True)],
+)
+def test_what_took_long_is_waited_for_as_long(before, blocked, given_up):
+    """An attempt is given up when it has waited as long as it had run: it loses no more than it would gain."""
+
+    async def aged(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
+        await begun()
+        one = executor._attempts[b"t"]
+        one.since -= before + blocked
+        executor.still_blocked(one.work.loop, blocked)
+        over = one.over
+        executor.cancel(b"t", "CANCELLED")
+        await running
+        return over
+
+    assert script(aged) is given_up
+
+
+def test_blocked_loops_are_bounded(caplog):
+    """Beyond the limit attempts wait for the last loop, which is logged; they go on when it does."""
+
+    async def blocking(executor, _):
+        guilty = []
+        for number in range(2):
+            task = attempt("blocks", token=b"g%d" % number, activity_id=f"g{number}")
+            guilty.append(asyncio.ensure_future(executor.execute(task)))
+            await begun()
+            await until(lambda: executor.statistics().loop_blocked)
+            await until(
+                lambda n=number: executor.statistics().replaced_loops > n or "blocked already" in caplog.text
+            )
+        waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
+        place.go.set()
+        return value(await waiting), [value(await each) for each in guilty], executor.statistics()
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        late, ends, seen = script(blocking, loop_tick=0.01, loop_limit=0.02, max_blocked_loops=1)
+    assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
+    assert "1 activity loops are blocked already" in caplog.text
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_cancellation_before_the_first_line_ends_the_attempt(moved):
+    """The coroutine never begins, and the attempt ends all the same; also where it was moved to another loop."""
+
+    async def cancelling(executor, _):
+        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
+        await begun()
+        waiting = asyncio.ensure_future(executor.execute(attempt("waits_async")))
+        await asyncio.sleep(0)
+        executor.cancel(b"t", "CANCELLED")
+        if not moved:
+            place.go.set()
+        result = await waiting
+        place.go.set()
+        return result, value(await guilty)
+
+    result, _ = script(cancelling, loop_tick=0.01, loop_limit=0.02 if moved else 600.0)
+    assert isinstance(result, ActivityCancelled)
 
 
 def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
@@ -465,3 +600,38 @@ def test_an_attempt_nobody_waits_for_is_stopped():
         return executor.running
 
     assert script(cancelled) == 0
+
+
+class Told:
+    """Somebody who waits for the end of an attempt."""
+
+    def __init__(self) -> None:
+        self.results = []
+
+    def executed(self, result):
+        self.results.append(result)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_whoever_gives_up_an_attempt_gives_up_that_one(is_local):
+    """Another came under the same token, by a later handle: it goes on, and only its own handle can cancel it."""
+
+    async def redelivered(executor, _):
+        first, second = Told(), Told()
+        facts = {"token": b"same", "is_local": is_local}
+        old = executor.begin(attempt("hangs", **facts), first, 1)
+        await begun()
+        new = executor.begin(attempt("hangs", activity_id="2", **facts), second, 2)
+        await begun()
+        executor.abandon(old)
+        executor.cancel(b"same", "CANCELLED", 1)
+        seen = (executor.running, old.over, new.over, old.context.cancel_reason, new.context.cancel_reason)
+        executor.cancel(b"same", "CANCELLED", 2)
+        asked = new.context.cancel_reason
+        place.go.set()
+        await until(lambda: second.results)
+        return seen, asked, first.results, value(second.results[0])
+
+    seen, asked, first, second = script(redelivered)
+    assert seen == (1, True, False, "WORKER_SHUTDOWN", None)
+    assert (asked, first, second) == ("CANCELLED", [], "late")

@@ -60,6 +60,9 @@ class ScriptedHandle:
         self.errors: dict[str, BaseException] = {}
         self.open_runs: set[str] = set()
         self.open_attempts: set[bytes] = set()
+        self.resting: set[str] = (
+            set()
+        )  # runs whose task waits for local activities: their polls do not end before it
         self.completions: list[Completion] = []
         self.results: list[ActivityResult] = []
         self.beats: list[bytes] = []
@@ -94,14 +97,18 @@ class ScriptedHandle:
     in_process = None
 
     async def poll_activation(self) -> Activation:
-        item: Activation = await self._poll("workflow", lambda: not self.open_runs)
+        item: Activation = await self._poll("workflow", lambda: not (self.open_runs or self.resting))
         self.open_runs.add(item.run_id)
         return item
 
     async def poll_activity(self) -> ActivityItem:
-        item: ActivityItem = await self._poll("activity", lambda: not (self.open_runs or self.open_attempts))
+        item: ActivityItem = await self._poll(
+            "activity", lambda: not (self.open_runs or self.open_attempts or self.resting)
+        )
         if isinstance(item, ActivityTask):
             self.open_attempts.add(item.token)
+            if item.is_local:
+                self.resting.add(item.run_id)
         return item
 
     async def _poll(self, kind: str, empty: Callable[[], bool]) -> Any:
@@ -132,6 +139,7 @@ class ScriptedHandle:
             self.log.append(f"end {completion.run_id}")
             self.completions.append(completion)
             self.open_runs.discard(completion.run_id)
+            self.resting.discard(completion.run_id)
             self.bell.ring()
         except asyncio.CancelledError:
             self.cancelled += 1
@@ -281,6 +289,8 @@ class World:
         self.cancels: list[tuple[int, bytes, str]] = []
         self.ended: list[tuple[str, int]] = []
         self.alarms = 0
+        self.dispatched: list[Any] = []
+        self.dispatches = True
         self.worker = Worker()
         self.holder = self.new_holder()
 
@@ -295,7 +305,13 @@ class World:
             ),
             on_handle_ended=lambda queue, generation: self.ended.append((queue, generation)),
             on_too_many_abandoned=self._alarm,
+            on_item=self._dispatch,
         )
+
+    def _dispatch(self, ticket: Any) -> None:
+        if self.dispatches:
+            ticket.acknowledge()
+            self.dispatched.append(ticket)
 
     def _alarm(self) -> None:
         self.alarms += 1

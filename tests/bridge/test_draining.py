@@ -9,7 +9,10 @@ import pytest
 
 from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, HandleBroken
 from hourglass._bridge.holder import StaleCompletion, Ticket
+from hourglass._engine import events
 from hourglass._engine.commands import Succeeded, TaskFailed
+from hourglass._engine.events import Activation, ActivityCompleted
+from hourglass.converter import ApplicationFailure, Failure
 
 from .scripted import Q, RustPanic, World, activation, attempt, done, eviction
 from .virtual_loop import run, settle
@@ -192,7 +195,7 @@ def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
         await settle()
         world.handle.open_runs.clear()  # its polls end although the call has not returned
         await world.holder.unregister_worker(Q)
-        await asyncio.sleep(20)
+        await asyncio.sleep(5)
         assert world.handle.finalized == 0
         gate.set()
         await completing
@@ -210,7 +213,7 @@ def test_polls_that_do_not_end_are_left_behind() -> None:
         world = await World.started()
         world.handle.deaf = True
         await world.holder.stop()
-        assert now() == pytest.approx(30.0)
+        assert now() == pytest.approx(6.0)
         assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 2)
         assert world.engine.connections[0].closed == 1
         assert world.ended == [(Q, 1)]
@@ -338,5 +341,138 @@ def test_a_taker_that_dies_during_the_drain_leaves_nothing_open() -> None:
         await world.holder.stop()
         assert now() == 0.0
         assert isinstance(world.handle.completions[0], TaskFailed)
+
+    run(body)
+
+
+def local_end(run_id: str, event: Any = None) -> Activation:
+    """What a run hears of its local activity."""
+    return Activation(run_id=run_id, events=(event or ActivityCompleted(1, None, is_local=True),))
+
+
+def local(token: bytes, run_id: str) -> Any:
+    return attempt(token, is_local=True, run_id=run_id)
+
+
+def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
+    """Within the graceful period it is evaluated, and further local activities are made: the task can end, and counts."""
+
+    async def body() -> None:
+        world = await World.started(config={"graceful_shutdown": 20.0})
+        handle = world.handle
+        await in_work(world, local(b"first", "run"))
+        await world.holder.unregister_worker(Q)
+        await asyncio.sleep(5)
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"first"))
+        handle.give(local_end("run"))
+        await settle()
+        (ticket,) = world.dispatched
+        await asyncio.sleep(1.9)  # as long as evaluators always have, counted from here
+        await world.holder.complete_activation(ticket, done("run"))
+        handle.give(local(b"second", "run"))
+        await settle()
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"second"))
+        handle.give(local_end("run"))
+        await settle()
+        await world.holder.complete_activation(world.dispatched[-1], done("run"))
+        await world.holder.stop()
+        assert now() == pytest.approx(6.9)
+        assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
+        assert [type(each) for each in handle.results] == [ActivityOk, ActivityOk]
+        assert world.counters.forced_failures == 0
+
+    run(body)
+
+
+def test_whatever_a_run_hears_while_a_local_activity_is_out_is_evaluated() -> None:
+    """A signal fails no task whose local activity may still finish; that of another run goes to another handle."""
+
+    async def body() -> None:
+        world = await World.started(config={"graceful_shutdown": 20.0})
+        await in_work(world, local(b"out", "run"))
+        await world.holder.unregister_worker(Q)
+        world.handle.give(activation("run"))
+        world.handle.give(activation("other"))
+        await settle()
+        assert [each.item.run_id for each in world.dispatched] == ["run"]
+        assert [each.run_id for each in world.handle.completions] == ["other"]
+        await world.holder.complete_activation(world.dispatched[0], done("run"))
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"out"))
+        await world.holder.stop()
+        assert world.counters.abandoned == 0
+
+    run(body)
+
+
+def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
+    """For good, or the engine would try it again here; and the run never hears of an end that was none."""
+
+    async def body() -> None:
+        world = await World.started(config={"graceful_shutdown": 5.0})
+        handle = world.handle
+        await in_work(world, local(b"told", "one"), local(b"deaf", "two"), local(b"quick", "three"))
+        await world.holder.unregister_worker(Q)
+        await asyncio.sleep(5.5)
+        failure = Failure("told to stop", ApplicationFailure(type="WorkerShutdown"))
+        await world.holder.complete_activity(Q, 1, ActivityFailed(b"told", failure))
+        await world.holder.complete_activity(Q, 1, ActivityOk(b"quick"))
+        handle.give(local_end("three"))
+        handle.give(local_end("one", events.ActivityFailed(1, failure, is_local=True)))
+        await settle()
+        # Told to stop, it came to its end in time.
+        assert [each.item.run_id for each in world.dispatched] == ["three"]
+        await world.holder.complete_activation(world.dispatched[0], done("three"))
+        await asyncio.sleep(0.6)
+        handle.give(local_end("two", events.ActivityFailed(1, failure, is_local=True)))
+        await world.holder.stop()
+        assert {each.run_id: type(each) for each in handle.completions} == {
+            "three": Succeeded,
+            "one": TaskFailed,
+            "two": TaskFailed,
+        }
+        failed = [each.failure.info for each in handle.results if isinstance(each, ActivityFailed)]
+        assert [each.non_retryable for each in failed] == [True, True]
+
+    run(body)
+
+
+def test_what_nobody_dispatches_is_answered() -> None:
+    """The evaluators are down: the task fails, and the local attempt too."""
+
+    async def body() -> None:
+        world = await World.started(config={"graceful_shutdown": 5.0})
+        world.dispatches = False
+        await in_work(world, local(b"out", "run"))
+        await world.holder.unregister_worker(Q)
+        world.handle.give(activation("run"))
+        world.handle.give(local(b"next", "run"))
+        await settle()
+        assert [type(each) for each in world.handle.completions] == [TaskFailed]
+        assert [type(each) for each in world.handle.results] == [ActivityFailed]
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_a_handle_that_never_runs_dry_is_left_behind() -> None:
+    """It gives one thing after another, and each is refused: the worker's end comes all the same."""
+
+    async def body() -> None:
+        world = await World.started(config={"graceful_shutdown": 2.0})
+        handle = world.handle
+        handle.deaf = True
+        await world.holder.unregister_worker(Q)
+        stopping = asyncio.ensure_future(world.holder.stop())
+        for number in range(100):
+            handle.give(attempt(f"{number}".encode(), is_local=True, run_id="run"))
+            await asyncio.sleep(0.25)
+            for ticket in world.dispatched:
+                if ticket.item.token in handle.open_attempts:
+                    await world.holder.complete_activity(Q, 1, ActivityOk(ticket.item.token))
+            if stopping.done():
+                break
+        assert stopping.done()
+        assert now() == pytest.approx(8.0, abs=0.3)
+        assert world.counters.abandoned == 1
 
     run(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -27,7 +28,7 @@ from hourglass.errors import (
 )
 
 LIMITS = Limits()
-DEADLINES = Deadlines(runs=102.0, stop_activities=110.0, activities=111.0)
+DEADLINES = Deadlines(runs=102.0, stop_activities=110.0, activities=111.0, end=140.0)
 
 
 def view(**more: object) -> DrainView:
@@ -104,6 +105,9 @@ def test_which_refusals_will_not_pass(error: Exception, hopeless: bool) -> None:
         (view(polls_ended=True, calls=1), 101.0, (Step.WAIT, 130.0)),
         (view(polls_ended=True, calls=1), 130.0, (Step.ABANDON, 130.0)),
         (view(polls_ended=True, open_activities=1), 500.0, (Step.STOP_ACTIVITIES, 500.0)),
+        (view(quiet_since=139.0), 139.0, (Step.WAIT, 140.0)),
+        (view(quiet_since=140.0), 140.0, (Step.ABANDON, 140.0)),
+        (view(polls_ended=True, quiet_since=140.0), 140.0, (Step.FINALIZE, 140.0)),
     ],
 )
 def test_what_a_draining_handle_needs(seen: DrainView, now: float, expected: tuple[Step, float]) -> None:
@@ -116,4 +120,18 @@ def test_an_end_that_is_asked_for_shortens_a_recycled_drain() -> None:
     recycled = Deadlines.after(100.0, LIMITS, None)
     asked = Deadlines.after(200.0, LIMITS, 5.0)
     both = recycled.sooner(asked)
-    assert both == Deadlines(runs=102.0, stop_activities=205.0, activities=206.0)
+    assert both == Deadlines(runs=102.0, stop_activities=205.0, activities=206.0, end=211.0)
+
+
+def test_a_worker_that_ends_waits_little_for_what_does_not() -> None:
+    """After the last deadline of its activities polls, calls and freeing have seconds; a recycled handle keeps its time."""
+    asked, recycled = Deadlines.after(100.0, LIMITS, 5.0), Deadlines.after(100.0, LIMITS, None)
+    assert asked.end == 100.0 + 5.0 + LIMITS.cancel_grace + LIMITS.leave
+    assert (asked.finalizing(100.0, LIMITS), asked.finalizing(500.0, LIMITS)) == (11.0, 5.0)
+    assert recycled.finalizing(100.0, LIMITS) == LIMITS.finalize
+
+
+@pytest.mark.parametrize(("now", "runs"), [(100.0, 102.0), (103.0, 105.0), (110.0, 111.0), (200.0, 111.0)])
+def test_a_run_that_goes_on_has_its_time(now: float, runs: float) -> None:
+    """Two seconds from when it was handed out, but not beyond the end of the activities; never less than before."""
+    assert DEADLINES.for_one_more(now, LIMITS) == replace(DEADLINES, runs=runs)

@@ -19,6 +19,8 @@ from hourglass.errors import ApplicationError, Cancelled, UsageError
 
 from .scripted import attempt, payloads, settled
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 leftover: ContextVar[str] = ContextVar("leftover", default="clean")
 
 

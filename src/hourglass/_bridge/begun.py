@@ -13,12 +13,15 @@ thing watched is told of once at most, and not after it was forgotten.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from types import coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+logger = logging.getLogger("hourglass.bridge")
 
 
 def begin(call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
@@ -102,4 +105,9 @@ class Patience:
                 self._timer = self._loop.call_at(due, self._look)
                 return
             del self._watched[what]
-            overdue(what)
+            try:
+                overdue(what)
+            except Exception:
+                logger.exception(
+                    "what takes too long could not be told"
+                )  # of the others it is told all the same

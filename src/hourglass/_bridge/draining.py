@@ -3,6 +3,10 @@
 Needs nothing but the tables, so that it goes on when the holder that began it is dead, and can be begun again
 from any point. Invariants: `initiate_shutdown` comes first, always; every item that still comes is answered;
 the handle is finalized once, with nothing in flight; whatever fails here, the handle's life ends.
+
+What comes is answered as failed and goes to another handle, with one exception. The end of a local activity counts only
+with the workflow task that it belongs to, and that task is ours alone: as long as activities may finish, its run goes on here,
+also with further local activities. One that the drain has to end fails its task, which another handle begins afresh.
 """
 
 from __future__ import annotations
@@ -11,13 +15,21 @@ import asyncio
 
 from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask
 from hourglass._bridge.handle_life import Deadlines, DrainView, HandleState, Signal, Step, next_step
-from hourglass._bridge.handle_record import Drain, HandleRecord
-from hourglass._bridge.poll_line import OURS
+from hourglass._bridge.handle_record import Drain, HandleRecord, is_eviction
+from hourglass._bridge.poll_line import OURS, Ticket
 from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._bridge.tables import HandleTables, logger, tell
+from hourglass._engine.events import (
+    Activation,
+    ActivityBackedOff,
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+)
 
 _ENDED = "the worker's handle ended before this was dispatched"
 _UNFINISHED = "the worker's handle ended before this was finished"
+_LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBackedOff)
 
 
 def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> None:
@@ -73,7 +85,7 @@ async def _drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> No
 
 
 async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    _consume(tables, record)
+    _consume(tables, record, drain)
     loop = asyncio.get_running_loop()
     view = DrainView(
         open_runs=len(record.runs.open),
@@ -104,14 +116,48 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
             _abandon(tables, record)
 
 
-def _consume(tables: HandleTables, record: HandleRecord) -> None:
+def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
     """Answer what the polls brought and nobody has, and poll on."""
+    now = asyncio.get_running_loop().time()
     while record.activations.kept:
-        fail_run(tables, record, record.activations.kept.popleft().item.run_id, _ENDED)
+        if not _goes_on(record, drain, record.activations.kept[0].item, now):
+            fail_run(tables, record, record.activations.kept.popleft().item.run_id, _ENDED)
+            continue
+        ticket = record.activations.take()
+        drain.deadlines = drain.deadlines.for_one_more(now, tables.limits)
+        if not _handed_on(tables, record, ticket):
+            fail_run(tables, record, ticket.item.run_id, _ENDED)
     while record.activities.kept:
-        _refuse(tables, record, record.activities.kept.popleft().item)
+        item = record.activities.kept[0].item
+        if isinstance(item, ActivityTask) and item.is_local and now < drain.deadlines.stop_activities:
+            if _handed_on(tables, record, record.activities.take()):
+                continue
+        else:
+            record.activities.kept.popleft()
+        _refuse(tables, record, item)
     for line in record.lines():
         line.ask()
+
+
+def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: float) -> bool:
+    """Whether it is the middle of a task that waits, or has waited, for local activities of its run."""
+    run_id = activation.run_id
+    if is_eviction(activation) or run_id in drain.unfinished or now >= drain.deadlines.activities:
+        return False
+    if any(isinstance(event, _LOCAL_ENDS) and event.is_local for event in activation.events):
+        return True
+    return any(
+        isinstance(task := ticket.item, ActivityTask) and task.is_local and task.run_id == run_id
+        for ticket in record.attempts.open.values()
+    )
+
+
+def _handed_on(
+    tables: HandleTables, record: HandleRecord, ticket: Ticket[Activation] | Ticket[ActivityItem]
+) -> bool:
+    if tables.listener is not None:
+        tell(tables.listener.item_arrived, record, ticket)
+    return ticket.acknowledged
 
 
 def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
@@ -134,7 +180,8 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
     if drain.finalizing is None:
         drain.finalizing = tables.spawn(record.handle.finalize_shutdown())
     task = drain.finalizing
-    done, _ = await asyncio.wait({task}, timeout=tables.limits.finalize)
+    limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
+    done, _ = await asyncio.wait({task}, timeout=limit)
     if done and not task.cancelled() and task.exception() is None:
         record.hears(Signal.FREED)
         tables.leave(record)

@@ -8,7 +8,7 @@ nothing is open and no call is in flight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from hourglass.errors import (
@@ -93,6 +93,8 @@ class Limits:
     drain: float = 30.0
     """How long polls may take to end, and calls to return, once nothing is open any more."""
     finalize: float = 35.0
+    leave: float = 5.0
+    """What both may take at most when the worker ends, after the last deadline of its activities: somebody waits for that."""
     max_abandoned: int = 5
 
     def pause(self, setbacks: int) -> float:
@@ -132,6 +134,8 @@ class Deadlines:
     runs: float
     stop_activities: float
     activities: float
+    end: float
+    """When a handle whose polls or calls have not ended by then is left behind, whatever still happens on it."""
 
     @staticmethod
     def after(now: float, limits: Limits, graceful: float | None) -> Deadlines:
@@ -139,8 +143,12 @@ class Deadlines:
         it lives on.
         """
         stop = now + (limits.recycled_activities if graceful is None else graceful)
+        activities = stop + limits.cancel_grace
         return Deadlines(
-            runs=now + limits.workflow_grace, stop_activities=stop, activities=stop + limits.cancel_grace
+            runs=now + limits.workflow_grace,
+            stop_activities=stop,
+            activities=activities,
+            end=activities + (limits.drain if graceful is None else min(limits.leave, limits.drain)),
         )
 
     def sooner(self, other: Deadlines) -> Deadlines:
@@ -149,7 +157,16 @@ class Deadlines:
             runs=min(self.runs, other.runs),
             stop_activities=min(self.stop_activities, other.stop_activities),
             activities=min(self.activities, other.activities),
+            end=min(self.end, other.end),
         )
+
+    def for_one_more(self, now: float, limits: Limits) -> Deadlines:
+        """A run goes on during the drain: its evaluator has the usual time, but not beyond the end of the activities."""
+        return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
+
+    def finalizing(self, now: float, limits: Limits) -> float:
+        """How long freeing the handle may take."""
+        return min(limits.finalize, max(self.end - now, limits.leave))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +207,5 @@ def next_step(view: DrainView, deadlines: Deadlines, limits: Limits, now: float)
         return Step.WAIT, min(patience)
     if view.polls_ended and not view.calls:
         return Step.FINALIZE, now
-    if now >= view.quiet_since + limits.drain:
-        return Step.ABANDON, now
-    return Step.WAIT, view.quiet_since + limits.drain
+    last = min(view.quiet_since + limits.drain, deadlines.end)
+    return (Step.ABANDON, now) if now >= last else (Step.WAIT, last)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hourglass._bridge.begun import begin
@@ -31,6 +31,8 @@ class Drain:
     deadlines: Deadlines
     quiet_since: float
     told_to_stop: bool = False
+    unfinished: set[str] = field(default_factory=set)
+    """Runs of which a local activity was ended by the drain, and not by itself: no workflow must hear of that end."""
     task: asyncio.Task[None] | None = None
     finalizing: asyncio.Task[None] | None = None
 

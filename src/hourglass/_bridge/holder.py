@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hourglass._bridge.draining import begin_drain, drive
 from hourglass._bridge.handle import (
@@ -89,7 +89,8 @@ class BridgeHolder:
     `connect` makes a fresh connection for each handle that replaces another; the first handle of a queue uses
     `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
     attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
-    will not be heard of again; `on_run_evicted(queue, generation, run_id)` of evictions that no poll handed out.
+    will not be heard of again; `on_run_evicted(queue, generation, run_id)` of evictions that no poll handed out;
+    `on_item(ticket)` gives what a handle that drains has still to do: whoever does it acknowledges the ticket.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class BridgeHolder:
         on_attempt_cancelled: Callable[[str, int, ActivityCancel], object] = _ignore,
         on_handle_ended: Callable[[str, int], object] = _ignore,
         on_run_evicted: Callable[[str, int, str], object] = _ignore,
+        on_item: Callable[[Ticket[Any]], object] = _ignore,
         on_too_many_abandoned: Callable[[], object] = _ignore,
     ) -> None:
         self.tables = tables if tables is not None else HandleTables()
@@ -111,6 +113,7 @@ class BridgeHolder:
         self._on_attempt_cancelled = on_attempt_cancelled
         self._on_handle_ended = on_handle_ended
         self._on_run_evicted = on_run_evicted
+        self._on_item = on_item
         self._on_too_many_abandoned = on_too_many_abandoned
         self._epoch = 0
 
@@ -336,6 +339,10 @@ class BridgeHolder:
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
         """A run was forgotten, and no eviction is handed out."""
         self._on_run_evicted(record.queue, record.generation, run_id)
+
+    def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
+        """Something is to be dispatched that no poll hands out."""
+        self._on_item(ticket)
 
     def too_many_abandoned(self) -> None:
         """What is below the handles cannot be trusted any more."""

@@ -18,6 +18,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeGuard
 
+import msgspec
+
 from hourglass._bridge.handle import (
     ActivityCancelled,
     ActivityDeferred,
@@ -172,6 +174,7 @@ def send_result(
     """Close this attempt and report its end."""
     opened = record.attempts.open.pop(result.token)
     here = record.handle.in_process
+    result = _as_ended_by_drain(record, opened.item, result)
     if here is not None:
         try:
             here.answer_activity(result)
@@ -185,6 +188,25 @@ def send_result(
             then()
             return
     _Report(tables, record, opened, result, then).begin()
+
+
+def _as_ended_by_drain(record: HandleRecord, item: ActivityItem, result: ActivityResult) -> ActivityResult:
+    """The end of a local attempt that the drain stopped: for good, or Core would begin it again on this very handle, and
+    again, and never end. What its run is told of that is not evaluated any more.
+    """
+    drain = record.drain
+    if drain is None or not isinstance(result, ActivityFailed):
+        return result
+    if asyncio.get_running_loop().time() < drain.deadlines.stop_activities:
+        return result
+    if not isinstance(item, ActivityTask) or not item.is_local:
+        return result
+    drain.unfinished.add(item.run_id)
+    info = result.failure.info
+    if record.handle.in_process is not None or not isinstance(info, ApplicationFailure):
+        return result
+    final = msgspec.structs.replace(info, non_retryable=True)
+    return ActivityFailed(result.token, msgspec.structs.replace(result.failure, info=final))
 
 
 class _Report:

@@ -22,6 +22,7 @@ from hourglass._bridge.bell import Bell
 from hourglass._bridge.handle import ActivityCancel, Handle, HandleConfig
 from hourglass._bridge.handle_life import HandleState, Limits
 from hourglass._bridge.handle_record import HandleRecord, Surroundings
+from hourglass._bridge.poll_line import Ticket
 from hourglass._bridge.registration import Registration
 from hourglass._bridge.service import Connection
 
@@ -64,6 +65,10 @@ class Listener(Protocol):
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
         """A run was forgotten by its engine, and nobody was handed an eviction, or nobody answered it in time."""
+        ...
+
+    def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
+        """A handle that drains has brought something that is to be dispatched all the same, though nobody polls it."""
         ...
 
     def too_many_abandoned(self) -> None:

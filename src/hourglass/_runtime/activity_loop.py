@@ -5,9 +5,11 @@ Must not know activities: what runs here is a coroutine function.
 Invariants:
 
 - The loop goes on after a task raised `SystemExit`, which asyncio lets through.
-- A loop that is blocked by what runs on it is noticed from the control loop, told of with its stack, and, if
-  it stays blocked, left behind for a new one. Time counts in ticks of the control loop: when that one was
-  held up itself (a call that keeps the GIL), nobody is accused.
+- A loop that is blocked by what runs on it is noticed from the control loop within a fraction of a second, and from then on
+  another is the current one. It is not ended: what is on it goes on when it comes round again, and it stops when nothing is.
+  Time counts in ticks of the control loop: when that one was held up itself (a call that keeps the GIL), nobody is accused;
+  nor is a loop that somebody holds at a breakpoint.
+- How many loops may be blocked at a time is bounded; beyond that no other takes the place of the last.
 - In a process that a coroutine forked the loop stops.
 """
 
@@ -17,13 +19,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 import threading
-import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from hourglass._runtime.activity_calls import end_fork
+from hourglass._runtime.daemon_executor import DaemonExecutor
+from hourglass._runtime.hung_stack import frame_of, is_debugged, take_stack
+
+T = TypeVar("T")
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -34,8 +39,11 @@ _running: dict[int, asyncio.AbstractEventLoop] = {}
 class LoopThread:
     """An event loop in a daemon thread of its own, for coroutines of the user's."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, mark: Callable[[], object] = lambda: None) -> None:
+        """`mark` is asked whenever a task is made, in the context of whoever makes it: for `creator_of`."""
         self._name = name
+        self._mark = mark
+        self._marks: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -86,14 +94,38 @@ class LoopThread:
         return False
 
     def stack(self) -> str:
-        """Where the loop's thread stands now, as text; the innermost call last."""
-        thread = self._thread
-        frame = None if thread is None else sys._current_frames().get(thread.ident or 0)
-        return "" if frame is None else "".join(traceback.format_stack(frame))
+        """Where the loop's thread stands now, as text: the author's frames, the innermost call last."""
+        return take_stack(frame_of(self._ident)).text
+
+    @property
+    def is_debugged(self) -> bool:
+        """Whether somebody holds it at a breakpoint."""
+        return self._ident is not None and is_debugged(self._ident, frame_of(self._ident))
 
     def running(self) -> asyncio.Task[Any] | None:
         """The task that has the loop at this moment."""
         return None if self._loop is None else asyncio.current_task(self._loop)
+
+    def creator_of(self, task: asyncio.Task[Any] | None) -> object:
+        """What `mark` gave when the task was made; None if that is not known."""
+        return None if task is None else self._marks.get(task)
+
+    @property
+    def _ident(self) -> int | None:
+        return None if self._thread is None else self._thread.ident
+
+    def _make_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        /,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=loop, **options)
+        mark = self._mark()
+        if mark is not None:
+            self._marks[task] = mark
+        return task
 
     def _answer(self) -> None:
         self._answered = True
@@ -104,6 +136,8 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
+                self._loop.set_task_factory(self._make_task)
+                self._loop.set_default_executor(DaemonExecutor(f"{self._name}-thread"))
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name=self._name, daemon=True
                 )
@@ -139,75 +173,103 @@ class LoopThread:
             loop.run_until_complete(loop.shutdown_asyncgens())
 
 
+class Keeper(Protocol):
+    """Who has work on the loops that are watched. Called on the control loop."""
+
+    def uses(self, loop: LoopThread | None) -> bool:
+        """Whether any work is on this loop; None: on any."""
+        ...
+
+    def blocked(self, loop: LoopThread, seconds: float) -> None:
+        """It has not come round for so long, which is said for the first time; `current` is another by now, if there may be."""
+        ...
+
+    def still_blocked(self, loop: LoopThread, seconds: float) -> None:
+        """It has not come round yet; said at every tick."""
+        ...
+
+
 class WatchedLoop:
-    """The loop thread in use, watched from the control loop and replaced when it is blocked for too long."""
+    """The loop in use and those that were blocked, watched from the control loop."""
 
     def __init__(
-        self, name: str, *, interval: float, limit: float, replaced: Callable[[LoopThread, str, str], None]
+        self,
+        name: str,
+        keeper: Keeper,
+        *,
+        interval: float,
+        limit: float,
+        most: int,
+        mark: Callable[[], object],
     ) -> None:
-        """`replaced` is told the loop that was left behind, what ran on it, and its stack."""
-        self.current = LoopThread(name)
+        """Looks every `interval` seconds; after `limit` seconds a loop counts as blocked; `most` may be so at a time."""
+        self.current = LoopThread(name, mark)
         self.replacements = 0
         self._name = name
+        self._mark = mark
+        self._keeper = keeper
         self._interval = interval
-        self._most_missed = max(1, round(limit / interval))
-        self._replaced = replaced
-        self._missed = 0
+        self._few = max(1, round(limit / interval))
+        self._most = most
+        self._missed: dict[LoopThread, int] = {}
+        """For how many ticks each that does not come round has not."""
+        self._aside: list[LoopThread] = []
+        """Those that were blocked, until they have come round and nothing is on them."""
         self._timer: asyncio.TimerHandle | None = None
-        self._wanted: Callable[[], bool] = lambda: False
 
     @property
     def blocked(self) -> bool:
-        """Whether the loop did not come round at the last tick."""
-        return self._missed > 0
+        """Whether a loop is blocked now."""
+        return any(missed >= self._few for missed in self._missed.values())
 
-    def watch(self, wanted: Callable[[], bool]) -> None:
-        """Look after the loop as long as it is wanted."""
-        self._wanted = wanted
+    def watch(self) -> None:
+        """Look after the loops as long as they are used."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def stop(self) -> None:
-        """End the loop and the watch; waits for nothing."""
+        """End the loops and the watch; waits for nothing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.current.stop()
+        for each in (*self._aside, self.current):
+            each.stop()
 
     def _tick(self) -> None:
         self._timer = None
-        if self.current.answers():
-            if self._missed:
-                logger.warning("the activity loop goes on again")
-            self._missed = 0
-        else:
-            self._missed += 1
-            if self._missed == 1:
-                self._report()
-            if self._missed >= self._most_missed:
-                self._replace()
-        if self._wanted():
-            self.watch(self._wanted)
+        try:
+            for each in (*self._aside, self.current):
+                self._look_at(each)
+        finally:  # whatever one look raises: who blocks the next loop is to be found, too
+            if self._aside or self._keeper.uses(None):
+                self.watch()
 
-    def _report(self) -> None:
-        logger.error(
-            "the activity loop is blocked by %s: an async activity must not block; all of them wait. It stands at\n%s",
-            _named(self.current.running()),
-            self.current.stack(),
-        )
+    def _look_at(self, loop: LoopThread) -> None:
+        missed = self._missed.get(loop, 0)
+        if loop.answers() or loop.is_debugged:
+            if missed >= self._few:
+                logger.warning("an activity loop goes on again after %.1f s", missed * self._interval)
+            self._missed.pop(loop, None)
+            if loop is not self.current and not self._keeper.uses(loop):
+                self._aside.remove(loop)
+                loop.stop()
+            return
+        missed = self._missed[loop] = missed + 1
+        if missed == self._few:
+            self._set_aside(loop)
+            self._keeper.blocked(loop, missed * self._interval)
+        elif missed > self._few:
+            self._keeper.still_blocked(loop, missed * self._interval)
 
-    def _replace(self) -> None:
-        old, task, stack = self.current, _named(self.current.running()), self.current.stack()
-        self.current = LoopThread(f"{self._name}-{self.replacements + 2}")
+    def _set_aside(self, loop: LoopThread) -> None:
+        if loop is not self.current:
+            return  # it came round for a moment, and is blocked again
+        if len(self._aside) >= self._most:
+            logger.error("%d activity loops are blocked already: async activities wait", len(self._aside))
+            return
         self.replacements += 1
-        self._missed = 0
-        logger.error("the activity loop stays blocked by %s: it is replaced, and its attempts fail", task)
-        old.stop()
-        self._replaced(old, task, stack)
-
-
-def _named(task: asyncio.Task[Any] | None) -> str:
-    return "a callback" if task is None else task.get_name()
+        self._aside.append(loop)
+        self.current = LoopThread(f"{self._name}-{self.replacements + 1}", self._mark)
 
 
 def _after_fork() -> None:

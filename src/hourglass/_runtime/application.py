@@ -14,8 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from hourglass._bridge.handle import ActivityCancel
-from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
+from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits, Ticket
 from hourglass._bridge.service import Connection
+from hourglass._engine.events import Activation
 from hourglass._runtime.borrowed import BorrowedConnection
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
@@ -140,13 +141,22 @@ class Application:
         """An attempt should stop, and no poll can say so."""
         services = self._services.get(queue)
         if services is not None:
-            services.executor.cancel(cancel.token, cancel.reason)
+            services.executor.cancel(cancel.token, cancel.reason, generation)
 
     def run_evicted(self, queue: str, generation: int, run_id: str) -> None:
         """A handle has forgotten a run, and no poll says so."""
         services = self._services.get(queue)
         if services is not None:
             services.evicted(generation, run_id)
+
+    def item_arrived(self, ticket: Ticket[Any]) -> None:
+        """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""
+        services = self._services.get(ticket.queue)
+        if services is not None:
+            dispatch = (
+                self.dispatch.activation if isinstance(ticket.item, Activation) else self.dispatch.activity
+            )
+            dispatch(services, ticket)
 
     def handle_ended(self, queue: str, generation: int) -> None:
         """A handle is gone: nothing of its generation will be heard of again."""

@@ -111,7 +111,8 @@ class Attempt:
         self.over = False
         self.work: Work | None = None
         self._around = around
-        self._timers: list[asyncio.TimerHandle] | None = None
+        # Plain handles: for a delay that rounds to 0 ms uvloop gives one without `when()`.
+        self._timers: dict[object, asyncio.Handle] | None = None
         self._newest_beat: Payloads = ()
         self._beat_is_due = False
         self._last_beat = float("-inf")
@@ -132,7 +133,7 @@ class Attempt:
         self.over = True
         self.context.attempt = None
         if self._timers is not None:
-            for timer in self._timers:
+            for timer in self._timers.values():
                 timer.cancel()
             self._timers = None
 
@@ -142,9 +143,17 @@ class Attempt:
 
     def after(self, delay: float, callback: Callable[[], object]) -> None:
         """Call something later, unless the attempt has ended by then."""
-        if not self.over:
-            self._timers = self._timers or []
-            self._timers.append(self._around.mailbox.loop.call_later(delay, callback))
+        if self.over:
+            return
+        if self._timers is None:
+            self._timers = {}
+        key = object()
+        self._timers[key] = self._around.mailbox.loop.call_later(delay, self._due, key, callback)
+
+    def _due(self, key: object, callback: Callable[[], object]) -> None:
+        if self._timers is not None:
+            self._timers.pop(key, None)  # what has fired is let go of: it holds this attempt
+        callback()
 
     def beat_again(self, now: float) -> None:
         """Send the last details again: the attempt lives."""
@@ -170,19 +179,15 @@ class Attempt:
             self.threadsafe(self._beat_soon, None)
 
     def _beat_soon(self, _: None) -> None:
-        since = self._around.mailbox.loop.time() - self._last_beat
-        if since >= _BEAT_PAUSE or self.over:
+        wait = _BEAT_PAUSE - (self._around.mailbox.loop.time() - self._last_beat)
+        if wait <= 0.0 or self.over:
             self._beat_newest()
         else:
-            self.after(_BEAT_PAUSE - since, self._beat_newest)
+            self.after(wait, self._beat_newest)
 
     def _beat_newest(self) -> None:
-        self._last_beat = self._around.mailbox.loop.time()
         self._beat_is_due = False  # before it is read: a beat that comes from now on is sent after it
-        if self._timers is not None:
-            self._timers = [
-                timer for timer in self._timers if not timer.cancelled() and timer.when() > self._last_beat
-            ]
+        self._last_beat = self._around.mailbox.loop.time()
         self._beat(self._newest_beat)
 
     def _beat(self, details: Payloads) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from hourglass._bridge.handle import ActivityTask
 from hourglass._runtime.attempts import Attempt
@@ -22,7 +23,7 @@ _LOOKS = 8  # in an interval
 class Beats:
     """Beats for the attempts in a table that is somebody else's."""
 
-    def __init__(self, interval: float, attempts: Mapping[bytes, Attempt], resolver: Resolver) -> None:
+    def __init__(self, interval: float, attempts: Mapping[Any, Attempt], resolver: Resolver) -> None:
         self.timer: asyncio.TimerHandle | None = None
         self._interval = interval
         self._attempts = attempts

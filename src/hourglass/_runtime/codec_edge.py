@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from hourglass._bridge.handle import (
@@ -25,6 +24,7 @@ from hourglass._bridge.handle import (
 from hourglass._bridge.service import Connection, Request
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation, Payloads
+from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass.converter import ApplicationFailure, Codec, Converter, Failure, seal, unseal
 from hourglass.errors import PayloadError
 
@@ -46,7 +46,7 @@ class CodecHandle:
         self._inner = inner
         self._codec = codec
         self._converter = converter
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="hourglass-codec")
+        self._threads = DaemonExecutor("hourglass-codec", _THREADS)
         self._beats: dict[bytes, Payloads | None] = {}
         self._beating: set[asyncio.Task[None]] = set()
 

@@ -17,7 +17,7 @@ from hourglass._runtime.works import Evaluation, Execution, LocalExecution, Work
 from hourglass._supervision import TaskSupervisor
 
 _STOP = 1.0  # for a task that is told to end
-_SETTLE = 10.0  # for the answers that the dead owe
+_SETTLE = 5.0  # for the answers that the dead owe
 
 
 class Dispatch:
@@ -46,7 +46,7 @@ class Dispatch:
         item = ticket.item
         if isinstance(item, ActivityCancel):
             if ticket.acknowledge():
-                services.executor.cancel(item.token, item.reason)
+                services.executor.cancel(item.token, item.reason, ticket.generation)
             return
         kind = LocalExecution if item.is_local else Execution
         execution = self._executors.spawn_job(kind, "attempt")

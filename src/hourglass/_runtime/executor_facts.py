@@ -23,10 +23,17 @@ class ExecutorLimits:
     """From asking a process activity to stop to killing its process."""
     late: float = 5.0
     """How long after its start-to-close timeout a process activity is stopped, if the engine does not say so before."""
-    loop_tick: float = 1.0
+    loop_tick: float = 0.1
     """How often the activity loop is asked whether it lives."""
-    loop_limit: float = 30.0
-    """How long the activity loop may be blocked before it is replaced."""
+    loop_limit: float = 0.4
+    """How long the activity loop may be blocked before new attempts are made on another."""
+    max_blocked_loops: int = 32
+    """How many loops may be blocked at a time before attempts wait for the last of them."""
+    waiting_least: float = 2.0
+    waiting_most: float = 30.0
+    """An attempt that waits on a blocked loop, and can be made again, is given up after as long as it had been running before,
+    but not sooner and not later than this: what it loses is no more than what it waited.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ Invariants:
 
 - An attempt ends once: one that is given up has its result there and then, and what it says later is dropped.
   One that is abandoned has none.
-- Attempts are keyed by task token. When a later attempt of the same activity arrives, the former one has been
-  given up by the server and is cancelled here.
+- Attempts are known by task token; of local ones by their handle's generation too, for each handle counts its own from one.
+  Whoever began an attempt gives up that one, and not another that came with the same token.
+- When a later attempt of the same activity arrives, the former one has been given up by the server and is cancelled here.
 - An attempt that nobody waits for any more (it timed out, its workflow is gone, a later one has come) and that
   does not stop is given up after a grace period: its thread is counted as lost and replaced, its process is
   killed. So hung activities use up neither the pool nor the engine's slots.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from functools import partial
 from typing import Any
@@ -32,7 +34,7 @@ from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
 from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.activity_threads import Seat, ThreadPool
-from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, Waiter
+from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, TaskContext, Waiter
 from hourglass._runtime.beats import Beats
 from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
 from hourglass._runtime.mailbox import Mailbox
@@ -40,7 +42,7 @@ from hourglass._runtime.process_entry import refuse_in_script
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._context import Equipment
+from hourglass.activity._context import Equipment, current
 from hourglass.activity._interception import ActivityInboundInterceptor
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
@@ -54,11 +56,16 @@ _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
 
 
 class _LoopWork:
-    """An attempt on the activity loop: asyncio cancels it."""
+    """An attempt on an activity loop: asyncio cancels it."""
 
     def __init__(self, loop: LoopThread) -> None:
         self.loop = loop
         self.task: asyncio.Task[None] | None = None
+        self._taken = threading.Lock()
+
+    def take(self) -> bool:
+        """Begin it, or take it away before it has begun: one of the two can be done, once. From any thread."""
+        return self._taken.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
         self.loop.call_soon(lambda: self.task is not None and self.task.cancel())
@@ -117,11 +124,13 @@ class ActivityExecutor:
         )
         self._loop = WatchedLoop(
             "hourglass-activity-loop",
+            self,
             interval=limits.loop_tick,
             limit=limits.loop_limit,
-            replaced=self._loop_replaced,
+            most=limits.max_blocked_loops,
+            mark=lambda: current.get(None),
         )
-        self._attempts: dict[bytes, Attempt] = {}
+        self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}
         self._beats = Beats(beat_interval, self._attempts, resolver)
 
@@ -132,7 +141,7 @@ class ActivityExecutor:
 
     def generation_of(self, token: bytes) -> int | None:
         """From which generation of its handle an attempt came; None if it is not in flight."""
-        attempt = self._attempts.get(token)
+        attempt = self._attempts.get(token)  # local ones have nobody whom it would interest
         return None if attempt is None else attempt.generation
 
     def statistics(self) -> ExecutorStatistics:
@@ -153,14 +162,14 @@ class ActivityExecutor:
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end. Cancelled, it is abandoned."""
         waiter = _Outcome()
-        self.begin(task, waiter)
+        attempt = self.begin(task, waiter)
         try:
             return await waiter.future
         finally:
             if waiter.future.cancelled():
-                self.abandon(task.token)
+                self.abandon(attempt)
 
-    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> None:
+    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
         """Start an attempt, which came from a handle of this generation; `waiter` is told once, with its result, unless it
         is abandoned.
         """
@@ -175,27 +184,27 @@ class ActivityExecutor:
             raise
         if self._beats.timer is None:
             self._beats.begin()
+        return attempt
 
-    def abandon(self, token: bytes) -> None:
+    def abandon(self, attempt: Attempt) -> None:
         """Nobody waits for this attempt any more: it is told to stop, and given up where it stands."""
-        attempt = self._attempts.get(token)
-        if attempt is not None:
+        if not attempt.over:
             self._leave(attempt)
             attempt.let_go()
             self._cancel(attempt, "WORKER_SHUTDOWN")
             if attempt.work is not None:
                 attempt.work.give_up()
 
-    def cancel(self, token: bytes, reason: str) -> None:
-        """Ask an attempt to stop; one that is not here has ended already."""
-        attempt = self._attempts.get(token)
-        if attempt is not None:
+    def cancel(self, token: bytes, reason: str, generation: int | None = None) -> None:
+        """Ask an attempt to stop; one that is not here has ended already. `generation` is that of the handle that says so."""
+        attempt = self._attempts.get(token) or self._attempts.get((generation or 0, token))
+        if attempt is not None and generation in (None, attempt.generation):
             self._cancel(attempt, reason)
 
     def cancel_all(self, reason: str) -> None:
         """Ask every attempt to stop."""
-        for token in list(self._attempts):
-            self.cancel(token, reason)
+        for attempt in list(self._attempts.values()):
+            self._cancel(attempt, reason)
 
     def abandon_all(self, reason: str) -> int:
         """End every attempt here and now as failed; returns how many there were. Their threads are left
@@ -223,20 +232,22 @@ class ActivityExecutor:
         former = None if attempt.task.is_local else self._latest.get(attempt.identity)
         if former is not None:
             self._cancel(former, "SUPERSEDED")
-        self._attempts[attempt.task.token] = attempt
+        self._attempts[_key(attempt)] = attempt
         self._latest[attempt.identity] = attempt
 
     def _leave(self, attempt: Attempt) -> None:
-        if self._attempts.get(attempt.task.token) is attempt:
-            del self._attempts[attempt.task.token]
+        if self._attempts.get(_key(attempt)) is attempt:
+            del self._attempts[_key(attempt)]
         if self._latest.get(attempt.identity) is attempt:
             del self._latest[attempt.identity]
 
     def _ended(self, attempt: Attempt, result: ActivityResult) -> None:
         self._leave(attempt)
-        if self._metrics is not None:
-            self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
-        attempt.waiter.executed(result)
+        try:
+            if self._metrics is not None:
+                self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+        finally:
+            attempt.waiter.executed(result)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
@@ -273,11 +284,69 @@ class ActivityExecutor:
             )
             attempt.finish(outcomes.stopped(task, reason))
 
-    def _loop_replaced(self, old: LoopThread, running: str, stack: str) -> None:
-        for attempt in list(self._attempts.values()):
-            if isinstance(attempt.work, _LoopWork) and attempt.work.loop is old:
+    # --- loops that are blocked --------------------------------------------------------------------------------------
+    # Who blocks a loop keeps it, as a `def` activity its thread, and may still end well. Who has not begun there begins
+    # on the next. Who waits there cannot be moved: it goes on when the loop does, or is tried again on the next.
+
+    def uses(self, loop: LoopThread | None) -> bool:
+        """Whether an attempt is on this activity loop; None: on any."""
+        return any(
+            isinstance(attempt.work, _LoopWork) and loop in (None, attempt.work.loop)
+            for attempt in self._attempts.values()
+        )
+
+    def blocked(self, loop: LoopThread, seconds: float) -> None:
+        """An activity loop is blocked: say by whom, and begin on another what has not begun."""
+        here = self._on_loop(loop)
+        waiting = []
+        for attempt, work in here:
+            if loop is not self._loop.current and work.take():
+                definition = self._resolver.known_activity(attempt.task.activity_type)
+                self._start(attempt, definition)
+            else:
+                waiting.append(attempt)
+        guilty = self._who_blocks(loop)
+        logger.warning(
+            "%s blocks its event loop, which has not come round for %.1f s: blocking calls belong in a `def` activity or in "
+            "asyncio.to_thread. Other async activities begin on another loop; %d wait on this one, and go on with it or are "
+            "tried again. It stands at\n%s",
+            _described(guilty),
+            seconds,
+            sum(each.task is not guilty for each in waiting),
+            loop.stack() or "an unknown place",
+        )
+
+    def still_blocked(self, loop: LoopThread, seconds: float) -> None:
+        """An activity loop stays blocked: who waits there for longer than it had run, and has another attempt, gets that."""
+        now = time.monotonic()
+        least, most = self._limits.waiting_least, self._limits.waiting_most
+        for attempt, _ in self._on_loop(loop):
+            before = now - attempt.since - seconds
+            if seconds < min(max(before, least), most) or not outcomes.can_be_tried_again(attempt.task):
+                continue
+            guilty = self._who_blocks(loop)
+            if attempt.task is not guilty:
                 attempt.context.cancel("ABANDONED")
-                attempt.finish(outcomes.loop_blocked(attempt.task, running, stack))
+                if attempt.work is not None:
+                    attempt.work.cancel("ABANDONED")
+                attempt.finish(outcomes.loop_blocked(attempt.task, _described(guilty), loop.stack()))
+
+    def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, _LoopWork]]:
+        return [
+            (attempt, attempt.work)
+            for attempt in self._attempts.values()
+            if isinstance(attempt.work, _LoopWork) and attempt.work.loop is loop
+        ]
+
+    def _who_blocks(self, loop: LoopThread) -> ActivityTask | None:
+        """The attempt whose code has a loop now: its own task, or one that it made."""
+        running = loop.running()
+        context = loop.creator_of(running)
+        if isinstance(context, TaskContext):
+            return context.task
+        return next(
+            (attempt.task for attempt, work in self._on_loop(loop) if work.task is running is not None), None
+        )
 
     # --- starting it -------------------------------------------------------------------------------------------------
 
@@ -310,15 +379,18 @@ class ActivityExecutor:
 
         def started(coroutine: asyncio.Task[None]) -> None:
             coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
+            coroutine.add_done_callback(ended)
             work.task = coroutine
             if attempt.context.cancelled:
                 coroutine.cancel()
 
-        work.loop.submit(lambda: _run_on_loop(attempt, definition), started)
-        self._loop.watch(self._loop_wanted)
+        def ended(coroutine: asyncio.Task[None]) -> None:
+            if coroutine.cancelled():  # before its first line, so that no line of ours could tell
+                reason = attempt.context.cancel_reason or "CANCELLED"
+                attempt.finish_threadsafe(outcomes.stopped(task, reason))
 
-    def _loop_wanted(self) -> bool:
-        return any(isinstance(attempt.work, _LoopWork) for attempt in self._attempts.values())
+        work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
+        self._loop.watch()
 
     # --- in the activity's thread or on its loop ---------------------------------------------------------------------
 
@@ -334,6 +406,17 @@ class ActivityExecutor:
             _run_in_thread(attempt, definition)
 
 
+def _described(task: ActivityTask | None) -> str:
+    if task is None:
+        return "a callback of an async activity"
+    return f"activity {task.activity_type} ({task.activity_id}) of workflow {task.workflow_id}, run {task.run_id},"
+
+
+def _key(attempt: Attempt) -> bytes | tuple[int, bytes]:
+    task = attempt.task
+    return (attempt.generation, task.token) if task.is_local else task.token
+
+
 def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
     result: ActivityResult | None = None
     try:
@@ -343,7 +426,9 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
 
 
-async def _run_on_loop(attempt: Attempt, definition: ActivityDefinition) -> None:
+async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
+    if not work.take():
+        return  # this loop was blocked: it has begun on another
     result: ActivityResult | None = None
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)

@@ -45,9 +45,16 @@ class Mailbox:
 
     def _deliver(self) -> None:
         self._woken = False  # first: what is posted from now on wakes the loop again
-        while self._letters:
-            callback, argument = self._letters.popleft()
-            try:
-                callback(argument)
-            except Exception:
-                logger.exception("what another thread said could not be taken")
+        try:
+            while self._letters:
+                callback, argument = self._letters.popleft()
+                try:
+                    callback(argument)
+                except Exception:
+                    logger.exception("what another thread said could not be taken")
+        finally:
+            if (
+                self._letters and not self._woken
+            ):  # a cancellation or an exit got out: the rest is delivered next
+                self._woken = True
+                self.loop.call_soon(self._deliver)

@@ -21,6 +21,8 @@ from hourglass.activity._limits import check_size
 from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure
 from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
 
+_LOOP_BLOCKED = "ActivityLoopBlocked"
+
 # A failure that is larger than the limit is told in this many characters.
 _SHORT = 1000
 
@@ -75,13 +77,22 @@ def died_thread(task: ActivityTask) -> ActivityFailed:
 
 
 def loop_blocked(task: ActivityTask, running: str, stack: str) -> ActivityFailed:
-    """The activity loop was blocked for too long, by this activity or by another."""
+    """The loop of an attempt was blocked for too long, by another activity; a new attempt is made on another loop."""
     text = (
-        f"activity {task.activity_type}: the loop that runs async activities was blocked by {running} and was "
-        f"replaced; blocking calls belong in a `def` activity or in asyncio.to_thread"
+        f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is tried again on "
+        f"another; blocking calls belong in a `def` activity or in asyncio.to_thread"
     )
-    info = ApplicationFailure(type="ActivityLoopBlocked")
+    info = ApplicationFailure(type=_LOOP_BLOCKED)
     return ActivityFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
+
+
+def can_be_tried_again(task: ActivityTask) -> bool:
+    """Whether the engine makes another attempt where this one fails as its loop is blocked."""
+    rule = task.retry_policy
+    if rule is None:
+        return True
+    is_last = bool(rule.maximum_attempts) and task.attempt >= rule.maximum_attempts
+    return not is_last and _LOOP_BLOCKED not in rule.non_retryable_error_types
 
 
 def stopped(task: ActivityTask, reason: str) -> ActivityResult:

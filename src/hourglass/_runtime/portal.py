@@ -28,6 +28,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar, NoReturn, TypeVar
 
+from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.foreign_call import BlockingCall, ForeignCall
 from hourglass._runtime.mailbox import Mailbox
 from hourglass.errors import InternalError, UsageError
@@ -56,6 +57,7 @@ class Portal:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = _new_loop()
+        self._loop.set_default_executor(DaemonExecutor("hourglass-thread"))
         self._closers: dict[int, tuple[Closer, float]] = {}
         self._next_closer = 0
         self._state_lock = threading.Lock()

@@ -80,6 +80,7 @@ def bridge_holder(app: Application) -> Start:
             on_attempt_cancelled=app.attempt_cancelled,
             on_handle_ended=app.handle_ended,
             on_run_evicted=app.run_evicted,
+            on_item=app.item_arrived,
             on_too_many_abandoned=lambda: app.distrust("too many handles had to be left behind"),
         )
         await holder.start()

@@ -76,10 +76,13 @@ class ResultSender:
         await asyncio.wait({own}, timeout=self._patience)
         if _through(own):
             return Delivery.BY_HANDLE
-        self._explain(task, own)
+        if not (task.is_local and own.done()):
+            self._explain(task, own)
         if task.is_local or isinstance(result, ActivityDeferred):
             await asyncio.wait({own})  # nobody else can be told
-            return Delivery.BY_HANDLE if _through(own) else self._give_up(task, "it has no other way")
+            if _through(own):
+                return Delivery.BY_HANDLE
+            return self._lose_local(task) if task.is_local else self._give_up(task, "it has no other way")
         try:
             request = await self._sealed(request_of(task, result))
         except Exception as error:
@@ -131,6 +134,17 @@ class ResultSender:
             task.activity_id,
             why,
         )
+
+    def _lose_local(self, task: ActivityTask) -> Delivery:
+        self.lost += 1
+        logger.warning(
+            "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: it does not count. Its "
+            "workflow task is tried again, and the activity with it",
+            task.activity_type,
+            task.activity_id,
+            task.workflow_id,
+        )
+        return Delivery.LOST
 
     def _give_up(self, task: ActivityTask, why: str) -> Delivery:
         self.lost += 1

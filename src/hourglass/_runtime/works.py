@@ -17,6 +17,7 @@ from hourglass._bridge.handle_record import is_eviction
 from hourglass._bridge.holder import Ticket, WorkerNotRegistered
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
+from hourglass._runtime.attempts import Attempt
 from hourglass._runtime.evaluation import Verdict
 from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job
@@ -112,7 +113,7 @@ class Evaluation(Work):
 class Execution(Work):
     """An attempt of an activity: made, and reported."""
 
-    __slots__ = ("_task",)
+    __slots__ = ("_attempt", "_task")
 
     def begin(
         self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
@@ -120,8 +121,9 @@ class Execution(Work):
         """Have it made."""
         self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
         self._task = task
+        self._attempt: Attempt | None = None
         try:
-            services.executor.begin(task, self, ticket.generation)
+            self._attempt = services.executor.begin(task, self, ticket.generation)
         except Exception as error:
             self.finish(error)
 
@@ -153,7 +155,8 @@ class Execution(Work):
         if reason is NORMAL:
             self.dispatch.works.pop(self._ticket.token, None)
             return
-        self.services.executor.abandon(self._task.token)
+        if self._attempt is not None:  # this one: another may have come under the same token
+            self.services.executor.abandon(self._attempt)
         failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
         self._mend(self._report_somehow(ActivityFailed(self._task.token, failed)))
 
