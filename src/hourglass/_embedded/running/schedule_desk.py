@@ -36,7 +36,7 @@ from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record as RunRecord
 from hourglass._embedded.running.starting import start_workflow, why_no_more
 from hourglass._embedded.stores.store import ScheduleChange, ScheduleEntry
-from hourglass._embedded.timing.clock import SECOND, Cancel
+from hourglass._embedded.timing.clock import SECOND, Cancel, later
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure
 from hourglass.errors import HourglassError, ServiceError, StorageError
@@ -211,7 +211,7 @@ class ScheduleDesk:
         now = self._runs.clock.now_ns()
         with self._runs.as_one():
             if why_no_more(self._runs):  # nothing is missed: it is caught up with later
-                self._keep(record, now + PAUSE_NS)
+                self._keep(record, later(now, PAUSE_NS))
                 return
             step = advance(record, now)
             record, refused = self._start_all(step, now)

@@ -17,7 +17,7 @@ from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.store import AT_ONCE
-from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass._embedded.timing.clock import Cancel, later, to_ns
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
@@ -124,7 +124,7 @@ class Upkeep:
         """The code may have been mended since the last owner failed with it: nobody waits out a back-off."""
         now = self._runs.clock.now_ns()
         try:
-            waiting = self._runs.store.due(now + to_ns(LONGEST_WAIT), EVERYTHING, now)
+            waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)
             for begin in range(0, len(waiting), SLICE):
                 for run_id in waiting[begin : begin + SLICE]:
                     self._try_now(run_id, now)

@@ -24,7 +24,7 @@ from hourglass._embedded.rules.task_transitions import leaves_no_trace
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._embedded.workers.attempt_hand import AttemptHand
 from hourglass._embedded.workers.cached_run import CachedRun, Out
 from hourglass._embedded.workers.cursor import BadCommand, Cursor
@@ -69,7 +69,7 @@ def _blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
 def _latest_answer(run: Run) -> int:
     """When a task that rests must be answered, not to time out."""
     started = 0 if run.task is None else run.task.started_ns
-    return started + to_ns(run.started.task_timeout * HEARTBEAT_FRACTION)
+    return later(started, to_ns(run.started.task_timeout * HEARTBEAT_FRACTION))
 
 
 class Cache:

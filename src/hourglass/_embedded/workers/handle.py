@@ -29,7 +29,7 @@ from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record, Token
 from hourglass._embedded.timing.bell import Bell
-from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass._embedded.timing.clock import Cancel, later, to_ns
 from hourglass._embedded.workers.attempt_hand import AttemptHand
 from hourglass._embedded.workers.cache import Cache
 from hourglass._embedded.workers.heartbeats import Heartbeats
@@ -307,7 +307,7 @@ class EngineHandle:
         self._engine.offers.wake(self.task_queue)
         clock = self._engine.clock
         self._grace = clock.call_at(
-            clock.now_ns() + to_ns(self._config.graceful_shutdown), self._stop_activities
+            later(clock.now_ns(), to_ns(self._config.graceful_shutdown)), self._stop_activities
         )
         self._ring()
 
