@@ -125,6 +125,22 @@ class ScheduleDesk:
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id))
         self._set_alarm()
 
+    def read_again(self, schedule_id: str) -> None:
+        """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before a
+        request changes it or the store is opened anew: it would only try the same.
+        """
+        self._forget(schedule_id)
+        try:
+            record = self._runs.store.schedule(schedule_id)
+        except StorageError as error:
+            logger.error("schedule %r cannot be read: %s", schedule_id, error)
+            return
+        if record is not None:
+            self._enter(
+                ScheduleEntry(schedule_id, 0, tuple(workflow_id for workflow_id, _ in record.running))
+            )
+        self._set_alarm()
+
     # --- workflows that ended ---------------------------------------------------------------------------------
 
     def awaits(self, workflow_id: str) -> bool:

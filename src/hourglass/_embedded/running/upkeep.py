@@ -16,6 +16,7 @@ from hourglass._embedded.rules.recovery import is_backing_off, try_now
 from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
+from hourglass._embedded.stores.disk_faults import Unwritable
 from hourglass._embedded.stores.store import AT_ONCE
 from hourglass._embedded.timing.clock import Cancel, later, to_ns
 from hourglass.errors import StorageError
@@ -173,7 +174,9 @@ class Upkeep:
         return len(due) == limit
 
     def _is_known(self, run_id: str) -> bool:
-        return run_id in self._unreadable or self._runs.in_memory(run_id) is not None
+        if run_id in self._unreadable or run_id in self._runs.parked:
+            return True
+        return self._runs.in_memory(run_id) is not None
 
     def _bring_in(self, run_id: str) -> None:
         if self._is_known(run_id):
@@ -214,6 +217,8 @@ class Upkeep:
     async def _see_to(self, number: int) -> None:
         try:
             await self._durable(number)
+        except Unwritable:
+            pass  # the engine was told of it by itself
         except StorageError as error:
             logger.error("the store has failed: %s", error)
         finally:

@@ -150,6 +150,14 @@ class Cache:
         """A run has closed; if it was from outside, the worker must hear of it to forget it."""
         self._want_eviction(run_id, _CLOSED)
 
+    def parked(self, run_id: str) -> None:
+        """What a run did last cannot be stored: the worker forgets the run, and nothing of it waits for the store."""
+        for place, (activation, _) in enumerate(self.ready):
+            if activation.run_id == run_id:
+                self.ready[place] = (activation, 0)
+        self.local.forget(run_id)
+        self._want_eviction(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
+
     def forget_closed(self, run_id: str) -> bool:
         """Forget a closed run whose eviction is the newest activation: the worker is told otherwise. False if it is not."""
         newest = self.ready[-1][0] if self.ready else None
