@@ -92,6 +92,9 @@ class ScriptedStore:
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
         return self._readable().due(until_ns, limit, after_ns)
 
+    def without_wake(self) -> Sequence[str]:
+        return ()
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)
 

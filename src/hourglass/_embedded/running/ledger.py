@@ -107,7 +107,7 @@ class Ledger:
         record = self._records.get(run_id)
         if record is None and run_id:
             stored = self.store.load(run_id)
-            record = None if stored is None else self._bring_in(stored)
+            record = None if stored is None else self._brought_in(stored)
         return record
 
     def current(self, workflow_id: str) -> Record | None:
@@ -254,6 +254,20 @@ class Ledger:
         return record
 
     # --- storing and telling --------------------------------------------------------------------------------
+
+    def _brought_in(self, stored: Stored) -> Record:
+        try:
+            return self._bring_in(stored)
+        except StorageError:
+            raise
+        except Exception as error:  # it can be read, and makes no sense
+            run_id = stored.run.run_id
+            logger.exception("run %s cannot be taken up", run_id)
+            self._records.pop(run_id, None)
+            raise StorageError(
+                f"the run {run_id} cannot be taken up as it is stored ({type(error).__name__})",
+                status="DATA_LOSS",
+            ) from error
 
     def _bring_in(self, stored: Stored) -> Record:
         """A run comes into memory. What another process had of it is in nobody's hands any more."""

@@ -61,7 +61,7 @@ class Upkeep:
     ) -> None:
         """Bring in what was in flight or is due, and keep doing it. `durable` and `die` are the engine's."""
         self._runs, self._durable, self._die = runs, durable, die
-        waiting = runs.store.due(runs.clock.now_ns(), EVERYTHING)
+        waiting = [*runs.store.due(runs.clock.now_ns(), EVERYTHING), *runs.store.without_wake()]
         for begin in range(0, len(waiting), SLICE):
             for run_id in waiting[begin : begin + SLICE]:
                 self._bring_in(run_id)
@@ -181,10 +181,12 @@ class Upkeep:
     def _bring_in(self, run_id: str) -> None:
         if self._is_known(run_id):
             return
+        # One run that cannot be read must not keep the others from running.
         try:
-            self._runs.record(run_id)
+            if self._runs.record(run_id) is None:
+                self._unreadable.add(run_id)
+                logger.error("run %r cannot be read and stays as it is: its id is damaged", run_id)
         except StorageError as error:
-            # One run that cannot be read must not keep the others from running.
             self._unreadable.add(run_id)
             logger.error("run %s cannot be read and stays as it is: %s", run_id, error)
 

@@ -91,6 +91,8 @@ def storage_error(path: str, error: Exception) -> StorageError:
     code, name = _code(error), _name(error)
     if code == EPOCH_IS_OVER:
         return epoch_is_over(path)
+    if not code and isinstance(error, sqlite3.OperationalError) and "decode" in str(error):
+        return StorageError(f"the file {path} is damaged: a text in it is not UTF-8", status="DATA_LOSS")
     advice, status = _ADVICE.get(code & 0xFF, ("cannot be used", "UNAVAILABLE"))
     return StorageError(f"the file {path} {advice} ({name})", status=status)
 

@@ -106,6 +106,10 @@ class MemoryStore:
         found = sorted((wake, run_id) for run_id, wake in self._wakes.items() if after_ns < wake <= until_ns)
         return [run_id for _, run_id in found[:limit]]
 
+    def without_wake(self) -> Sequence[str]:
+        """None: nothing is ever damaged."""
+        return ()
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than this."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)

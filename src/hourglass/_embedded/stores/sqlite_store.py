@@ -218,6 +218,11 @@ class SqliteStore:
         with self._reading():
             return self._reads.due(until_ns, limit, after_ns)
 
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
+        with self._reading():
+            return self._reads.without_wake()
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         with self._reading():

@@ -133,6 +133,10 @@ class Store(Protocol):
         """
         ...
 
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
+        ...
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         ...
