@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import Change, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass.errors import StorageError
 
 
@@ -66,6 +66,9 @@ class ScriptedStore:
         self.appended.append(change)
         return len(self.appended)
 
+    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+        pass
+
     def is_durable(self, number: int) -> bool:
         return number <= self.committed
 
@@ -88,6 +91,9 @@ class ScriptedStore:
 
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
         return self._readable().due(until_ns, limit, after_ns)
+
+    def without_wake(self) -> Sequence[str]:
+        return ()
 
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,17 @@ import pytest
 
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._embedded.processes import asking
+from hourglass._embedded.processes import asking, meeting
 from hourglass._embedded.processes import host as host_module
 from hourglass._embedded.processes.file_connection import FileConnection, connect_file
 from hourglass._embedded.processes.file_handle import FileHandle
 from hourglass._embedded.processes.host import Host
+from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.processes.repeats import was_carried_out
 from hourglass._embedded.processes.serving import Owner, Server
 from hourglass._embedded.timing import patience
+from hourglass._engine.commands import CompleteRun, Succeeded
+from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
 
 
@@ -50,6 +56,12 @@ def start(workflow_id: str, queue: str = "q") -> s.StartWorkflow:
     return s.StartWorkflow(
         workflow_id=workflow_id, workflow_type="t", task_queue=queue, request_id=f"request of {workflow_id}"
     )
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Look again and again: what is waited for is seen in the file system only."""
+    while not happened():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
 
 
 async def poll(handle: FileHandle) -> str:
@@ -363,3 +375,160 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
             await connect_file(str(tmp_path / "none" / "a.db"))
 
     run(body)
+
+
+def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that are connected stay, and new ones find the owner again."""
+    monkeypatch.setattr(host_module, "LOOK", 0.01)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+            await one.open_handle(config())
+            await two.call(start("w"))
+            os.unlink(meeting.socket_path(one.path))
+            await until(lambda: meeting.identity(one.path) is not None)
+            assert (await three.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+            assert (await two.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+            assert one.standing == "owner"
+
+    run(body)
+
+
+def test_a_client_that_finds_no_socket_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
+    monkeypatch.setattr(asking, "_UNREACHED", 0.01)
+    monkeypatch.setattr(asking, "_UNREACHABLE", 0.1)
+    monkeypatch.setattr(asking, "LOOK", 0.01)
+
+    async def body() -> None:
+        lock = FileLock(str(tmp_path / "a.db"))
+        lock.try_take()
+        async with hosts(tmp_path / "a.db", 1) as (client,):
+            with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+                await client.call(start("w"))
+        lock.drop()
+        assert "there is no socket" in caplog.text
+
+    with caplog.at_level(logging.WARNING, "hourglass"):
+        run(body)
+
+
+def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner has its lock again within a look, and the newcomer stands by."""
+    monkeypatch.setattr(host_module, "LOOK", 0.01)
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            await one.open_handle(config())
+            os.unlink(f"{one.path}-lock")
+            await until(lambda: os.path.exists(f"{one.path}-lock"))
+            await two.open_handle(config())
+            assert one.standing == "owner"
+            assert two.standing.startswith("standing by")
+
+    run(body)
+
+
+def test_of_two_owners_the_former_stops_at_its_next_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lock and socket are deleted, and another process is quicker: nothing of the former owner is written any more, and
+    its callers are answered by the new one.
+    """
+    monkeypatch.setattr(host_module, "LOOK", 60.0)  # the former owner does not look
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            handle = await one.open_handle(config())
+            first = await one.call(start("w"))
+            os.unlink(f"{one.path}-lock")
+            os.unlink(meeting.socket_path(one.path))
+            second = await two.open_handle(config())
+            assert (one.standing, two.standing) == ("owner", "owner")
+            assert await poll(second) == first.run_id
+            later = await one.call(start("later"))
+            assert one.standing != "owner"
+            assert await poll(second) == later.run_id
+            with suppress(HandleBroken):
+                while True:
+                    await handle.poll_activation()
+            await two.call(s.TerminateWorkflow(workflow_id="w"))
+            assert "has another owner now" in caplog.text
+            assert meeting.identity(two.path) is not None, "the former owner left the socket of the new one"
+
+    with caplog.at_level(logging.ERROR, "hourglass"):
+        run(body)
+
+
+def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has taken the lock that was made anew: whoever had the old one stops without a commit."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            monkeypatch.setattr(host_module, "LOOK", 60.0)
+            handle = await one.open_handle(config())
+            os.unlink(f"{one.path}-lock")
+            other = FileLock(one.path)
+            assert other.try_take()
+            one._bell.ring()
+            with pytest.raises(HandleBroken):
+                await handle.poll_activation()
+            assert one.standing != "owner"
+            other.drop()
+
+    run(body)
+
+
+@pytest.mark.parametrize("needs_worker", [False, True])
+def test_a_file_that_needs_a_person_is_told_to_those_who_ask(tmp_path: Path, needs_worker: bool) -> None:
+    """A table is not what it was: after a few tries a call raises `StorageError`, whether it waits for a worker or not."""
+    path = tmp_path / "a.db"
+
+    async def body() -> None:
+        async with hosts(path, 1) as (one,):
+            await one.call(start("w"))
+        connection = sqlite3.connect(path)
+        connection.execute("ALTER TABLE visibility RENAME COLUMN status TO other")
+        connection.commit()
+        connection.close()
+        async with hosts(path, 1) as (one,):
+
+            async def work() -> None:
+                while True:
+                    handle = await one.open_handle(config())
+                    with suppress(HandleBroken):
+                        while True:
+                            run_id = await poll(handle)
+                            await handle.complete_activation(Succeeded(run_id, (CompleteRun(Payload(b"1")),)))
+                    await handle.finalize_shutdown()
+
+            working = asyncio.create_task(work())
+            request = s.WaitForClose(workflow_id="w") if needs_worker else start("another")
+            with pytest.raises(StorageError, match="is damaged: its tables are not what they should be"):
+                await one.call(request)
+            working.cancel()
+
+    run(body)
+
+
+def test_a_file_that_fails_is_opened_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each failure in a row doubles the pause before the next opening."""
+    pauses: list[float] = []
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 1) as (one,):
+            for _ in range(10):
+                one._failed(StorageError("an error of the disk", status="UNAVAILABLE"))
+                pauses.append(one._not_before - time.monotonic())
+            assert one._asking.broken is None, "what may pass is waited for"
+            one._failed(StorageError("corrupt", status="DATA_LOSS"))
+            assert one._asking.broken is not None
+
+    run(body)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 0.1
+    assert 4.0 < pauses[-1] <= host_module.LONGEST_PAUSE

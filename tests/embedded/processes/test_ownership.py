@@ -140,3 +140,90 @@ def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
     assert not meeting.is_trusted(reached, frozenset({os.geteuid() + 1}))
     meeting.close(reached)
     meeting.close(listening)
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
+def test_what_is_no_lock_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """A link, or anything else that is not a plain file with one name, is refused before anything is truncated."""
+    path = str(tmp_path / "a.db")
+    victim, place = tmp_path / "victim", Path(f"{path}-lock")
+    victim.write_text("precious")
+    match kind:
+        case "link":
+            place.symlink_to(victim)
+        case "dangling":
+            place.symlink_to(tmp_path / "none")
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+        case _:
+            os.link(victim, place)
+    lock = FileLock(path)
+    for use in (lock.try_take, lock.is_free, lock.note):
+        with pytest.raises(StorageError, match=r"a.db-lock.*where its lock should be, is"):
+            use()
+    assert not lock.held
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_lock_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    """A file that another user put there is not written to; one of whoever owns the database is, by root."""
+    path = str(tmp_path / "a.db")
+    Path(path).touch()
+    Path(f"{path}-lock").write_text("precious")
+    os.chown(f"{path}-lock", 12345, -1)
+    lock = FileLock(path)
+    with pytest.raises(StorageError, match="a file of another user"):
+        lock.try_take()
+    assert Path(f"{path}-lock").read_text() == "precious"
+    os.chown(path, 12345, -1)
+    assert lock.try_take()
+    lock.drop()
+
+
+def test_a_lock_that_was_deleted_is_made_again_by_its_holder(tmp_path: Path) -> None:
+    """A tidy-up deletes the lock's file: its holder has it again before anybody else."""
+    path = str(tmp_path / "a.db")
+    one, two = FileLock(path), FileLock(path)
+    assert one.try_take()
+    assert one.still_held()
+    os.unlink(one.lock_path)
+    assert one.still_held()
+    assert not two.try_take()
+    assert two.note().pid == os.getpid()
+    one.drop()
+    assert not one.still_held()
+
+
+def test_a_lock_that_another_has_taken_meanwhile_is_lost(tmp_path: Path) -> None:
+    """Whoever was quicker after the deletion has it; the former holder finds out."""
+    path = str(tmp_path / "a.db")
+    one, two = FileLock(path), FileLock(path)
+    assert one.try_take()
+    os.unlink(one.lock_path)
+    assert two.try_take()
+    assert not one.still_held()
+    assert two.still_held()
+    one.drop()
+    two.drop()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """A file or a link under the socket's name is neither removed nor followed."""
+    path = str(tmp_path / "a.db")
+    place, victim = Path(meeting.socket_path(path)), tmp_path / "victim"
+    victim.write_text("precious")
+    if kind == "file":
+        place.write_text("precious")
+    else:
+        place.symlink_to(victim)
+    with pytest.raises(StorageError, match="not a socket"):
+        meeting.listen(path)
+    with pytest.raises(StorageError, match="not a socket"):
+        meeting.reach(path)
+    meeting.remove(path)
+    assert place.read_text() == "precious"

@@ -318,8 +318,8 @@ def test_the_log_does_not_grow_for_ever(open_store: Open, path: Path) -> None:
     go(work())
 
 
-def test_a_run_that_was_never_started_ends_the_store(open_store: Open) -> None:
-    """A change of an open run that the file does not have cannot be written: better the end than a hole."""
+def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None:
+    """A change of an open run that the file does not have is not written: a hole is no run. Others are."""
 
     async def work() -> None:
         store = open_store()
@@ -327,7 +327,8 @@ def test_a_run_that_was_never_started_ends_the_store(open_store: Open) -> None:
         story.start()
         with pytest.raises(StorageError, match="does not have the run a"):
             await store.durable(store.append(story.signal()))
-        assert store.failure is not None
+        assert store.failure is None
+        await store.durable(store.append(Story("b").start()))
 
     go(work())
 

@@ -33,6 +33,9 @@ class Sink:
     def build(self, turns: Sequence[Turn]) -> list[int]:
         return [turn.number for turn in turns]
 
+    def build_apart(self, turns: Sequence[Turn]) -> list[int]:
+        return [-turn.number for turn in turns]
+
     def commit(self, batch: list[int]) -> None:
         self.attempts += 1
         self.committing.release()
@@ -136,6 +139,20 @@ def test_what_will_not_pass_is_the_end(code: int) -> None:
     assert world.sink.batches == [[1]]
     assert world.committed == [1]
     assert world.ended == [error]
+
+
+@pytest.mark.parametrize(
+    "error", [OverflowError(), TypeError(), failing(sqlite3.SQLITE_TOOBIG), failing(2067)]
+)
+def test_what_one_change_is_to_blame_for_is_written_apart(error: Exception) -> None:
+    """A batch with a change that cannot be written is made again, in the way that leaves such changes out."""
+    world = World(Sink([error]))
+    world.give(1)
+    world.sink.may_commit.release(2)
+    world.close()
+    assert world.sink.batches == [[-1]]
+    assert world.committed == [1]
+    assert world.ended == [None]
 
 
 def test_closing_does_not_wait_for_room() -> None:

@@ -23,7 +23,7 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A file with our tables."""
     opened = sqlite3.connect(path, isolation_level=None)
     schema.create(opened, "default", visibility.SCHEMA)
-    stored_steps.prepare(opened)
+    stored_steps.prepare(opened, epoch=0)
     yield opened
     opened.close()
 

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.timing.bell import Bell
-from hourglass.errors import WorkflowNotFoundError
+from hourglass.errors import StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0
 
@@ -47,6 +47,14 @@ def check_open(record: Record) -> None:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
 
 
+def check_moves(engine: Engine, record: Record) -> None:
+    """Raise `StorageError` for a run that is parked: nobody can say when it goes on."""
+    run_id = record.run.run_id
+    why = engine.runs.parked.get(run_id)
+    if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
+        raise StorageError(f"this run is parked until the file is opened anew: {why}", status=why.status)
+
+
 @contextlib.contextmanager
 def holding(engine: Engine, record: Record) -> Iterator[None]:
     """Hold on to a record."""
@@ -63,6 +71,7 @@ async def wait(
     """Wait until it is done, or until patience ends. An engine that has failed is said by whoever answers."""
     if done() or engine.is_over:
         return
+    check_moves(engine, record)
     loop, patience = asyncio.get_running_loop(), _Patience(bell)
     timer = loop.call_later(LONG_POLL if limit is None else min(limit, LONG_POLL), patience.end)
     engine.runs.hold(record)
@@ -72,6 +81,7 @@ async def wait(
     finally:
         engine.runs.let_go(record)
         timer.cancel()
+    check_moves(engine, record)
 
 
 class _Patience:

@@ -98,6 +98,10 @@ class EngineConnection:
         except StorageError as error:
             engine.doubt(error)
             raise
+        except OverflowError:
+            raise ServiceError(
+                f"a number of this {type(request).__name__} is larger than 64 bits", status="INVALID_ARGUMENT"
+            ) from None
         engine.offers.stir()
         if engine.is_over or not engine.is_durable(answer.rests_on):
             await engine.durable(answer.rests_on)

@@ -14,7 +14,7 @@ from typing import Any
 from hourglass._bridge import service as s
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
-from hourglass._embedded.clients.answering import Answer, check_open, find, holding, wait
+from hourglass._embedded.clients.answering import Answer, check_moves, check_open, find, holding, wait
 from hourglass._embedded.clients.deployment_requests import DEPLOYMENT_HANDLERS
 from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
@@ -65,6 +65,7 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
         return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
+    check_moves(engine, record)
     queue = record.run.started.task_queue
     takers, versions = engine.offers.takers(queue), engine.deployments
     if versions.in_use:

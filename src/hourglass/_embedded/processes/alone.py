@@ -24,6 +24,7 @@ from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.stores import inherited
+from hourglass._embedded.stores.disk_faults import is_permanent
 from hourglass.errors import StorageError
 
 _ROUNDS = 20  # so often in a row what has come meanwhile is done too; then others have a chance at the lock
@@ -167,6 +168,10 @@ async def _answer(room: EngineRoom, request: s.Request[Any], future: asyncio.Fut
     try:
         answer = await room.call(request)
     except Gone:
+        if room.failed is not None and is_permanent(room.failed):  # to ask again would end like this
+            if not future.done():
+                future.set_exception(StorageError(str(room.failed), status=room.failed.status))
+            return
         answer = Silence.BUSY
     except Exception as error:
         if not future.done():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import random
 import time
 import uuid
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hourglass._bridge import service as s
+from hourglass._embedded.processes import meeting
 from hourglass._embedded.processes.alone import Alone, Silence
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
@@ -30,13 +32,17 @@ from hourglass._embedded.processes.remote import Lost, Remote, connect
 from hourglass._embedded.processes.repeats import was_carried_out
 from hourglass._embedded.running.unserved import UnservedNotice
 from hourglass._embedded.timing.patience import Bell, NoWorkerNotice
-from hourglass.errors import ServiceError
+from hourglass.errors import ServiceError, StorageError
 
 A = TypeVar("A")
+
+_log = logging.getLogger("hourglass.embedded")
 
 SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
 """Pauses while there is nobody to ask, in seconds: the first, while somebody has the lock, while all wait."""
 LOOK = 1.0
+_UNREACHED, _UNREACHABLE = 3.0, 60.0
+"""For how many seconds an owner that has no socket is waited for in silence, and at all."""
 _MISS = 0.003
 _AGAIN = 2.0
 """When to look again for the end of a run that had not closed when nobody owned the file."""
@@ -53,6 +59,8 @@ class _Search:
     pause: float = SHORTEST
     alone_at: float = 0.0
     repeated: bool = False
+    looked_at: float = 0.0
+    warned: bool = False
 
 
 class Asking:
@@ -61,6 +69,8 @@ class Asking:
     def __init__(self, path: str, namespace: str, bell: Bell) -> None:
         self.room: EngineRoom | None = None
         self.remote: Remote | None = None
+        self.broken: StorageError | None = None
+        """Why the file cannot be used here until a person sees to it, if that is known."""
         self._path = path
         self._namespace = namespace
         self._bell = bell
@@ -119,6 +129,7 @@ class Asking:
             try:
                 answer = await self._ask_once(request, search)
             except (Gone, Lost):
+                self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = time.monotonic()
                 continue
@@ -129,12 +140,42 @@ class Asking:
                 raise
             if not isinstance(answer, Silence):
                 return answer
+            self.check_sound()
             if answer is Silence.WAIT:
                 search.alone_at = time.monotonic() + _AGAIN
-            self._notice.look(search.began)
+                self._notice.look(search.began)
+            else:
+                self._look_for_owner(search)
             # At random, so that those who want the same lock do not meet again.
             await self._bell.wait(search.pause * random.uniform(0.5, 1.0))
             search.pause = min(2 * search.pause, LONGEST if answer is Silence.WAIT else BUSY)
+
+    def check_sound(self) -> None:
+        """Raise what only a person can mend: to go on asking would be in vain."""
+        if self.broken is not None:
+            raise StorageError(str(self.broken), status=self.broken.status)
+
+    def _look_for_owner(self, search: _Search) -> None:
+        """Whether somebody who cannot be reached holds the lock, for so long that it is worth a word, or the end."""
+        now = time.monotonic()
+        if self.room is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
+            return
+        search.looked_at = now
+        place = meeting.socket_path(self._path)
+        if self._lock.is_free() or meeting.identity(self._path) is not None:
+            self._notice.look(search.began)
+            return
+        note = self._lock.note()
+        what = (
+            f"{self._path} is owned by process {note.pid}, but there is no socket {place} to reach it by: the "
+            "process is still opening the file, or the socket was deleted and the process does not run (an owner "
+            "that runs makes it again within a second). If this lasts, end that process and start it again"
+        )
+        if now > search.began + _UNREACHABLE:
+            raise StorageError(what, status="UNAVAILABLE")
+        if not search.warned:
+            search.warned = True
+            _log.warning("%s", what)
 
     async def _ask_once(self, request: s.Request[A], search: _Search) -> A | Silence:
         """The answer, or why there is none yet. Raises `Gone` or `Lost` where the request may be under way."""

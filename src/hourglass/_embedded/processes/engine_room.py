@@ -60,6 +60,10 @@ class EngineRoom:
                 raise Gone("the engine failed") from None
             raise
 
+    def fail(self, error: StorageError) -> None:
+        """The file is not ours any more: nothing is written from now on."""
+        self._engine.die(error)
+
     async def open_handle(self, config: HandleConfig) -> Handle:
         """A handle on the engine."""
         return await self._connection.open_handle(config)

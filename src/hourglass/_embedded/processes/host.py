@@ -3,7 +3,8 @@
 Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `asking`).
 A process wants to own a file while it has a handle open on it, and only then. Invariants: an engine is open here
 only while the lock is ours, and is closed before the lock is dropped; there is no thread: the end of the owner's
-connection is the sign to try for the lock.
+connection is the sign to try for the lock; a file that fails again and again is opened less and less often, and where
+it needs a person those who ask are told so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 from hourglass._bridge import service as s
@@ -20,13 +22,15 @@ from hourglass._bridge.handle import HandleConfig
 from hourglass._embedded.processes.asking import BUSY, LOOK, SHORTEST, Asking
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.file_handle import FileHandle
+from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
 from hourglass._embedded.processes.serving import Owner, Server
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.stores import inherited
+from hourglass._embedded.stores.disk_faults import epoch_is_over, is_permanent
 from hourglass._embedded.timing.patience import Bell
-from hourglass.errors import HourglassError, InternalError, ServiceError
+from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
 
 A = TypeVar("A")
 
@@ -36,6 +40,14 @@ SETTLE = 5.0
 """How long opening a handle waits for the file; after that it waits in its polls."""
 QUEUE_GRACE = 3.0
 """How long an owner, which may be starting its workers, takes to say that it does not serve a queue."""
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""How long a file that has failed is left alone, in seconds: at first, and at most."""
+TRIES = 3
+"""So often in a row a file fails for a reason that only a person can mend before those who ask are told."""
+SOUND = 10.0
+"""An engine that has worked for so many seconds has not failed in a row with the one before."""
 
 
 class Host:
@@ -52,6 +64,8 @@ class Host:
         self._asking = Asking(path, namespace, self._bell)
         self._handles: set[FileHandle] = set()
         self._keeper: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._not_before = 0.0
 
     @property
     def standing(self) -> str:
@@ -104,7 +118,10 @@ class Host:
         pause = SHORTEST
         while self._handles:
             try:
-                if self._lock.try_take():
+                left = self._not_before - time.monotonic()
+                if left > 0:
+                    await self._bell.wait(left)
+                elif self._lock.try_take():
                     await self._own()
                     pause = SHORTEST
                 elif await self._stand_by():
@@ -123,19 +140,38 @@ class Host:
     async def _own(self) -> None:
         """Open the engine, serve this process's handles and other processes, until nobody wants it or it fails."""
         waited = any(handle.standing_by is not None for handle in self._handles)
-        room = await EngineRoom.open_whole(self.path, self.namespace, self.retention)
+        try:
+            room = await EngineRoom.open_whole(self.path, self.namespace, self.retention)
+        except StorageError as error:
+            self._failed(error)
+            raise
         server = Server(
-            Owner(self.path, self.namespace, os.getpid(), self._lock.since_ns, room.call, self._wait_served)
+            Owner(
+                self.path,
+                self.namespace,
+                os.getpid(),
+                self._lock.since_ns,
+                partial(self._answer, room),
+                self._wait_served,
+            )
         )
         try:
             await server.start()
             self._begin(room, waited)
+            began = time.monotonic()
             while self._handles and room.failed is None:
                 new = [handle for handle in self._handles if handle.room is None]
                 for handle in new:
                     await handle.attach(room)
-                if not new:
-                    await self._bell.wait(LOOK)
+                if new:
+                    continue
+                await self._bell.wait(LOOK)
+                if not self._lock.still_held():
+                    room.fail(epoch_is_over(self.path))
+                    break
+                await server.listen_again()
+                if self._failures and time.monotonic() > began + SOUND:
+                    self._failures, self._asking.broken = 0, None
         finally:
             self._asking.room = None
             server.stop_listening()
@@ -145,7 +181,24 @@ class Host:
             self._bell.ring()
         if room.failed is not None:
             _log.error("the engine of %s ended and is opened anew: %s", self.path, room.failed)
+            self._failed(room.failed)
             self._fail_all(room.failed, of=room)
+
+    def _failed(self, error: StorageError) -> None:
+        """The file has failed: it is left alone for a while, and those who ask are told if that will not help."""
+        self._failures += 1
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
+        self._not_before = time.monotonic() + pause
+        if self._failures >= TRIES and is_permanent(error):
+            self._asking.broken = error
+
+    async def _answer(self, room: EngineRoom, request: s.Request[Any]) -> Any:
+        """Answer another process."""
+        try:
+            return await room.call(request)
+        except Gone:
+            self._asking.check_sound()
+            raise
 
     def _begin(self, room: EngineRoom, waited: bool) -> None:
         self._asking.own(room)

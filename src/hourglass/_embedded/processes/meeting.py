@@ -3,7 +3,8 @@
 Must not know: what is said over it. A socket's name may have about a hundred bytes, a path many more; then the
 socket is reached through a descriptor of its directory (Linux), or it stands under a hashed name in a directory
 of the user's own. Invariants: only the owner of the lock makes or removes the socket, so that what stands there
-while the lock is ours is a dead owner's; only its user may connect to it.
+while the lock is ours is a dead owner's; what is no socket is neither removed nor followed; only its user may connect
+to it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ def listen(path: str) -> socket.socket:
     try:
         listening.setblocking(False)
         _own_directory(path, place)
+        _check_is_socket(place)
         remove(path)
         # On Linux the mode of the descriptor becomes that of the name: there is no moment of a wider one.
         with suppress(OSError):
@@ -70,6 +72,7 @@ def reach(path: str) -> socket.socket | None:
     connecting = _held_socket()
     connecting.setblocking(False)
     try:
+        _check_is_socket(socket_path(path))
         with _short(socket_path(path)) as address:
             connecting.connect(address)
     except BlockingIOError:  # its line is full: as good as nobody, for the moment
@@ -83,7 +86,7 @@ def reach(path: str) -> socket.socket | None:
             f"whoever owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
             status="PERMISSION_DENIED",
         ) from None
-    if not is_trusted(connecting, _trusted_owners(path)):
+    if not is_trusted(connecting, trusted_owners(path)):
         close(connecting)
         raise StorageError(
             f"the socket of {path} belongs to another user: it is not used", status="PERMISSION_DENIED"
@@ -91,8 +94,20 @@ def reach(path: str) -> socket.socket | None:
     return connecting
 
 
-def remove(path: str) -> None:
-    """Take the socket's name away. For the owner of the lock only."""
+def identity(path: str) -> tuple[int, int] | None:
+    """Which socket stands there now; None if none does."""
+    try:
+        found = os.lstat(socket_path(path))
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None
+
+
+def remove(path: str, only: tuple[int, int] | None = None) -> None:
+    """Take the socket's name away; `only`: if it is this one. For the owner of the lock only."""
+    found = identity(path)
+    if found is None or (only is not None and found != only):
+        return
     with suppress(FileNotFoundError), _short(socket_path(path)) as address:
         os.unlink(address)
 
@@ -129,7 +144,8 @@ def trusted_peers() -> frozenset[int]:
     return frozenset({os.geteuid(), 0})
 
 
-def _trusted_owners(path: str) -> frozenset[int]:
+def trusted_owners(path: str) -> frozenset[int]:
+    """Who may own a file's lock and socket: this user, root, and whoever owns the file itself."""
     try:
         return trusted_peers() | {os.stat(path).st_uid}
     except OSError:
@@ -156,6 +172,16 @@ def _short(place: str) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
+
+
+def _check_is_socket(place: str) -> None:
+    """A link, or a file that somebody keeps under this name, is not ours to follow or to remove."""
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise OSError(errno.EEXIST, "what stands there is not a socket: move it away")
 
 
 def _own_directory(path: str, place: str) -> None:

@@ -2,8 +2,9 @@
 
 Must not know: engines, sockets. The kernel drops the lock with the process, whatever kills it, so that there is
 nothing to expire. The lock's file holds a note about the owner, for people and for error texts only; nothing is
-decided by it but whether the owner is on another machine. Invariants: the lock's file is never deleted (who
-opened it before would lock a file that nobody sees); it is opened by nobody who does not lock it.
+decided by it but whether the owner is on another machine. Invariants: the lock's file is never deleted by us (who
+opened it before would lock a file that nobody sees); where a person has deleted it, its holder makes it again or finds
+out that another process has; nothing is truncated that is not a plain file of ours with one name.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 
 import msgspec
 
-from hourglass._embedded.processes import descriptors
+from hourglass._embedded.processes import descriptors, meeting
 from hourglass._embedded.stores.standstill import WORK
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _NOTE_LIMIT = 4096
+_TRIES = 10
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""A link would have another file truncated, and a pipe would keep us waiting."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -50,12 +55,10 @@ class FileLock:
         """Take the lock if nobody has it; waits for nobody. Raises `StorageError` where there are no locks."""
         if self._fd is not None:
             return True
-        descriptor = self._open()
+        descriptor = self._lock()
+        if descriptor is None:
+            return False
         try:
-            if not self._flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                self._check_machine(descriptor)
-                _close(descriptor)
-                return False
             self.since_ns = time.time_ns()
             self._write_note(descriptor)
         except BaseException:
@@ -63,6 +66,46 @@ class FileLock:
             raise
         self._fd = descriptor
         return True
+
+    def still_held(self) -> bool:
+        """Whether this process has it and nobody can take another in its place. A file that was deleted under us is made
+        again, if no other process was quicker.
+        """
+        if self._fd is None:
+            return False
+        if _is_at(self._fd, self.lock_path):
+            return True
+        try:
+            descriptor = self._lock()
+        except StorageError:
+            return False
+        if descriptor is None:
+            return False
+        try:
+            self._write_note(descriptor)
+        except BaseException:
+            _close(descriptor)
+            raise
+        _close(self._fd)
+        self._fd = descriptor
+        return True
+
+    def _lock(self) -> int | None:
+        """The lock's file, locked; None if another process has it."""
+        for _ in range(_TRIES):
+            descriptor = self._open()
+            try:
+                if not self._flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                    self._check_machine(descriptor)
+                    _close(descriptor)
+                    return None
+            except BaseException:
+                _close(descriptor)
+                raise
+            if _is_at(descriptor, self.lock_path):
+                return descriptor
+            _close(descriptor)  # it was deleted in between, and others would lock another
+        return None
 
     def drop(self) -> None:
         """Let go of the lock. Safe to call twice."""
@@ -93,16 +136,30 @@ class FileLock:
     def _open(self) -> int:
         try:
             with WORK:  # a fork between the two would leave a child with our lock, for as long as it lives
-                descriptor = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 descriptors.hold(descriptor)
-            return descriptor
         except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise self._not_ours("a link, a folder or a device") from None
             gone = isinstance(error, FileNotFoundError)
             raise StorageError(
                 f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
                 + ("; its folder is gone: put it back" if gone else ""),
                 status="FAILED_PRECONDITION" if gone else "PERMISSION_DENIED",
             ) from None
+
+        problem = _problem(descriptor, self.path)
+        if problem:
+            _close(descriptor)
+            raise self._not_ours(problem)
+        return descriptor
+
+    def _not_ours(self, what: str) -> StorageError:
+        return StorageError(
+            f"{self.path} cannot be used: {self.lock_path}, where its lock should be, is {what}. It was not "
+            "touched: move it away",
+            status="PERMISSION_DENIED",
+        )
 
     def _flock(self, descriptor: int, how: int) -> bool:
         try:
@@ -132,6 +189,32 @@ class FileLock:
         text = msgspec.json.encode(Note(os.getpid(), self.since_ns, socket.gethostname()))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text, 0)
+
+
+def _problem(descriptor: int, path: str) -> str:
+    """Why an open file is no lock of ours; "" if it is one. Whoever may open it all the same must not write to it."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        return "not a plain file"
+    if found.st_nlink > 1:
+        return "a file that has other names, too"
+    if found.st_uid not in _may_own(path):
+        return f"a file of another user (number {found.st_uid})"
+    return ""
+
+
+def _may_own(path: str) -> frozenset[int]:
+    """This user and root; and for root, who serves the files of others, whoever owns the file itself."""
+    return meeting.trusted_owners(path) if os.geteuid() == 0 else meeting.trusted_peers()
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether an open file is the one that stands at a path."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
 
 
 def _close(descriptor: int) -> None:

@@ -93,6 +93,7 @@ class Server:
         self._peers: set[_Peer] = set()
         self._server: asyncio.AbstractServer | None = None
         self._listening: socket.socket | None = None
+        self._identity: tuple[int, int] | None = None
         self._remembered: OrderedDict[str, asyncio.Task[Any]] = OrderedDict()
 
     async def start(self) -> None:
@@ -100,20 +101,35 @@ class Server:
         listening = meeting.listen(self.owner.path)
         loop = asyncio.get_running_loop()
         self._listening = listening
+        self._identity = meeting.identity(self.owner.path)
         self._server = await loop.create_unix_server(
             lambda: _Peer(self).stream, sock=listening, backlog=_BACKLOG
         )
 
+    async def listen_again(self) -> None:
+        """Make the socket again if its name was taken away: clients that are here stay, new ones find us. Raises
+        `StorageError` where there can be none.
+        """
+        if self._server is None or meeting.identity(self.owner.path) == self._identity:
+            return
+        _log.warning("the socket of %s was deleted, and is made again", self.owner.path)
+        self._close_listener()
+        await self.start()
+
     def stop_listening(self) -> None:
-        """Take no new clients, and take the name away. Those that are here stay."""
+        """Take no new clients, and take the name away, if it is ours. Those that are here stay."""
+        if self._close_listener() and self._identity is not None:
+            with suppress(OSError):
+                meeting.remove(self.owner.path, only=self._identity)
+
+    def _close_listener(self) -> bool:
         server, self._server = self._server, None
         listening, self._listening = self._listening, None
         if listening is not None:
             meeting.let_go(listening)
         if server is not None:
             server.close()
-            with suppress(OSError):
-                meeting.remove(self.owner.path)
+        return server is not None
 
     def hang_up(self) -> None:
         """End all connections: the clients look for the next owner."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from hourglass import errors
 from hourglass._bridge import service as s
@@ -17,6 +18,7 @@ from hourglass._bridge import service_changes as changes
 from hourglass._bridge import service_deployments as deployments
 from hourglass._bridge import service_schedules as schedules
 from hourglass._bridge import service_watch as watch
+from hourglass._embedded.rules.schedule_record import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
 PROTOCOL = 1
@@ -175,7 +177,28 @@ def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
     kind = type(request).__name__
     if kind not in _REQUESTS:
         raise ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
-    return encode(Ask(number, key, kind, msgspec.Raw(encode(request))))
+    try:
+        body = encode(_storable(request))
+    except OverflowError:
+        raise ServiceError(
+            f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
+        ) from None
+    return encode(Ask(number, key, kind, msgspec.Raw(body)))
+
+
+def _storable(request: s.Request[Any]) -> s.Request[Any]:
+    """A request whose times have 64 bits: beyond those nothing is ever due."""
+    match request:
+        case schedules.CreateSchedule() | schedules.UpdateSchedule():
+            spec = storable_spec(request.schedule.spec)
+            request = replace(request, schedule=replace(request.schedule, spec=spec))
+        case _:
+            pass
+    match request:
+        case schedules.CreateSchedule(backfill=backfills) | schedules.PatchSchedule(backfill=backfills):
+            return replace(request, backfill=tuple(map(storable_backfill, backfills)))
+        case _:
+            return request
 
 
 def request_of(message: Ask) -> s.Request[Any]:

@@ -10,7 +10,7 @@ import msgspec
 
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import JUST_BEFORE, Activity
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import ScheduleActivity
 from hourglass._engine.events import Payloads, RetryRule
 from hourglass.converter import (
@@ -71,8 +71,10 @@ _USUAL_RETRY = complete_retry(RetryRule())
 def backoff(rule: RetryRule, attempt: int) -> float:
     """Seconds between the attempt of this number and the next."""
     longest = rule.maximum_interval or rule.initial_interval * 100
-    # 2.0 ** 1024 overflows; the longest interval is reached long before.
-    return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
+    try:
+        return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
+    except OverflowError:  # as 2.0 ** 1024; the longest interval is reached long before
+        return longest
 
 
 def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
@@ -114,9 +116,9 @@ def next_attempt(activity: Activity, failure: Failure, now_ns: int) -> Activity 
     state = retry_state(rule, activity.attempt, failure)
     if state is not RetryState.IN_PROGRESS:
         return state
-    available = now_ns + to_ns(next_delay(rule, activity.attempt, failure))
+    available = later(now_ns, to_ns(next_delay(rule, activity.attempt, failure)))
     whole = activity.spec.schedule_to_close_timeout
-    if whole and available >= activity.scheduled_ns + to_ns(whole):
+    if whole and available >= later(activity.scheduled_ns, to_ns(whole)):
         return RetryState.TIMEOUT
     return msgspec.structs.replace(
         activity,
@@ -137,18 +139,18 @@ def deadline(activity: Activity) -> tuple[int, TimeoutType]:
     when, kind = 0, TimeoutType.UNSPECIFIED
     if not activity.started_ns:
         if spec.schedule_to_start_timeout:
-            when = activity.available_ns + to_ns(spec.schedule_to_start_timeout)
+            when = later(activity.available_ns, to_ns(spec.schedule_to_start_timeout))
             kind = TimeoutType.SCHEDULE_TO_START
     else:
         if spec.start_to_close_timeout:
-            when = activity.started_ns + to_ns(spec.start_to_close_timeout)
+            when = later(activity.started_ns, to_ns(spec.start_to_close_timeout))
             kind = TimeoutType.START_TO_CLOSE
         if spec.heartbeat_timeout:
-            silent = (activity.heartbeat_ns or activity.started_ns) + to_ns(spec.heartbeat_timeout)
+            silent = later(activity.heartbeat_ns or activity.started_ns, to_ns(spec.heartbeat_timeout))
             if not when or silent < when:
                 when, kind = silent, TimeoutType.HEARTBEAT
     if spec.schedule_to_close_timeout:
-        whole = activity.scheduled_ns + to_ns(spec.schedule_to_close_timeout)
+        whole = later(activity.scheduled_ns, to_ns(spec.schedule_to_close_timeout))
         if not when or whole < when:
             when, kind = whole, TimeoutType.SCHEDULE_TO_CLOSE
     return when, kind

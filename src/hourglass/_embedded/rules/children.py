@@ -22,7 +22,7 @@ from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.start_rules import timeouts
 from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._embedded.rules.workflow_cron import backoff_until_next
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine import commands as c
 
 ENGINE = "history-service"
@@ -215,7 +215,7 @@ def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.Workfl
         execution_timeout=spec.execution_timeout,
         run_timeout=spec.run_timeout,
         task_timeout=spec.task_timeout,
-        expiration_ns=now_ns + to_ns(spec.execution_timeout) if spec.execution_timeout else 0,
+        expiration_ns=later(now_ns, to_ns(spec.execution_timeout)) if spec.execution_timeout else 0,
         retry_policy=spec.retry_policy,
         cron_schedule=cron,
         initiator=h.Initiator.CRON_SCHEDULE if cron else h.Initiator.NONE,

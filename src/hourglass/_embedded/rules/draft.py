@@ -24,7 +24,7 @@ from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.events.history_others import ChildEnd, ChildWorkflowExecutionStarted
 from hourglass._embedded.rules.relations import Ask, Child, LeaveChild, TellParent
 from hourglass._embedded.rules.run import JUST_BEFORE, Activity, Run, Step, Task, Timer
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 
 
 class Draft:
@@ -292,4 +292,4 @@ def _placed(attributes: Any, number: int) -> h.Attributes:
 
 def first_task_ns(run: Run) -> int:
     """When the run may have its first task."""
-    return run.start_ns + to_ns(run.started.first_task_backoff)
+    return later(run.start_ns, to_ns(run.started.first_task_backoff))

@@ -11,7 +11,7 @@ from hourglass._embedded.rules.activities import complete_retry, next_delay, ret
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.versioning import inherited, without_version
 from hourglass._embedded.rules.workflow_cron import backoff_until_next
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, TimeoutFailure
@@ -35,7 +35,7 @@ def retry_follower(
     if state is not RetryState.IN_PROGRESS:
         return state
     delay = next_delay(rule, attempt, failure)
-    if expiration and now_ns + to_ns(delay) >= expiration:
+    if expiration and later(now_ns, to_ns(delay)) >= expiration:
         return RetryState.TIMEOUT
     return msgspec.structs.replace(
         run.started,
@@ -71,10 +71,10 @@ def cron_follower(
     started = run.started
     if not started.cron_schedule:
         return None
-    since = run.start_ns + to_ns(started.first_task_backoff)
+    since = later(run.start_ns, to_ns(started.first_task_backoff))
     delay = backoff_until_next(started.cron_schedule, since, now_ns)
     expiration = started.expiration_ns
-    if delay is None or (expiration and now_ns + to_ns(delay) >= expiration):
+    if delay is None or (expiration and later(now_ns, to_ns(delay)) >= expiration):
         return None
     return msgspec.structs.replace(
         started,

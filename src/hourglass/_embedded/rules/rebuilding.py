@@ -17,6 +17,7 @@ from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.rules.relations import Ask, Child, SendCancel, SendSignal
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
+from hourglass._embedded.timing.clock import later
 from hourglass.converter import Payload
 
 
@@ -55,7 +56,7 @@ class _Rebuilt:
             case h.WorkflowPropertiesModified(memo=changes):
                 _merge(self.memo, changes)
             case h.TimerStarted():
-                due = event.time_ns + attributes.duration_ns
+                due = later(event.time_ns, attributes.duration_ns)
                 self.timers[event.id] = Timer(attributes.timer_id, event.id, due)
             case h.TimerFired() | h.TimerCanceled():
                 self.timers.pop(attributes.started_event_id, None)

@@ -12,7 +12,7 @@ import msgspec
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.relations import Ask, Child
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
@@ -124,7 +124,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         whole = started.expiration_ns
         if not started.run_timeout:
             return whole
-        own = self.start_ns + to_ns(started.run_timeout) + to_ns(started.first_task_backoff)
+        own = later(self.start_ns, to_ns(started.run_timeout) + to_ns(started.first_task_backoff))
         return min(whole, own) if whole else own
 
 

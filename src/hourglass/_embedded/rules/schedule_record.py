@@ -20,6 +20,7 @@ from hourglass._bridge.service_schedules import (
 )
 from hourglass._embedded.rules.schedule_overlaps import Due, Running
 from hourglass._embedded.rules.schedule_times import Timetable
+from hourglass._embedded.timing.clock import storable
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 
@@ -127,6 +128,20 @@ def settled(schedule: Schedule) -> Schedule:
     overlap = policy.overlap or OverlapPolicy.SKIP
     return msgspec.structs.replace(
         schedule,
-        spec=canonical(schedule.spec),
+        spec=canonical(storable_spec(schedule.spec)),
         policy=msgspec.structs.replace(policy, overlap=overlap, catchup_window=window),
+    )
+
+
+def storable_spec(spec: ScheduleSpec) -> ScheduleSpec:
+    """A spec whose first and last times can be stored: what lies beyond the latest time never comes."""
+    return msgspec.structs.replace(
+        spec, start_at_ns=storable(spec.start_at_ns), end_at_ns=storable(spec.end_at_ns)
+    )
+
+
+def storable_backfill(backfill: Backfill) -> Backfill:
+    """The same for a backfill."""
+    return msgspec.structs.replace(
+        backfill, start_ns=storable(backfill.start_ns), end_ns=storable(backfill.end_ns)
     )

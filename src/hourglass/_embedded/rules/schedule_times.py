@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 from hourglass._bridge.schedule_checks import canonical, load_zone
 from hourglass._bridge.schedule_cron import LAST_YEAR
 from hourglass._bridge.service_schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
+from hourglass._embedded.timing.clock import LATEST_NS, later, storable
 
 NANOS = 1_000_000_000
 _DAY = 86400
@@ -207,16 +208,20 @@ class Timetable:
     def next(self, after_ns: int) -> Moment | None:
         """The first moment after this time; None where there is none any more."""
         spec = self.spec
-        second = after_ns // NANOS
+        second = storable(after_ns) // NANOS
         if spec.start_at_ns:
-            second = max(second, spec.start_at_ns // NANOS - 1)
+            second = max(second, storable(spec.start_at_ns) // NANOS - 1)
         for _ in range(_PATIENCE):
             found = self._raw(second)
-            if found is None or (spec.end_at_ns and found * NANOS > spec.end_at_ns):
+            if (
+                found is None
+                or found * NANOS >= LATEST_NS
+                or (spec.end_at_ns and found * NANOS > spec.end_at_ns)
+            ):
                 return None
             skipped = self._skipped(found)
             if not skipped:
-                return Moment(found * NANOS, found * NANOS + self._jitter(found))
+                return Moment(found * NANOS, later(found * NANOS, self._jitter(found)))
             second = found + skipped - 1
         return None
 

@@ -31,7 +31,14 @@ from hourglass._bridge.service_schedules import (
     UpdateSchedule,
 )
 from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, Running, sort_out
-from hourglass._embedded.rules.schedule_record import RECENT, Record, settled, timetable, token_of
+from hourglass._embedded.rules.schedule_record import (
+    RECENT,
+    Record,
+    settled,
+    storable_backfill,
+    timetable,
+    token_of,
+)
 from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
@@ -242,7 +249,7 @@ def create(request: CreateSchedule, now_ns: int) -> Record:
         schedule=settled(request.schedule),
         seen_ns=now_ns,
         create_time_ns=now_ns,
-        backfills=request.backfill,
+        backfills=tuple(map(storable_backfill, request.backfill)),
         memo=request.memo,
         search_attributes=request.search_attributes,
     )
@@ -255,7 +262,8 @@ def patch(record: Record, request: PatchSchedule, now_ns: int) -> Record:
     if request.trigger is not None:
         record = _triggered(record, request.trigger, now_ns)
     if request.backfill:
-        record = msgspec.structs.replace(record, backfills=(*record.backfills, *request.backfill))
+        added = map(storable_backfill, request.backfill)
+        record = msgspec.structs.replace(record, backfills=(*record.backfills, *added))
     if request.pause:
         record = _with_state(record, paused=True, note=request.pause)
     if request.unpause:

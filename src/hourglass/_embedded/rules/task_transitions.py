@@ -27,7 +27,7 @@ from hourglass._embedded.rules.relations import RequestCancelChild
 from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, Task, Timer
 from hourglass._embedded.rules.update_answers import write_answer
 from hourglass._embedded.rules.versioning import after_task
-from hourglass._embedded.timing.clock import SECOND, to_ns
+from hourglass._embedded.timing.clock import SECOND, later, to_ns
 from hourglass._engine import commands as c
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
@@ -161,7 +161,7 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
     first = draft.run.started.task_timeout
     at_once = at_once or task.attempt == 1
     wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), LONGEST_WAIT)
-    draft.want_task_again(task.attempt + 1, draft.now_ns + to_ns(wait), silent=task.silent)
+    draft.want_task_again(task.attempt + 1, later(draft.now_ns, to_ns(wait)), silent=task.silent)
 
 
 def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
@@ -290,7 +290,7 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
             summary=command.summary,
         )
     )
-    draft.put_timer(Timer(timer_id, started, draft.now_ns + command.duration_ns))
+    draft.put_timer(Timer(timer_id, started, later(draft.now_ns, command.duration_ns)))
 
 
 def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:

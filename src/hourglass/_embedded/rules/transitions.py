@@ -21,7 +21,7 @@ from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import Activity, Run, Step
 from hourglass._embedded.rules.task_transitions import time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -166,7 +166,7 @@ def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> 
             _expire(draft, activity)
     task = draft.run.task
     if task is not None and task.started_event_id:
-        due = task.started_ns + to_ns(run.started.task_timeout)
+        due = later(task.started_ns, to_ns(run.started.task_timeout))
         if now_ns >= due:
             time_out_task(draft)
     return draft.step()

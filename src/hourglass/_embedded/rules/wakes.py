@@ -15,20 +15,21 @@ from collections.abc import Iterable
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, storable, to_ns
 
 
 def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:
     """When something pending times out, fires, or may be taken; 0: never, or it is not pending."""
     timer = run.timers.get(event_id)
     if timer is not None:
-        return timer.due_ns
+        return storable(timer.due_ns)  # files of 0.1.0 may have later ones
     activity = run.activities.get(event_id)
     if activity is None:
         return 0
     when = activities.deadline(activity)[0]
     if not activity.started_ns and activity.available_ns > now_ns:
-        return min(when, activity.available_ns) if when else activity.available_ns
+        available = storable(activity.available_ns)
+        return min(when, available) if when else available
     return when
 
 
@@ -38,13 +39,13 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
         return 0
     when, task = 0, run.task
     if task is not None and task.started_event_id:
-        when = task.started_ns + to_ns(run.started.task_timeout)
+        when = later(task.started_ns, to_ns(run.started.task_timeout))
     elif task is not None and task.available_ns > now_ns:
         when = task.available_ns
     elif task is None and run.task_count == 0:
         when = first_task_ns(run)
     started = run.started
-    deadline = run.deadline_ns if started.run_timeout or started.expiration_ns else 0
+    deadline = storable(run.deadline_ns) if started.run_timeout or started.expiration_ns else 0
     return min(when, deadline) if when and deadline else when or deadline
 
 

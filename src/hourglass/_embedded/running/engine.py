@@ -9,6 +9,8 @@ whoever lets something out of it waits for the number that it rests on. Several 
 
 from __future__ import annotations
 
+import logging
+
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.running.attempt_desk import AttemptDesk
 from hourglass._embedded.running.deployments import Deployments
@@ -19,9 +21,12 @@ from hourglass._embedded.running.schedule_desk import ScheduleDesk
 from hourglass._embedded.running.task_desk import TaskDesk
 from hourglass._embedded.running.update_desk import UpdateDesk
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION, Upkeep
-from hourglass._embedded.stores.store import Store
+from hourglass._embedded.stores.disk_faults import Unwritable
+from hourglass._embedded.stores.store import Refusal, Store
 from hourglass._embedded.timing.clock import Clock, RealClock
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
+
+logger = logging.getLogger("hourglass.embedded")
 
 
 class Engine:
@@ -57,6 +62,7 @@ class Engine:
         self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
         self.schedules = ScheduleDesk(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
+        store.on_refusal(self._refused)
         self.is_durable = self.runs.is_durable
         self.failed: StorageError | None = None
         self.closed = False
@@ -105,9 +111,23 @@ class Engine:
             return
         try:
             await self.store.durable(number)
+        except Unwritable:
+            raise  # one change's own fault
         except StorageError as error:
             self.die(error)
             raise
+
+    def _refused(self, refusal: Refusal) -> None:
+        """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
+        if self.runs.newest == refusal.number:
+            self.runs.newest -= 1  # nobody who waits for all need wait for this one
+        for run_id in refusal.run_ids:
+            record = self.runs.park(run_id, refusal)
+            if record is not None:
+                self.tasks.refuse_queries(record, refusal.error)
+        for schedule_id in refusal.schedule_ids:
+            self.schedules.read_again(schedule_id)
+            logger.error("schedule %r stays as it was: %s", schedule_id, refusal.error)
 
     def doubt(self, error: StorageError) -> None:
         """A read failed: if it was not for one run that cannot be read, the engine is dead."""

@@ -12,9 +12,13 @@ with it and all of it is durable; a step costs the same however much is pending.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterator
 
+import msgspec
+
 from hourglass._bridge.fresh_ids import new_id
+from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
@@ -28,8 +32,11 @@ from hourglass._embedded.running.offers import Offers
 from hourglass._embedded.running.others import Others
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.together import Part, Together, as_one
-from hourglass._embedded.stores.store import Change, ScheduleChange, Store, Stored
+from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._embedded.timing.clock import Clock
+from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass.embedded")
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -66,6 +73,10 @@ class Ledger:
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
+        self.parked: dict[str, StorageError] = {}
+        """Runs of which something could not be written, and why: nothing of them is given out until the store is opened
+        anew; they can be looked at, and ended.
+        """
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -96,7 +107,7 @@ class Ledger:
         record = self._records.get(run_id)
         if record is None and run_id:
             stored = self.store.load(run_id)
-            record = None if stored is None else self._bring_in(stored)
+            record = None if stored is None else self._brought_in(stored)
         return record
 
     def current(self, workflow_id: str) -> Record | None:
@@ -188,6 +199,8 @@ class Ledger:
 
     def drop(self, record: Record) -> bool:
         """Forget a run until it is asked for again, if nobody deals with it and it is durable."""
+        if self._records.get(record.run.run_id) is not record:
+            return True  # it was parked, and another may be in its place
         if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
             return False
         self._alarms.silence(record)
@@ -197,7 +210,64 @@ class Ledger:
             del self._current[workflow_id]
         return True
 
+    def park(self, run_id: str, refusal: Refusal) -> Record | None:
+        """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store, and
+        give nothing of it out any more. Gives the record, which for those who still hold it is that of a closed run.
+        """
+        record = self._records.pop(run_id, None)
+        if run_id not in self.parked:
+            self.parked[run_id] = refusal.error
+            workflow_id = "" if record is None else record.run.started.workflow_id
+            logger.error(
+                "run %s of workflow %r is parked, as it stood before, until the file is opened anew: %s",
+                run_id,
+                workflow_id,
+                refusal.error,
+            )
+        if record is None:
+            return None
+        self._alarms.silence(record)
+        workflow_id = record.run.started.workflow_id
+        if self._current.get(workflow_id) == run_id:
+            del self._current[workflow_id]
+        pending = (*record.run.activities, *record.run.timers)
+        record.run = msgspec.structs.replace(
+            record.run,
+            status=WorkflowStatus.TERMINATED,
+            task=None,
+            held=(),
+            activities={},
+            timers={},
+            children={},
+        )
+        record.look(pending, self.clock.now_ns())
+        self.offers.offer(record.run, pending, self.clock.now_ns())
+        holders = {id(each.taker): each.taker for each in record.attempts.values()}
+        if record.sticky is not None:
+            holders[id(record.sticky)] = record.sticky
+        record.tell_holders(pending)
+        self.note_hands(record)
+        for holder in holders.values():
+            holder.parked(run_id)
+        record.changed.ring()
+        record.closed.ring()
+        return record
+
     # --- storing and telling --------------------------------------------------------------------------------
+
+    def _brought_in(self, stored: Stored) -> Record:
+        try:
+            return self._bring_in(stored)
+        except StorageError:
+            raise
+        except Exception as error:  # it can be read, and makes no sense
+            run_id = stored.run.run_id
+            logger.exception("run %s cannot be taken up", run_id)
+            self._records.pop(run_id, None)
+            raise StorageError(
+                f"the run {run_id} cannot be taken up as it is stored ({type(error).__name__})",
+                status="DATA_LOSS",
+            ) from error
 
     def _bring_in(self, stored: Stored) -> Record:
         """A run comes into memory. What another process had of it is in nobody's hands any more."""
@@ -207,6 +277,8 @@ class Ledger:
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
         record.stored_wake_ns = record.wake_ns(now)
+        if stored.run.run_id in self.parked:
+            return record
         if needs_recovery(stored.run):
             self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
         else:
@@ -297,11 +369,12 @@ class Ledger:
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""
         run = record.run
-        self._alarms.set(record, earliest, now)
+        if run.run_id not in self.parked:
+            self._alarms.set(record, earliest, now)
+            self.offers.offer(run, ids, now)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
-        self.offers.offer(run, ids, now)
         record.changed.ring()
         if run.status is not RUNNING:
             if record.sticky is not None:

@@ -63,6 +63,10 @@ class Taker(Protocol):
         """A run that the taker may have cached has closed."""
         ...
 
+    def parked(self, run_id: str) -> None:
+        """What the taker has of this run rests on something that cannot be stored."""
+        ...
+
     def moved(self, run_id: str) -> None:
         """A run that the taker may have cached has gone to a worker of another version."""
         ...

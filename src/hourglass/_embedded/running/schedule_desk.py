@@ -36,7 +36,7 @@ from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record as RunRecord
 from hourglass._embedded.running.starting import start_workflow, why_no_more
 from hourglass._embedded.stores.store import ScheduleChange, ScheduleEntry
-from hourglass._embedded.timing.clock import SECOND, Cancel
+from hourglass._embedded.timing.clock import SECOND, Cancel, later
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure
 from hourglass.errors import HourglassError, ServiceError, StorageError
@@ -125,6 +125,22 @@ class ScheduleDesk:
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id))
         self._set_alarm()
 
+    def read_again(self, schedule_id: str) -> None:
+        """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before a
+        request changes it or the store is opened anew: it would only try the same.
+        """
+        self._forget(schedule_id)
+        try:
+            record = self._runs.store.schedule(schedule_id)
+        except StorageError as error:
+            logger.error("schedule %r cannot be read: %s", schedule_id, error)
+            return
+        if record is not None:
+            self._enter(
+                ScheduleEntry(schedule_id, 0, tuple(workflow_id for workflow_id, _ in record.running))
+            )
+        self._set_alarm()
+
     # --- workflows that ended ---------------------------------------------------------------------------------
 
     def awaits(self, workflow_id: str) -> bool:
@@ -211,7 +227,7 @@ class ScheduleDesk:
         now = self._runs.clock.now_ns()
         with self._runs.as_one():
             if why_no_more(self._runs):  # nothing is missed: it is caught up with later
-                self._keep(record, now + PAUSE_NS)
+                self._keep(record, later(now, PAUSE_NS))
                 return
             step = advance(record, now)
             record, refused = self._start_all(step, now)

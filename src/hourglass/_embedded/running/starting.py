@@ -18,7 +18,7 @@ from hourglass._embedded.rules.start_rules import may_reuse, timeouts
 from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
@@ -153,7 +153,7 @@ def _first_event(
         execution_timeout=whole,
         run_timeout=one,
         task_timeout=task,
-        expiration_ns=now + to_ns(whole + delay) if whole else 0,
+        expiration_ns=later(now, to_ns(whole + delay)) if whole else 0,
         identity=request.identity,
         retry_policy=None if request.retry_policy is None else complete_retry(request.retry_policy),
         cron_schedule=request.cron_schedule,

@@ -16,8 +16,9 @@ from hourglass._embedded.rules.recovery import is_backing_off, try_now
 from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
+from hourglass._embedded.stores.disk_faults import Unwritable
 from hourglass._embedded.stores.store import AT_ONCE
-from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass._embedded.timing.clock import Cancel, later, to_ns
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
@@ -60,7 +61,7 @@ class Upkeep:
     ) -> None:
         """Bring in what was in flight or is due, and keep doing it. `durable` and `die` are the engine's."""
         self._runs, self._durable, self._die = runs, durable, die
-        waiting = runs.store.due(runs.clock.now_ns(), EVERYTHING)
+        waiting = [*runs.store.due(runs.clock.now_ns(), EVERYTHING), *runs.store.without_wake()]
         for begin in range(0, len(waiting), SLICE):
             for run_id in waiting[begin : begin + SLICE]:
                 self._bring_in(run_id)
@@ -124,7 +125,7 @@ class Upkeep:
         """The code may have been mended since the last owner failed with it: nobody waits out a back-off."""
         now = self._runs.clock.now_ns()
         try:
-            waiting = self._runs.store.due(now + to_ns(LONGEST_WAIT), EVERYTHING, now)
+            waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)
             for begin in range(0, len(waiting), SLICE):
                 for run_id in waiting[begin : begin + SLICE]:
                     self._try_now(run_id, now)
@@ -173,15 +174,19 @@ class Upkeep:
         return len(due) == limit
 
     def _is_known(self, run_id: str) -> bool:
-        return run_id in self._unreadable or self._runs.in_memory(run_id) is not None
+        if run_id in self._unreadable or run_id in self._runs.parked:
+            return True
+        return self._runs.in_memory(run_id) is not None
 
     def _bring_in(self, run_id: str) -> None:
         if self._is_known(run_id):
             return
+        # One run that cannot be read must not keep the others from running.
         try:
-            self._runs.record(run_id)
+            if self._runs.record(run_id) is None:
+                self._unreadable.add(run_id)
+                logger.error("run %r cannot be read and stays as it is: its id is damaged", run_id)
         except StorageError as error:
-            # One run that cannot be read must not keep the others from running.
             self._unreadable.add(run_id)
             logger.error("run %s cannot be read and stays as it is: %s", run_id, error)
 
@@ -214,6 +219,8 @@ class Upkeep:
     async def _see_to(self, number: int) -> None:
         try:
             await self._durable(number)
+        except Unwritable:
+            pass  # the engine was told of it by itself
         except StorageError as error:
             logger.error("the store has failed: %s", error)
         finally:

@@ -1,23 +1,27 @@
 """Writes batches of changes into the tables, with as few statements as can be (see `stored_steps`).
 
 Must not know: threads, queues, who waits. Invariants: a batch is one transaction; it is built first (bytes and keys)
-and can then be tried again as it is.
+and can then be tried again as it is; nothing is written in an epoch that is over. Where something of a batch cannot be
+built or written its changes are written apart, each within a savepoint of the same transaction: a change that fails is
+left out, and so is what rests on it.
 """
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from hourglass._embedded.events.encoding import array, plain
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.stores import stored_schedules, stored_steps, visibility
-from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes, length_before
-from hourglass._embedded.stores.store import Change, ScheduleChange
+from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes, flat, length_before
+from hourglass._embedded.stores.disk_faults import Unwritable, epoch_is_over, is_of_one_change, unwritable
+from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange
 from hourglass._embedded.stores.stored_form import encode_pending, encode_state, shown_form
 from hourglass._embedded.stores.written_runs import Written, WrittenRuns
 from hourglass.errors import StorageError
@@ -59,6 +63,25 @@ class Batch:
         return not more and stored_steps.is_one_statement(self.steps)
 
 
+class Readmitted(NamedTuple):
+    """From here on changes of these runs rest on what the file has."""
+
+    run_ids: Sequence[str]
+
+
+Numbered: TypeAlias = tuple[int, Change | ScheduleChange]
+
+
+@dataclass
+class Apart:
+    """Changes that are written one by one, in order, with their numbers; `refused` are those that were left out."""
+
+    parts: Sequence[Numbered | Readmitted]
+    forgotten: Sequence[int] = ()
+    refused: list[Refusal] = field(default_factory=list)
+    pages: int = 0
+
+
 @dataclass(frozen=True)
 class _Rows:
     """A statement over any number of rows, each of `width` parameters."""
@@ -92,12 +115,18 @@ _FORGET = tuple(
 class BatchWriter:
     """The one who writes, on one connection."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: str, epoch: int) -> None:
         self._connection = connection
         self._path = path
-        stored_steps.prepare(connection)
-        newest: int = connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
-        self._known = WrittenRuns(newest + 1)
+        self._epoch = epoch
+        self.barred: dict[str, StorageError] = {}
+        """Runs of which a change was refused: what comes now rests on it, until they are readmitted."""
+        stored_steps.prepare(connection, epoch)
+        self._known = self._nothing_known()
+
+    def _nothing_known(self) -> WrittenRuns:
+        newest: int = self._connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
+        return WrittenRuns(newest + 1)
 
     def build(self, changes: Sequence[Change | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
         """Everything of a batch as rows; `forget` are the keys of runs to drop."""
@@ -118,15 +147,73 @@ class BatchWriter:
         if batch.is_one_statement:
             stored_steps.write(connection, batch.steps)
             return
+        with self._transaction():
+            self._put(batch)
+
+    def write_apart(self, apart: Apart) -> None:
+        """Make those changes durable that can be written, all or none."""
+        barred, refused, pages = dict(self.barred), list[Refusal](), 0
+        with self._transaction():
+            self._known = self._nothing_known()  # what was built before and not written is not in the file
+            for part in apart.parts:
+                if isinstance(part, Readmitted):
+                    for run_id in part.run_ids:
+                        barred.pop(run_id, None)
+                    continue
+                number, change = part
+                run_ids, schedule_ids = _names(change)
+                error = next((barred[run_id] for run_id in run_ids if run_id in barred), None)
+                written = self._try(change, run_ids, schedule_ids) if error is None else error
+                if isinstance(written, StorageError):
+                    refused.append(Refusal(number, run_ids, schedule_ids, written))
+                    barred |= dict.fromkeys(run_ids, written)
+                    for run_id in run_ids:
+                        self._known.forget(run_id)
+                else:
+                    pages += written.pages
+            if apart.forgotten:
+                self._put(self.build((), apart.forgotten))
+        self.barred, apart.refused, apart.pages = barred, refused, pages
+
+    def _try(
+        self, change: Change | ScheduleChange, run_ids: Sequence[str], schedule_ids: Sequence[str]
+    ) -> Batch | StorageError:
+        """Write one change within a transaction, or nothing of it: gives why not then."""
+        connection = self._connection
+        connection.execute("SAVEPOINT one_change")
+        try:
+            batch = self.build((change,))
+            self._put(batch)
+        except Exception as error:
+            if not is_of_one_change(error):
+                raise
+            connection.execute("ROLLBACK TO one_change")
+            what = [f"the run {each}" for each in run_ids] + [f"the schedule {each}" for each in schedule_ids]
+            return unwritable(self._path, ", ".join(what), error)
+        finally:
+            if connection.in_transaction:
+                connection.execute("RELEASE one_change")
+        return batch
+
+    def _put(self, batch: Batch) -> None:
+        connection = self._connection
+        stored_steps.write(connection, batch.steps)
+        if batch.visible:
+            visibility.write(connection, batch.visible, batch.stale)
+        if batch.schedules:
+            stored_schedules.write(connection, batch.schedules)
+        if batch.forgotten:
+            self._forget(batch)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            stored_steps.write(connection, batch.steps)
-            if batch.visible:
-                visibility.write(connection, batch.visible, batch.stale)
-            if batch.schedules:
-                stored_schedules.write(connection, batch.schedules)
-            if batch.forgotten:
-                self._forget(batch)
+            found = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+            if found != [(self._epoch,)]:
+                raise epoch_is_over(self._path)
+            yield
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:  # SQLite rolls back by itself when the disk is full
@@ -191,7 +278,7 @@ class BatchWriter:
         if is_new:
             return self._known.begin(run)
         if run.is_open:
-            raise StorageError(
+            raise Unwritable(
                 f"the file {self._path} does not have the run {run.run_id}, which is to be changed",
                 status="DATA_LOSS",
             )
@@ -217,6 +304,18 @@ class BatchWriter:
             text = f"SELECT {what}, {by} FROM runs WHERE {by} IN ({marks})"
             found += self._connection.execute(text, some).fetchall()
         return found
+
+
+def _names(change: Change | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The runs and the schedules that a change is about, those of its further parts included."""
+    runs: dict[str, None] = {}
+    schedules: dict[str, None] = {}
+    for each in flat((change,)):
+        if isinstance(each, ScheduleChange):
+            schedules[each.schedule_id] = None
+        else:
+            runs[each.run.run_id] = None
+    return tuple(runs), tuple(schedules)
 
 
 def _pending_rows(

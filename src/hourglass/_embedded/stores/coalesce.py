@@ -18,7 +18,7 @@ def coalesce(changes: Iterable[Change | ScheduleChange]) -> tuple[list[Change], 
     """One change per run, in the order in which the runs first appear, and one per schedule."""
     merged: dict[str, Change] = {}
     schedules: dict[str, ScheduleChange] = {}
-    for change in _flat(changes):
+    for change in flat(changes):
         if isinstance(change, ScheduleChange):
             schedules[change.schedule_id] = change
             continue
@@ -48,8 +48,9 @@ def _merge(first: Change, second: Change) -> Change:
     )
 
 
-def _flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | ScheduleChange]:
+def flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | ScheduleChange]:
+    """Changes with all that becomes durable with them, one after the other."""
     for change in changes:
         yield change
         if change.also:
-            yield from _flat(change.also)
+            yield from flat(change.also)

@@ -1,13 +1,15 @@
 """Opening an engine's file: making a new one, checking an old one, the settings of the connections.
 
-Must not know: runs, events. Invariants: the file is touched by SQLite only, never by `open()` (closing such a
-descriptor would drop the locks that SQLite holds in this process); a new file appears whole or not at all;
+Must not know: runs, events. Invariants: a file that is in use is touched by SQLite only, never by `open()` (closing
+such a descriptor would drop the locks that SQLite holds in this process); a new file is its user's alone, and appears
+whole or not at all;
 a file that cannot be used is left as it was. One connection writes, and it alone checkpoints.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
@@ -18,7 +20,7 @@ import msgspec
 
 from hourglass._embedded.stores import inherited, schema
 from hourglass._embedded.stores.disk_faults import storage_error, storage_errors
-from hourglass._embedded.stores.file_copy import copy_database, put_in_place
+from hourglass._embedded.stores.file_copy import copy_database, make_private, put_in_place
 from hourglass.errors import StorageError
 
 OLDEST_SQLITE = (3, 37, 0)
@@ -59,7 +61,7 @@ def open_database(
     with storage_errors(path):
         if not os.path.lexists(path):
             _make(path, namespace, more_tables)
-        writer = _open_writer(path, namespace, migrations)
+        writer = _open_writer(path, namespace, more_tables, migrations)
         try:
             return Opened(writer, _connect_reader(path), schema.next_epoch(writer))
         except BaseException:
@@ -117,7 +119,8 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(draft)
     try:
-        connection = _connect(draft, "rwc", path)
+        make_private(draft)  # SQLite gives its log and the log's index the same mode
+        connection = _connect(draft, "rw", path)
         try:
             schema.create(connection, namespace, more_tables)
         finally:
@@ -126,11 +129,20 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
     except FileExistsError:
         pass  # somebody else was quicker; theirs is checked like any other
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise storage_error(path, _cannot_open()) from error
         raise _unusable(path, f"cannot be made: {error.strerror}") from error
     finally:
         for leftover in (draft, f"{draft}-journal"):
             with contextlib.suppress(OSError):
                 os.unlink(leftover)
+
+
+def _cannot_open() -> sqlite3.OperationalError:
+    """What SQLite would have said."""
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CANTOPEN, "SQLITE_CANTOPEN"
+    return error
 
 
 def _refuse_leftovers(path: str) -> None:
@@ -144,7 +156,9 @@ def _refuse_leftovers(path: str) -> None:
         )
 
 
-def _open_writer(path: str, namespace: str, migrations: Sequence[schema.Migration]) -> sqlite3.Connection:
+def _open_writer(
+    path: str, namespace: str, more_tables: str, migrations: Sequence[schema.Migration]
+) -> sqlite3.Connection:
     connection = inherited.keep(_connect(path, "rw"), path)
     try:
         found = schema.found_format(connection, path)
@@ -155,9 +169,9 @@ def _open_writer(path: str, namespace: str, migrations: Sequence[schema.Migratio
             connection.execute(setting).fetchall()
         wanted = max((leads_to for leads_to, _ in migrations), default=schema.FORMAT)
         if found < wanted:
-            copy_database(connection, f"{path}.format-{found}.backup", overwrite=True)
+            copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
             schema.migrate(connection, found, migrations)
-        schema.check(connection, path, namespace)
+        schema.check(connection, path, namespace, more_tables)
         _drop_statistics(connection)
     except BaseException:
         inherited.close(connection)

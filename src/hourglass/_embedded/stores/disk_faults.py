@@ -1,9 +1,10 @@
-"""What can go wrong with the file, and what it means: hold and try again, or give up and say what to do.
+"""What can go wrong with the file, and what it means: refuse one change, hold and try again, or give up and say what
+to do.
 
 Must not know: runs, events, threads. Invariants: every failure of SQLite becomes a `StorageError` that names the
 file, what happened and what to do; no text of a statement and no value is ever part of it. Only failures that
 leave the file as it was before the transaction are held; after an I/O error nobody knows what the disk has, and
-the file must be opened anew.
+the file must be opened anew. What is wrong with one change is never taken for a fault of the file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from hourglass.errors import StorageError
+from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
 """SQLITE_IOERR_SHMSIZE: no room to let the file beside the write-ahead log grow. Nothing was written."""
@@ -28,6 +29,15 @@ _HELD = {
     _SHARED_MEMORY_SIZE: "there is no room left on its disk",
 }
 
+EPOCH_IS_OVER = 1811
+"""SQLITE_CONSTRAINT_TRIGGER: the only trigger that raises says that another process has begun an epoch of its own."""
+
+_OF_ONE_CHANGE = frozenset(
+    {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
+)
+
+_PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"})
+
 _ADVICE = {
     sqlite3.SQLITE_NOTADB: (
         "is not a database: name another file, or move this one away. It was not changed",
@@ -35,6 +45,14 @@ _ADVICE = {
     ),
     sqlite3.SQLITE_CORRUPT: (
         "is corrupt: restore a backup, or save what can be read with `sqlite3 FILE .recover`",
+        "DATA_LOSS",
+    ),
+    sqlite3.SQLITE_ERROR: (
+        "is damaged: its tables are not what they should be. Restore a backup",
+        "DATA_LOSS",
+    ),
+    sqlite3.SQLITE_CONSTRAINT: (
+        "is damaged: what it holds contradicts itself. Restore a backup",
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CANTOPEN: (
@@ -71,8 +89,59 @@ def storage_error(path: str, error: Exception) -> StorageError:
     if isinstance(error, StorageError):
         return error
     code, name = _code(error), _name(error)
+    if code == EPOCH_IS_OVER:
+        return epoch_is_over(path)
+    if not code and isinstance(error, sqlite3.OperationalError) and "decode" in str(error):
+        return StorageError(f"the file {path} is damaged: a text in it is not UTF-8", status="DATA_LOSS")
     advice, status = _ADVICE.get(code & 0xFF, ("cannot be used", "UNAVAILABLE"))
     return StorageError(f"the file {path} {advice} ({name})", status=status)
+
+
+def epoch_is_over(path: str) -> StorageError:
+    """This process owned the file, and another does now: nothing was written."""
+    return StorageError(
+        f"the file {path} has another owner now (was its lock file, {path}-lock, deleted?): this process has "
+        f"stopped writing to it, and what was not acknowledged goes on there",
+        status="ABORTED",
+    )
+
+
+class Unwritable(StorageError):
+    """One change that can never be written. The file and all other changes are well."""
+
+
+def is_of_one_change(error: Exception) -> bool:
+    """Whether a failure says something about what was to be written, and nothing about the file."""
+    if isinstance(error, Unwritable):
+        return True
+    if isinstance(error, (StorageError, OSError, MemoryError)):
+        return False
+    if not isinstance(error, sqlite3.Error):
+        return True  # it could not be encoded, or not be bound
+    code = _code(error)
+    if code:
+        return code & 0xFF in _OF_ONE_CHANGE and code != EPOCH_IS_OVER
+    return isinstance(error, (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError))
+
+
+def unwritable(path: str, what: str, error: Exception) -> Unwritable:
+    """Such a failure, for those who asked for the change; `what` names the runs that it is about."""
+    if isinstance(error, Unwritable):
+        return error
+    why = (
+        "a row of it would be larger than SQLite's rows can be"
+        if _code(error) == sqlite3.SQLITE_TOOBIG
+        else ""
+    )
+    return Unwritable(
+        f"{what} cannot be written to {path}: {why or _name(error)}. Nothing of this change was kept",
+        status="INVALID_ARGUMENT",
+    )
+
+
+def is_permanent(error: StorageError) -> bool:
+    """Whether the file stays unusable until a person sees to it."""
+    return error.status in _PERMANENT
 
 
 def reason_to_hold(error: Exception) -> str:
@@ -88,7 +157,14 @@ def storage_errors(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise storage_error(path, error) from error
-    except ValueError as error:
+    except OverflowError as error:
+        raise ServiceError("a number is larger than 64 bits", status="INVALID_ARGUMENT") from error
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+    ) as error:  # bytes that are none of ours, or no bytes
         raise StorageError(
             f"the file {path} holds something that this version cannot read: {error}", status="DATA_LOSS"
         ) from error

@@ -1,7 +1,8 @@
 """Who waits for which change: numbers are given on the control loop, commits are reported by the store thread.
 
 Must not know: files, SQL, what the changes are. Invariants: numbers count from 1 without a gap; a waiter is woken
-when its number is durable, or gets the error that ended everything; one call wakes all that one commit satisfies.
+when its number is durable, or gets the error that ended everything, or the one for which this change alone was
+refused; one call wakes all that one commit satisfies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from itertools import count
 
 from hourglass.errors import StorageError
 
+_REMEMBERED = 10_000
+"""So many refusals are remembered: who asks waits for them at once."""
+
 
 class Durability:
     """How far everything is durable. `committed` and `end` may be called on any thread, the rest on one loop."""
@@ -20,6 +24,7 @@ class Durability:
         self._given = 0
         self._committed = 0
         self._failure: StorageError | None = None
+        self._refused: dict[int, StorageError] = {}
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number
         self._order = count()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -41,10 +46,12 @@ class Durability:
 
     def has(self, number: int) -> bool:
         """Whether this change, and all before it, are durable."""
-        return number <= self._committed
+        return number <= self._committed and number not in self._refused
 
     async def wait(self, number: int) -> None:
-        """Wait until this change is durable; raises what ended everything if it never will be."""
+        """Wait until this change is durable; raises what ended everything, or why it was refused, if it never will be."""
+        if number in self._refused:
+            raise _copy(self._refused[number])
         if number <= self._committed:
             return
         self._loop = asyncio.get_running_loop()
@@ -58,6 +65,12 @@ class Durability:
         """All changes up to this one are durable."""
         self._committed = number
         self._notify()
+
+    def refuse(self, number: int, error: StorageError) -> None:
+        """This change will never be durable; all others may be. Said before the commit that passes it over."""
+        self._refused[number] = error
+        while len(self._refused) > _REMEMBERED:
+            del self._refused[next(iter(self._refused))]
 
     def end(self, failure: StorageError) -> None:
         """What is not durable now never will be."""
@@ -78,10 +91,11 @@ class Durability:
             number, _, waiter = heappop(waiters)
             if waiter.done():
                 continue
-            if number <= committed or failure is None:
+            refusal = self._refused.get(number) if number <= committed else failure
+            if refusal is None:
                 waiter.set_result(None)
             else:
-                waiter.set_exception(StorageError(str(failure), status=failure.status))
+                waiter.set_exception(_copy(refusal))
 
     def _notify(self) -> None:
         loop = self._loop
@@ -91,3 +105,8 @@ class Durability:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
             pass  # the loop is closed, and everyone on it is gone
+
+
+def _copy(error: StorageError) -> StorageError:
+    """An error that is raised in several places has a traceback for each."""
+    return type(error)(str(error), status=error.status)

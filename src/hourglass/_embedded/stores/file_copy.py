@@ -2,7 +2,8 @@
 
 Must not know: what is in the database. A copy is one moment: a read transaction is held while SQLite's online
 backup copies the pages in portions, so that whoever writes is never in the way and never waits. Invariants: a
-copy appears whole, checked and synced, or not at all; nothing that is there is overwritten unasked.
+copy appears whole, checked and synced, or not at all; nothing that is there is overwritten unasked; nobody may read a
+copy who may not read what was copied.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -39,8 +41,11 @@ def copy_database(
     draft = f"{dest}.partial-{os.getpid()}"
     _remove(draft)
     try:
+        make_private(draft)
         with WORK, storage_errors(dest):
             _copy(connection, draft, progress)
+        if source:
+            os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
         put_in_place(draft, dest, overwrite=overwrite)
     except FileExistsError as error:
         raise _refused(dest, "is there already; pass overwrite=True to replace it") from error
@@ -48,6 +53,11 @@ def copy_database(
         raise _refused(dest, f"cannot be written: {error.strerror}") from error
     finally:
         _remove(draft)
+
+
+def make_private(path: str) -> None:
+    """An empty file that only this user may use, where nothing is; FileExistsError if something is."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
 
 
 def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:

@@ -7,14 +7,21 @@ over the same store finds what the old one left, which is what a crash looks lik
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores.memory_listing import MemoryListing
-from hourglass._embedded.stores.store import Change, NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.stores.store import (
+    Change,
+    NoteChange,
+    Refusal,
+    ScheduleChange,
+    ScheduleEntry,
+    Stored,
+)
 
 
 class MemoryStore:
@@ -71,6 +78,9 @@ class MemoryStore:
         if change.request_ids:
             self._requests.setdefault(run.run_id, set()).update(change.request_ids)
 
+    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+        """Nothing is ever refused."""
+
     def is_durable(self, number: int) -> bool:
         """As durable as it gets."""
         return number <= self._number
@@ -95,6 +105,10 @@ class MemoryStore:
         """Runs whose wake time has come."""
         found = sorted((wake, run_id) for run_id, wake in self._wakes.items() if after_ns < wake <= until_ns)
         return [run_id for _, run_id in found[:limit]]
+
+    def without_wake(self) -> Sequence[str]:
+        """None: nothing is ever damaged."""
+        return ()
 
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than this."""

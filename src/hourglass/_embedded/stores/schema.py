@@ -14,6 +14,7 @@ refused; a migration is one transaction, after a copy of the file was kept besid
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -68,6 +69,8 @@ TABLES = (
     )""",
 )
 
+_MADE = re.compile(r"create table (?:if not exists )?(\w+)", re.IGNORECASE)
+
 _COLUMNS = {
     "meta": ("name", "value"),
     "runs": ("key", "run_id", "workflow_id", "wake_ns", "close_ns", "state"),
@@ -109,11 +112,14 @@ def found_format(connection: sqlite3.Connection, path: str) -> int:
     return found
 
 
-def check(connection: sqlite3.Connection, path: str, namespace: str) -> None:
-    """Raise `StorageError` unless the tables are there and belong to the namespace. Reads next to nothing."""
-    for table, columns in _COLUMNS.items():
+def check(connection: sqlite3.Connection, path: str, namespace: str, more: str = "") -> None:
+    """Raise `StorageError` unless the tables, and those of the script `more`, are there and belong to the namespace.
+    Reads next to nothing.
+    """
+    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",)) | _COLUMNS
+    for table, columns in wanted.items():
         there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
-        if not there >= set(columns):
+        if not there or not there | {"rowid"} >= set(columns):
             raise StorageError(
                 f"the file {path} is damaged: its table {table} is not what it should be. Restore a backup",
                 status="DATA_LOSS",

@@ -9,22 +9,23 @@ loop, without a wait in between, becomes durable together.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sqlite3
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
-from hourglass._embedded.stores.batch_writer import Batch, BatchWriter
+from hourglass._embedded.stores.batch_writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.stores.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.stores.durability import Durability
 from hourglass._embedded.stores.known_ids import KnownIds
 from hourglass._embedded.stores.standstill import WORK, Work
-from hourglass._embedded.stores.store import Change, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.stores.store_thread import StoreThread, Turn
 from hourglass._embedded.stores.stored_reads import StoredReads
 from hourglass.errors import StorageError
@@ -65,9 +66,11 @@ class SqliteStore:
         self._forgetting: dict[int, int] = {}
         """The keys of runs that the thread was told to forget, each with the how-manieth telling it was."""
         self._is_sound = True
-        self._writer = BatchWriter(opened.writer, path)
-        self._sink = _Sink(self._writer, Surroundings(path, 0), checkpoint_pages)
-        self._thread: StoreThread[Batch] = StoreThread(
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told: Callable[[Refusal], None] = lambda _: None
+        self._writer = BatchWriter(opened.writer, path, opened.epoch)
+        self._sink = _Sink(self._writer, Surroundings(path, 0), checkpoint_pages, self._on_refusals)
+        self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
             on_commit=self._durability.committed,
@@ -126,12 +129,16 @@ class SqliteStore:
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()
         elif not self._timer_runs:
-            self._timer_runs = True
+            self._timer_runs, self._loop = True, loop
             loop.call_later(PATIENCE, self._patience_ends)
         return number
 
+    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+        """Have somebody told, on the control loop, of each change that can never be written."""
+        self._told = told
+
     def is_durable(self, number: int) -> bool:
-        """Whether this change, and all before it, are durable."""
+        """Whether this change, and all before it but for those that were refused, are durable."""
         return self._durability.has(number)
 
     async def durable(self, number: int) -> None:
@@ -211,6 +218,11 @@ class SqliteStore:
         with self._reading():
             return self._reads.due(until_ns, limit, after_ns)
 
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
+        with self._reading():
+            return self._reads.without_wake()
+
     def next_due_ns(self, after_ns: int = 0) -> int:
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         with self._reading():
@@ -265,6 +277,20 @@ class SqliteStore:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
 
+    def _on_refusals(self, refusals: Sequence[Refusal]) -> None:
+        """On the store thread, before the commit that leaves them out is reported."""
+        for refusal in refusals:
+            self._durability.refuse(refusal.number, refusal.error)
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and everyone on it is gone
+                    self._loop.call_soon_threadsafe(self._tell, refusal)
+
+    def _tell(self, refusal: Refusal) -> None:
+        """On the control loop: what is appended from now on rests on nothing that was refused."""
+        self._told(refusal)
+        self._hand_over()
+        self._thread.give(Turn((), self._durability.given, readmitted=refusal.run_ids))
+
     def _reading(self) -> Work:
         """What every read is done inside of; raises if nothing can be read any more."""
         if self.failure is not None:
@@ -300,27 +326,50 @@ class SqliteStore:
 class _Sink:
     """What the store thread does with the file."""
 
-    def __init__(self, writer: BatchWriter, surroundings: Surroundings, checkpoint_pages: int) -> None:
+    def __init__(
+        self,
+        writer: BatchWriter,
+        surroundings: Surroundings,
+        checkpoint_pages: int,
+        on_refusals: Callable[[Sequence[Refusal]], None],
+    ) -> None:
+        self._on_refusals = on_refusals
         self._writer = writer
         self._surroundings = surroundings
         self._checkpoint_pages = checkpoint_pages
         self._pages = 0
         self._asked_to_forget = 0
+        self._turns_that_forget = 0
         self.forgot = 0
         """How many tellings to forget were carried out; read by others."""
 
-    def build(self, turns: Sequence[Turn]) -> Batch:
+    def build(self, turns: Sequence[Turn]) -> Batch | Apart:
+        self._turns_that_forget = sum(bool(turn.forget) for turn in turns)
+        if self._writer.barred:
+            return self.build_apart(turns)
         changes = [change for turn in turns for change in turn.changes]
-        self._asked_to_forget += sum(bool(turn.forget) for turn in turns)
         with WORK:
             return self._writer.build(changes, [key for turn in turns for key in turn.forget])
 
-    def commit(self, batch: Batch) -> None:
+    def build_apart(self, turns: Sequence[Turn]) -> Apart:
+        parts: list[Numbered | Readmitted] = []
+        for turn in turns:
+            if turn.readmitted:
+                parts.append(Readmitted(turn.readmitted))
+            parts += enumerate(turn.changes, turn.number - len(turn.changes) + 1)
+        return Apart(parts, [key for turn in turns for key in turn.forget])
+
+    def commit(self, batch: Batch | Apart) -> None:
         self._surroundings.check_file()
         with WORK:
-            self._writer.write(batch)
+            if isinstance(batch, Batch):
+                self._writer.write(batch)
+                return
+            self._writer.write_apart(batch)
+        self._on_refusals(batch.refused)
 
-    def rest(self, batch: Batch) -> None:
+    def rest(self, batch: Batch | Apart) -> None:
+        self._asked_to_forget += self._turns_that_forget
         self.forgot = self._asked_to_forget
         self._pages += batch.pages
         if self._pages < self._checkpoint_pages:

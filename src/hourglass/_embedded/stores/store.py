@@ -6,12 +6,13 @@ answer to a call) waits until all that it rests on is durable. So a crash forget
 activation has none: it may go ahead, and what the run answers waits.
 
 Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
-`durable` raises once a change can never become so, and from then on the store is dead and must be opened anew.
+`durable` raises once a change can never become so: one that cannot be written is refused by itself, for any other reason
+the store is dead from then on and must be opened anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass.errors import StorageError
 
 AT_ONCE = 1
 """As a wake time: the engine must look at the run as soon as it is opened (something was in flight)."""
@@ -76,6 +78,15 @@ class Stored(msgspec.Struct, frozen=True):
     events: tuple[h.HistoryEvent, ...]
 
 
+class Refusal(NamedTuple):
+    """A change that will never be durable, with the runs and schedules of which it was to tell."""
+
+    number: int
+    run_ids: tuple[str, ...]
+    schedule_ids: tuple[str, ...]
+    error: StorageError
+
+
 class Store(Protocol):
     """A place that remembers runs. All methods are called on the control loop; only `durable` waits.
 
@@ -87,8 +98,16 @@ class Store(Protocol):
         """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
         ...
 
+    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+        """Have somebody told, on the control loop, of each change that can never be written.
+
+        Of the runs that such a change is about everything is refused that was appended before this was said; then
+        they may be read, and changed, as they stand in the store.
+        """
+        ...
+
     def is_durable(self, number: int) -> bool:
-        """Whether this change, and all before it, are durable."""
+        """Whether this change, and all before it but for those that were refused, are durable."""
         ...
 
     async def durable(self, number: int) -> None:
@@ -112,6 +131,10 @@ class Store(Protocol):
 
         With `after_ns=AT_ONCE` those are left out that had something in flight: they are in memory.
         """
+        ...
+
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
         ...
 
     def next_due_ns(self, after_ns: int = 0) -> int:

@@ -3,7 +3,8 @@
 Must not know: SQL, runs. There is no timer: a lone change is committed at once, and the busier it gets, the more
 changes share a commit. Invariants: turns are committed in the order in which they were given, each whole; nothing
 is reported durable before its commit returned; a commit that can be tried again is tried until it succeeds or the
-store is closed; any other failure is the end, and is reported once.
+store is closed; one that fails for something in it is tried again change by change, so that only the changes that
+cannot be written are left out; any other failure is the end, and is reported once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from hourglass._embedded.stores.disk_faults import reason_to_hold
+from hourglass._embedded.stores.disk_faults import is_of_one_change, reason_to_hold
 from hourglass._embedded.stores.store import Change, ScheduleChange
 
 logger = logging.getLogger("hourglass")
@@ -28,11 +29,15 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Turn:
-    """What was asked for in one turn of the control loop: becomes durable together. `number` is its last change's."""
+    """What was asked for in one turn of the control loop: becomes durable together. `number` is its last change's.
+
+    `readmitted` are runs of which changes were refused: those that come now rest on what the file has.
+    """
 
     changes: Sequence[Change | ScheduleChange]
     number: int
     forget: Sequence[int] = ()
+    readmitted: Sequence[str] = ()
 
 
 class Sink(Protocol[B]):
@@ -40,6 +45,10 @@ class Sink(Protocol[B]):
 
     def build(self, turns: Sequence[Turn], /) -> B:
         """Prepare a batch; it may be tried several times."""
+        ...
+
+    def build_apart(self, turns: Sequence[Turn], /) -> B:
+        """The same where a change cannot be written: its commit leaves out those that cannot, and says so."""
         ...
 
     def commit(self, batch: B, /) -> None:
@@ -96,13 +105,23 @@ class StoreThread(Generic[B]):
         error: Exception | None = None
         try:
             while turns := self._take():
-                batch = self._sink.build(turns)
-                self._commit(batch)
+                batch = self._write(turns)
                 self._on_commit(turns[-1].number)
                 self._sink.rest(batch)
         except Exception as failure:
             error = failure
         self._on_end(error)
+
+    def _write(self, turns: Sequence[Turn]) -> B:
+        try:
+            batch = self._sink.build(turns)
+            self._commit(batch)
+        except Exception as error:
+            if not is_of_one_change(error):
+                raise
+            batch = self._sink.build_apart(turns)
+            self._commit(batch)
+        return batch
 
     def _take(self) -> list[Turn]:
         """Everything queued, once there is anything; nothing once it is closed and all is taken."""

@@ -120,12 +120,16 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
         thing = _pending_decoder.decode(pending[event_id])
         fields = msgspec.structs.asdict(thing)
         if isinstance(thing, _StoredTimer):
-            timers[event_id] = Timer(**fields)
+            timer = timers[event_id] = Timer(**fields)
+            _check_began(timer.started_event_id, event_id)
         elif isinstance(thing, _StoredChild):
             asked = _spec(events, event_id, StartChildWorkflowExecutionInitiated)
-            children[event_id] = Child(spec=asked, **fields)
+            child = children[event_id] = Child(spec=asked, **fields)
+            _check_began(child.initiated_event_id, event_id)
         else:
-            activities[event_id] = Activity(spec=_spec(events, event_id, h.ActivityTaskScheduled), **fields)
+            activity = Activity(spec=_spec(events, event_id, h.ActivityTaskScheduled), **fields)
+            activities[event_id] = activity
+            _check_began(activity.scheduled_event_id, event_id)
     whole: Any = msgspec.structs.asdict(stored)
     whole |= {"started": events[0].attributes, "final": _final(events), "activities": activities}
     return Run(**whole, timers=timers, children=children)
@@ -147,6 +151,11 @@ def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
         raise ValueError(f"its history has {len(events)} events where there should be 1 to {length}")
     if not events or not isinstance(events[0].attributes, h.WorkflowExecutionStarted):
         raise ValueError("its history does not begin with its start")
+
+
+def _check_began(said: int, event_id: int) -> None:
+    if said != event_id:
+        raise ValueError(f"what is pending since event {event_id} says that it began with event {said}")
 
 
 def _spec(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:

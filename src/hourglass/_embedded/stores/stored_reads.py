@@ -18,11 +18,14 @@ from hourglass._embedded.stores.store import Stored
 from hourglass._embedded.stores.stored_form import decode_events, decode_run
 
 _LOAD = """
-SELECT state,
+SELECT CAST(state AS BLOB),
     (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key),
     (SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key)
 FROM runs WHERE run_id = ?
 """
+
+
+_LARGEST = 2**63 - 1
 
 
 class StoredReads:
@@ -42,10 +45,10 @@ class StoredReads:
             if not found:
                 return None
             state, events, pending = found[0]
-            history = _history(_pieces(events))
             try:
+                history = _history(_pieces(events))
                 return Stored(decode_run(state, history, _pieces(pending)), tuple(history))
-            except ValueError as error:
+            except Exception as error:  # whatever stands there
                 raise ValueError(f"the run {run_id}: {error}") from error
 
     def current(self, workflow_id: str) -> str:
@@ -57,8 +60,9 @@ class StoredReads:
     def workflow_ids(self) -> Iterator[str]:
         """The ids of all workflows, once for each run; to be read to the end."""
         with storage_errors(self._path):
-            for (workflow_id,) in self.connection.execute("SELECT workflow_id FROM runs"):
-                yield workflow_id
+            # As bytes: one that is no text must not keep the file from being opened.
+            for (workflow_id,) in self.connection.execute("SELECT CAST(workflow_id AS BLOB) FROM runs"):
+                yield workflow_id.decode(errors="replace")
 
     def has_request(self, run_id: str, request_id: str) -> bool:
         """Whether a request was carried out on a run."""
@@ -70,21 +74,31 @@ class StoredReads:
         text = """SELECT group_concat(wake_ns || ':' || key || ':' || run_id, char(31)) FROM (
             SELECT wake_ns, key, run_id FROM runs
             WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= ? ORDER BY wake_ns, key LIMIT ?)"""
-        found: str = self._rows(text, after_ns, until_ns, limit)[0][0] or ""
+        found = self._joined(text, after_ns, until_ns, limit)
         pieces = [piece.split(":", 2) for piece in found.split("\x1f") if piece]
         # SQLite does not promise the order of what it joins.
-        return [run_id for _, _, run_id in sorted(pieces, key=lambda piece: (int(piece[0]), int(piece[1])))]
+        return [run_id for _, _, run_id in sorted(pieces, key=lambda piece: (float(piece[0]), int(piece[1])))]
+
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is no number, for the row is damaged: they would never be due."""
+        text = f"""SELECT group_concat(run_id, char(31)) FROM runs
+            WHERE wake_ns > 0 AND wake_ns > {_LARGEST}"""  # texts and bytes come after all numbers
+        return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
+
+    def _joined(self, text: str, *parameters: object) -> str:
+        """One text, also where a part of it is damaged and no text."""
+        found = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
+        return "" if found is None else bytes(found).decode(errors="replace")
 
     def next_due_ns(self, after_ns: int) -> int:
         """The earliest wake time later than this; 0 if there is none."""
-        found = self._rows("SELECT min(wake_ns) FROM runs WHERE wake_ns > 0 AND wake_ns > ?", after_ns)
-        return found[0][0] or 0
+        text = f"SELECT min(wake_ns) FROM runs WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= {_LARGEST}"
+        return int(self._rows(text, after_ns)[0][0] or 0)
 
     def latest_ns(self) -> int:
         """The time of the newest event, from the last that were written; 0 if there is none."""
-        found = self._rows("SELECT data FROM events ORDER BY key DESC LIMIT 64")
-        with storage_errors(self._path):
-            return max((decode_events(data)[-1].time_ns for (data,) in found), default=0)
+        found = self._rows("SELECT CAST(data AS BLOB) FROM events ORDER BY key DESC LIMIT 64")
+        return max((_last_time_ns(data) for (data,) in found), default=0)
 
     def closed(self, before_ns: int, limit: int) -> Sequence[int]:
         """The keys of runs that closed before a time, earliest first."""
@@ -96,7 +110,9 @@ class StoredReads:
             return self.connection.execute(text, parameters).fetchall()
 
     def _load_row_by_row(self, run_id: str) -> list[tuple[Any, ...]]:
-        run = self.connection.execute("SELECT state, key FROM runs WHERE run_id = ?", (plain(run_id),))
+        run = self.connection.execute(
+            "SELECT CAST(state AS BLOB), key FROM runs WHERE run_id = ?", (plain(run_id),)
+        )
         rows = run.fetchall()
         if not rows:
             return []
@@ -104,6 +120,13 @@ class StoredReads:
         events = self.connection.execute("SELECT first_id, data FROM events WHERE run = ?", (key,))
         pending = self.connection.execute("SELECT event_id, data FROM pending WHERE run = ?", (key,))
         return [(state, dict(events.fetchall()), dict(pending.fetchall()))]
+
+
+def _last_time_ns(data: Any) -> int:
+    try:
+        return int(decode_events(data)[-1].time_ns)
+    except (ValueError, TypeError, LookupError):
+        return 0  # its run will say that it cannot be read
 
 
 def _pieces(found: str | Mapping[int, bytes] | None) -> Mapping[int, bytes]:

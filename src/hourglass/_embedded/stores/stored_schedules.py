@@ -7,6 +7,7 @@ schedule waits for stand beside its record, so that opening a file reads no reco
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.schedule_record import Record
 from hourglass._embedded.stores.store import NoteChange, ScheduleChange, ScheduleEntry
 from hourglass._embedded.stores.stored_form import encode_schedule
+
+logger = logging.getLogger("hourglass.embedded")
 
 _decoder = msgspec.msgpack.Decoder(Record)
 _names = msgspec.json.Decoder(tuple[str, ...])
@@ -74,8 +77,15 @@ def read_note(connection: sqlite3.Connection, name: str) -> bytes:
 
 
 def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
-    """All schedules, in short."""
-    found = connection.execute("SELECT schedule_id, wake_ns, awaited FROM schedules").fetchall()
-    return [
-        ScheduleEntry(schedule_id, wake_ns, _names.decode(awaited)) for schedule_id, wake_ns, awaited in found
-    ]
+    """All schedules that can be read, in short; of the others the log tells."""
+    # As bytes: one row that is no text must not hide the others.
+    text = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
+    entries: list[ScheduleEntry] = []
+    for schedule_id, wake_ns, awaited in connection.execute(text).fetchall():
+        try:
+            if not isinstance(wake_ns, int):
+                raise TypeError(f"its wake time is a {type(wake_ns).__name__}")
+            entries.append(ScheduleEntry(schedule_id.decode(), wake_ns, _names.decode(awaited)))
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.error("schedule %r cannot be read and does not act: %s", schedule_id, error)
+    return entries

@@ -40,6 +40,7 @@ _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
 _TRIGGER = f"""
 CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
+    SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> EPOCH;
     INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state)
         SELECT NEW.run, NEW.run_id, NEW.workflow_id, NEW.wake_ns, NEW.close_ns, NEW.state
         WHERE NEW.run_id <> ''
@@ -57,10 +58,12 @@ CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
 """
 
 
-def prepare(connection: sqlite3.Connection) -> None:
-    """Make a connection ready for `write`. Leaves no trace in the file."""
+def prepare(connection: sqlite3.Connection, epoch: int) -> None:
+    """Make a connection ready for `write`, which raises from the moment that the epoch is another. Leaves no trace in
+    the file.
+    """
     connection.execute(_VIEW)
-    connection.execute(_TRIGGER)
+    connection.execute(_TRIGGER.replace("EPOCH", str(epoch)))  # a trigger takes no parameters
 
 
 def rows(

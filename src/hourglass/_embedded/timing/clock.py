@@ -26,11 +26,25 @@ _LOOK_EVERY = 20_000_000
 
 _TOLERANCE = SECOND // 1000
 
+LATEST_NS = 9_223_372_036 * SECOND
+"""The latest time that there is, in April 2262: SQLite's integers have 64 bits. What lies beyond it never comes."""
+
 
 @functools.lru_cache(maxsize=1024)  # the same few timeouts, several times per step
 def to_ns(seconds: float) -> int:
-    """Seconds as whole nanoseconds."""
-    return round(seconds * SECOND)
+    """Seconds as whole nanoseconds, at most as many as a time can have."""
+    return round(min(seconds, LATEST_NS // SECOND) * SECOND)
+
+
+def later(ns: int, by_ns: int) -> int:
+    """The time so much later than another, or the latest that there is. Every time that is computed comes from here."""
+    when = ns + by_ns
+    return when if when < LATEST_NS else LATEST_NS
+
+
+def storable(ns: int) -> int:
+    """A time that a caller gave, as near as it can be stored."""
+    return max(-LATEST_NS, min(ns, LATEST_NS))
 
 
 class Clock(Protocol):
@@ -170,7 +184,7 @@ class VirtualClock:
         """Move on by so many seconds, calling what falls due on the way, each at its own time."""
         if seconds < 0:
             raise ValueError(f"time does not go back: {seconds}")
-        end = self._now + to_ns(seconds)
+        end = later(self._now, to_ns(seconds))
         while (due := self.next_due_ns()) is not None and due <= end:
             self._run_until(max(due, self._now))
         self._now = end

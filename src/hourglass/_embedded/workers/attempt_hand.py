@@ -83,6 +83,13 @@ class AttemptHand:
         else:
             self.kept.append((ActivityCancel(token, reason), rests_on))
 
+    def stop_waiting(self, run_id: str) -> None:
+        """What this run's attempts rest on will never be durable; what the worker is to hear of them need not wait."""
+        self.kept = deque(
+            (item, 0 if Token.decode(item.token).run_id == run_id else rests_on)
+            for item, rests_on in self.kept
+        )
+
     def give_back(self) -> None:
         """Attempts that no poll has given out yet are for others."""
         kept, self.kept = self.kept, deque()

@@ -24,7 +24,7 @@ from hourglass._embedded.rules.task_transitions import leaves_no_trace
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._embedded.workers.attempt_hand import AttemptHand
 from hourglass._embedded.workers.cached_run import CachedRun, Out
 from hourglass._embedded.workers.cursor import BadCommand, Cursor
@@ -69,7 +69,7 @@ def _blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
 def _latest_answer(run: Run) -> int:
     """When a task that rests must be answered, not to time out."""
     started = 0 if run.task is None else run.task.started_ns
-    return started + to_ns(run.started.task_timeout * HEARTBEAT_FRACTION)
+    return later(started, to_ns(run.started.task_timeout * HEARTBEAT_FRACTION))
 
 
 class Cache:
@@ -149,6 +149,14 @@ class Cache:
     def closed(self, run_id: str) -> None:
         """A run has closed; if it was from outside, the worker must hear of it to forget it."""
         self._want_eviction(run_id, _CLOSED)
+
+    def parked(self, run_id: str) -> None:
+        """What a run did last cannot be stored: the worker forgets the run, and nothing of it waits for the store."""
+        for place, (activation, _) in enumerate(self.ready):
+            if activation.run_id == run_id:
+                self.ready[place] = (activation, 0)
+        self.local.forget(run_id)
+        self._want_eviction(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
 
     def forget_closed(self, run_id: str) -> bool:
         """Forget a closed run whose eviction is the newest activation: the worker is told otherwise. False if it is not."""

@@ -12,6 +12,7 @@ every poll raises `HandleBroken`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import NoReturn
@@ -28,8 +29,9 @@ from hourglass._bridge.handle import (
 from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record, Token
+from hourglass._embedded.stores.disk_faults import Unwritable
 from hourglass._embedded.timing.bell import Bell
-from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass._embedded.timing.clock import Cancel, later, to_ns
 from hourglass._embedded.workers.attempt_hand import AttemptHand
 from hourglass._embedded.workers.cache import Cache
 from hourglass._embedded.workers.heartbeats import Heartbeats
@@ -122,6 +124,12 @@ class EngineHandle:
         self._cache.closed(run_id)
         if self._cache.ready:
             self._task_bell.ring()
+
+    def parked(self, run_id: str) -> None:
+        """What a run did last cannot be stored: forget all of it, and wait for nothing that it rests on."""
+        self._hand.stop_waiting(run_id)
+        self._cache.parked(run_id)
+        self._ring()
 
     def moved(self, run_id: str) -> None:
         """A run has gone to a worker of another version: forget it."""
@@ -307,7 +315,7 @@ class EngineHandle:
         self._engine.offers.wake(self.task_queue)
         clock = self._engine.clock
         self._grace = clock.call_at(
-            clock.now_ns() + to_ns(self._config.graceful_shutdown), self._stop_activities
+            later(clock.now_ns(), to_ns(self._config.graceful_shutdown)), self._stop_activities
         )
         self._ring()
 
@@ -332,6 +340,8 @@ class EngineHandle:
     async def _until_durable(self, number: int) -> None:
         try:
             await self._engine.durable(number)
+        except Unwritable:
+            await asyncio.sleep(0)  # the engine hears of it, too, and tells us what to forget
         except StorageError as error:
             raise HandleBroken(f"the engine's store has failed: {error}") from error
 

@@ -30,7 +30,7 @@ from hourglass._bridge.handle import (
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.running.activity_tasks import unasked
-from hourglass._embedded.timing.clock import Cancel, Clock, to_ns
+from hourglass._embedded.timing.clock import Cancel, Clock, later, to_ns
 from hourglass._embedded.workers import local_rules
 from hourglass._embedded.workers.local_activities import (
     Ending,
@@ -279,7 +279,7 @@ class LocalAttempts:
         else:
             attempt.phase = _Phase.PAUSING
             attempt.number += 1
-            attempt.ready_ns = self._clock.now_ns() + to_ns(delay)
+            attempt.ready_ns = later(self._clock.now_ns(), to_ns(delay))
             attempt.started_ns = 0
             self._set_alarm(attempt)
             if self._closing and not self.is_in_hand(attempt.run.run_id):

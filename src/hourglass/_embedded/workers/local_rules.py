@@ -7,7 +7,7 @@ of errors are compared without regard to case, and a long pause is left to the r
 from __future__ import annotations
 
 from hourglass._embedded.rules.activities import backoff
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._embedded.workers.local_activities import TIMED_OUT
 from hourglass._engine.commands import ScheduleLocalActivity
 from hourglass._engine.events import RetryRule
@@ -42,13 +42,15 @@ def deadline(
     """When it times out next, and how; 0: never. `ready_ns` is when the attempt may begin, `started_ns` when it did."""
     whole, wait, attempt = limits(command)
     found = (
-        (original_ns + to_ns(whole), TimeoutType.SCHEDULE_TO_CLOSE) if whole else (0, TimeoutType.UNSPECIFIED)
+        (later(original_ns, to_ns(whole)), TimeoutType.SCHEDULE_TO_CLOSE)
+        if whole
+        else (0, TimeoutType.UNSPECIFIED)
     )
     narrow = (0, TimeoutType.UNSPECIFIED)
     if started_ns and attempt:
-        narrow = (started_ns + to_ns(attempt), TimeoutType.START_TO_CLOSE)
+        narrow = (later(started_ns, to_ns(attempt)), TimeoutType.START_TO_CLOSE)
     elif not started_ns and wait:
-        narrow = (ready_ns + to_ns(wait), TimeoutType.SCHEDULE_TO_START)
+        narrow = (later(ready_ns, to_ns(wait)), TimeoutType.SCHEDULE_TO_START)
     if not found[0]:
         return narrow
     return narrow if narrow[0] and narrow[0] < found[0] else found
