@@ -14,8 +14,10 @@ from hourglass._bridge.service import Request, Started
 from hourglass._bridge.service_changes import ResetWorkflow
 from hourglass._embedded.clients.answering import Answer, find
 from hourglass._embedded.events import history as h
+from hourglass._embedded.events.history_updates import WorkflowExecutionUpdateAccepted
 from hourglass._embedded.rules import children, resetting
 from hourglass._embedded.rules.run import Run, Step
+from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 
@@ -24,17 +26,26 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
     """Begin a run anew from one of its workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
-    if request.request_id and engine.runs.has_request(current, request.request_id):
-        return Answer(Started(current.run.run_id), current.number)
+    if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
+        return Answer(Started(made), engine.runs.newest)
     later = [each for run in _following(engine, base) for each in run]
     new_run_id = engine.runs.new_run_id()
     now_ns = engine.clock.now_ns()
     step = resetting.reset(base.run, base.events, request, later, new_run_id, now_ns)
     with engine.runs.as_one():
         _give_way(engine, base, current, request, new_run_id)
-        record = engine.runs.begin_anew(step, (request.request_id,) if request.request_id else ())
+        record = engine.runs.begin_anew(step, tuple(_carried_out(request, step)))
     _tell_of_ended_children(engine, record)
     return Answer(Started(new_run_id), record.number)
+
+
+def _carried_out(request: ResetWorkflow, step: Step) -> Iterator[str]:
+    """The requests that the new run has carried out: the reset itself, and the updates that its history begins with."""
+    if request.request_id:
+        yield request.request_id
+    for event in step.events:
+        if isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
+            yield request_id(step.run, event.attributes.update_id)
 
 
 def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkflow, new_run_id: str) -> None:

@@ -158,6 +158,7 @@ def _open_writer(path: str, namespace: str, migrations: Sequence[schema.Migratio
             copy_database(connection, f"{path}.format-{found}.backup", overwrite=True)
             schema.migrate(connection, found, migrations)
         schema.check(connection, path, namespace)
+        schema.add_missing(connection)
         _drop_statistics(connection)
     except BaseException:
         inherited.close(connection)
