@@ -104,7 +104,9 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
         return record
     latest = engine.current(record.run.started.workflow_id) or record
     run_id = engine.runs.find_request(latest, request_id(record.run, update_id))
-    return (engine.record(run_id) if run_id else None) or record
+    accepted = engine.record(run_id) if run_id else None
+    # One that a reset has undone is known as the new run's, which may never have heard of it.
+    return accepted if accepted is not None and engine.updates.of(accepted).knows(update_id) else record
 
 
 async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:
