@@ -99,14 +99,19 @@ def _last_of_chain(engine: Engine, record: Record) -> Record:
 
 
 def _asked(engine: Engine, record: Record, update_id: str) -> Record:
-    """The run that was asked for an update: this one, unless another of its chain has accepted it."""
+    """The run that was asked for an update: this one, unless another of its chain has it, done or under way."""
     if engine.updates.of(record).knows(update_id):
         return record
     latest = engine.current(record.run.started.workflow_id) or record
     run_id = engine.runs.find_request(latest, request_id(record.run, update_id))
-    accepted = engine.record(run_id) if run_id else None
-    # One that a reset has undone is known as the new run's, which may never have heard of it.
-    return accepted if accepted is not None and engine.updates.of(accepted).knows(update_id) else record
+    other = engine.record(run_id) if run_id else None
+    if other is None:
+        return record
+    # A run that a reset began may not know what the reset has undone. One that closed before the update was done has
+    # failed it, for those who waited, and the id is free, as on a server.
+    updates = engine.updates.of(other)
+    found = updates.knows(update_id) if other.run.is_open else update_id in updates.completed
+    return other if found else record
 
 
 async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:

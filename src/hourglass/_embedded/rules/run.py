@@ -72,6 +72,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     suggest_continue_as_new: bool = False
     target_version: WorkerDeploymentVersion | None = None
     """Where the run would go if it were not pinned to another version; None: nowhere else."""
+    after_refusal: bool = False
+    """Whether the run wanted to close by the task before, and was refused because something had come meanwhile."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
