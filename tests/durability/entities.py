@@ -1,7 +1,8 @@
 """Clients that send updates and signals to an entity which continues as new after each message, while its owners are killed.
 
 The entity carries on how many messages it has carried out, and the file has the history of each of its runs: both must
-say that each message was carried out once. `python -m tests.durability.entities KILLS` does it for longer, and tells.
+say that each message was carried out once. `python -m tests.durability.entities KILLS SECONDS` does it for longer, with
+owners that live so long on average, and tells.
 """
 
 from __future__ import annotations
@@ -42,14 +43,19 @@ class Report:
 
 
 class Messages:
-    """See the module. Messages are sent until the last kill, and then until each thread has sent `least`."""
+    """See the module. Messages are sent until the last kill, and then until each thread has sent `least`. An owner lives
+    for `life` seconds, on average.
+    """
 
-    def __init__(self, folder: Path, *, kills: int, seed: int, threads: int = 6, least: int = 20) -> None:
+    def __init__(
+        self, folder: Path, *, kills: int, seed: int, life: float = 0.25, threads: int = 6, least: int = 20
+    ) -> None:
         self.path = folder / "entity.db"
         self.log = folder / "log"
         self.report = Report()
         self._notes = folder / "notes"
         self._kills = kills
+        self._life = life
         self._threads = threads
         self._least = least
         self._seed = seed
@@ -87,7 +93,7 @@ class Messages:
         for _ in range(self._kills):
             while len(nursery.alive) < 2:
                 nursery.fork()
-            time.sleep(chance.expovariate(1 / 0.25))  # a random instant is the point
+            time.sleep(chance.expovariate(1 / self._life))  # a random instant is the point
             owner = wanted.note().pid
             nursery.kill(owner if owner in nursery.alive else chance.choice(nursery.alive))
             self.report.kills += 1
@@ -152,10 +158,10 @@ class Messages:
         ]
 
 
-def main(kills: int) -> None:
+def main(kills: int, life: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
-        report = Messages(Path(folder), kills=kills, seed=kills).run(120)
+        report = Messages(Path(folder), kills=kills, seed=kills, life=life, threads=12).run(120)
         print(
             f"{report.kills} kills, {report.updates} updates, {report.signals} signals, {len(report.refusals)} refusals,"
             f" {time.monotonic() - began:.0f} s"
@@ -164,4 +170,4 @@ def main(kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]))
