@@ -146,5 +146,33 @@ def errand(number: int) -> int:
     return number + 1
 
 
-WORKFLOWS = [Order, errand]
+@workflow.defn
+class Entity:
+    """Continues as new after each message, with the number of messages so far."""
+
+    def __init__(self) -> None:
+        self.before = 0
+        self.here = 0
+
+    @workflow.run
+    def run(self, before: int) -> None:
+        self.before = before
+        workflow.wait_condition(lambda: self.here > 0)
+        workflow.continue_as_new(before + self.here)
+
+    @workflow.signal
+    def tell(self, name: str) -> None:
+        self.here += 1
+
+    @workflow.update
+    def do(self, name: str) -> str:
+        self.here += 1
+        return name
+
+    @workflow.query
+    def total(self) -> int:
+        return self.before + self.here
+
+
+WORKFLOWS = [Order, errand, Entity]
 ACTIVITIES = [reserve, charge, pack, pay, thank]

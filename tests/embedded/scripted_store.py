@@ -86,8 +86,8 @@ class ScriptedStore:
     def current(self, workflow_id: str) -> str:
         return self._readable().current(workflow_id)
 
-    def has_request(self, run_id: str, request_id: str) -> bool:
-        return self._readable().has_request(run_id, request_id)
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        return self._readable().find_request(workflow_id, request_id)
 
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
         return self._readable().due(until_ns, limit, after_ns)

@@ -221,14 +221,17 @@ async def the_latest_run_is_current(place: Place) -> None:
 
 
 async def requests_are_remembered(place: Place) -> None:
-    """Per run, for ever, also those of an earlier change."""
+    """Per workflow, with the latest run that carried them out, also those of an earlier change or of an earlier run."""
     store = place.open()
-    life, other = Life("a"), Life("b")
+    life, next_run, other = Life("a1", "a"), Life("a2", "a"), Life("b")
     await put(store, life.change(request_ids=("r1", "r2")), other.change(), life.signal(request_ids=("r3",)))
-    store.close()
-    store = place.open()
-    assert [store.has_request("a", each) for each in ("r1", "r2", "r3", "r4")] == [True, True, True, False]
-    assert not store.has_request("b", "r1")
+    await put(store, life.terminate(), next_run.change(request_ids=("r2", "r4")))
+    for _ in range(2):
+        found = [store.find_request("a", each) for each in ("r1", "r2", "r3", "r4", "r5")]
+        assert found == ["a1", "a2", "a1", "a2", ""]
+        assert store.find_request("b", "r1") == ""
+        store.close()
+        store = place.open()
     store.close()
 
 
@@ -245,7 +248,7 @@ async def changes_of_several_runs_are_one(place: Place) -> None:
     assert_kept(store, life)
     assert_kept(store, follower)
     assert store.current("a") == "a2"
-    assert store.has_request("a2", "r")
+    assert store.find_request("a", "r") == "a2"
     assert list(store.due(NOW, 9)) == ["a2"]
     store.close()
 
@@ -320,7 +323,8 @@ async def closed_runs_can_be_forgotten(place: Place) -> None:
     await put(store, awake.signal())
     assert [store.load(life.run.run_id) for life in old] == [None] * 3
     assert [store.current(life.run.run_id) for life in old] == [""] * 3
-    assert not store.has_request("old0", "r")
+    assert store.find_request("old0", "r") == ""
+    assert store.find_request("young", "r") == "young"
     assert store.count("") == 2
     assert_kept(store, young)
     assert_kept(store, awake)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hourglass._bridge import service as s
+from hourglass._bridge import service_schedules as sc
 from hourglass._bridge.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -19,11 +20,21 @@ from hourglass._bridge.handle import (
     HandleBroken,
     HandleConfig,
 )
+from hourglass._bridge.service_changes import PollUpdate, ResetWorkflow, UpdateWorkflow
+from hourglass._embedded.clients.answering import Answer
 from hourglass._embedded.clients.connection import EngineConnection
+from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.workers.cache import AHEAD
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass.errors import ServiceTimeoutError, StorageError
+from hourglass.errors import (
+    HourglassError,
+    QueryFailedError,
+    ServiceError,
+    ServiceTimeoutError,
+    StorageError,
+    UsageError,
+)
 
 from .memory_world import World, run_async, settle, text
 from .scripted_store import ScriptedStore
@@ -386,6 +397,155 @@ def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
         signal = await started(world.call(s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
         store.commit()
         assert await signal == s.Nothing()
+        await world.close()
+
+    run_async(body)
+
+
+async def closed(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
+    """A run that was begun durably, and has ended, which is not durable yet."""
+    await _begun(world, store)
+    return await started(world.call(s.TerminateWorkflow(workflow_id="w")))
+
+
+async def _begun(world: World, store: ScriptedStore) -> str:
+    start = await started(world.start())
+    store.commit()
+    return str((await start).run_id)
+
+
+async def not_begun(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
+    """A run that has begun, which is not durable yet."""
+    return await started(world.start(request_id="first"))
+
+
+async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
+    """A schedule that was made, which is not durable yet."""
+    return await started(world.call(_schedule("first")))
+
+
+def _schedule(request_id: str) -> sc.CreateSchedule:
+    action = s.StartWorkflow(workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+    return sc.CreateSchedule(
+        schedule_id="s", schedule=sc.Schedule(action=action, spec=sc.ScheduleSpec()), request_id=request_id
+    )
+
+
+def _start(**more: Any) -> s.StartWorkflow:
+    options = {"workflow_id": "w", "workflow_type": "W", "task_queue": "q", "request_id": "r", **more}
+    return s.StartWorkflow(**options)
+
+
+_update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
+
+REFUSED = {
+    "already started": (not_begun, _start()),
+    "already started, with a signal": (
+        not_begun,
+        _start(signal_name="s", id_conflict_policy=s.IdConflictPolicy.FAIL),
+    ),
+    "may not be used again": (closed, _start(id_reuse_policy=c.IdReusePolicy.REJECT_DUPLICATE)),
+    "a signal to what has closed": (
+        closed,
+        s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"),
+    ),
+    "a termination of what has closed": (closed, s.TerminateWorkflow(workflow_id="w")),
+    "an update of what has closed": (closed, _update),
+    "an update that is not there": (not_begun, PollUpdate(workflow_id="w", update_id="nobody's")),
+    "another first run": (
+        not_begun,
+        s.CancelWorkflow(workflow_id="w", request_id="r", first_execution_run_id="x"),
+    ),
+    "no such activity": (closed, s.CompleteActivity(workflow_id="w", activity_id="a")),
+    "no such point": (not_begun, ResetWorkflow(workflow_id="w", event_id=99, request_id="r")),
+    "no worker to ask": (not_begun, s.QueryWorkflow(workflow_id="w", query_name="q", run_id="")),
+    "a schedule that is there": (made_schedule, _schedule("second")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
+    """What says that something is so, or is no longer, says so only when no crash can undo it."""
+    prepare, request = REFUSED[name]
+
+    async def body() -> None:
+        world, store = await new_world()
+        world.handle.initiate_shutdown()  # nobody serves the queue
+        waiting = await prepare(world, store)
+        refused = await started(world.call(request))
+        assert not refused.done()
+        store.commit()
+        with pytest.raises(HourglassError):
+            await refused
+        await waiting
+        await world.close()
+
+    run_async(body)
+
+
+def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
+    outcomes: list[Answer[str] | HourglassError] = [
+        Answer("how it is", 1),
+        ServiceError("it is not so", status="NOT_FOUND"),
+        QueryFailedError("no"),
+        UsageError("never"),
+    ]
+
+    async def handler(engine: object, request: object) -> Answer[str]:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, HourglassError):
+            raise outcome
+        return outcome
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start())
+        monkeypatch.setitem(HANDLERS, s.DescribeWorkflow, handler)
+        wanted = list(outcomes)
+        calls = [await started(world.call(s.DescribeWorkflow(workflow_id="w"))) for _ in wanted]
+        assert not any(call.done() for call in calls)
+        store.commit()
+        await start
+        assert await asyncio.gather(*calls, return_exceptions=True) == ["how it is", *wanted[1:]]
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_refusal_that_rests_on_what_is_lost() -> None:
+    """When the store dies first, whoever asked hears of that: nothing was started, and nobody is told that it was."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        start = await started(world.start(request_id="first"))
+        refused = await started(world.start(request_id="second"))
+        store.die()
+        outcomes = await asyncio.gather(start, refused, return_exceptions=True)
+        assert [type(each) for each in outcomes] == [StorageError, StorageError]
+        assert store.disk.current("w") == ""
+
+    run_async(body)
+
+
+def test_a_heartbeat_of_what_has_ended_is_told_when_that_is_durable() -> None:
+    """A worker is not told to stop an attempt before the end of its run is durable."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        await _begun(world, store)
+        activation = await world.activation()
+        await world.complete(activation.run_id, activity(heartbeat_timeout=60.0))
+        attempt = await started(world.activity())
+        store.commit()
+        item = await attempt
+        end = await started(world.call(s.TerminateWorkflow(workflow_id="w")))
+        world.handle.heartbeat(item.token, ())
+        poll = await started(world.handle.poll_activity())
+        assert not poll.done()
+        store.commit()
+        await end
+        assert isinstance(await poll, ActivityCancel)
         await world.close()
 
     run_async(body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -13,7 +15,7 @@ from hourglass._engine import events as e
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError
 
-from .memory_world import World, app_failure, run_async, text
+from .memory_world import World, app_failure, run_async, settle, text
 
 
 def signal(number: int = 0, size: int = 1) -> s.SignalWorkflow:
@@ -193,26 +195,62 @@ def test_a_long_run_is_advised_to_continue_as_new(limits: Limits) -> None:
 
 
 def test_what_is_held_does_not_grow_without_end() -> None:
-    """Too many signals while a task is out: the task is taken back, as a server does, and all are delivered."""
+    """Too much happens while a task is out: the task is taken back, as a server does, and all of it is delivered."""
 
     async def body() -> None:
         world = await World.new(limits=Limits(held_events=10))
         run_id = (await world.start()).run_id
         await world.activation()
-        for number in range(11):
-            await world.call(signal(number))
+        await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
+        await world.call(signal(0))
+        await world.activation()
+        world.clock.advance(2)
         record = world.engine.record(run_id)
         assert record is not None
         assert record.run.held == ()
-        failed = record.events[3].attributes
+        failed = next(
+            event.attributes for event in record.events if isinstance(event.attributes, h.WorkflowTaskFailed)
+        )
         assert isinstance(failed, h.WorkflowTaskFailed)
         assert failed.cause == h.FORCE_CLOSE_COMMAND
         await world.complete(run_id, c.CompleteRun(text("early")))
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
         await world.complete(run_id)
+        await world.activation()  # the first task again
+        await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
         again = await world.activation()
-        assert [type(event) for event in again.events[1:]] == [e.SignalReceived] * 11
+        assert [type(event) for event in again.events] == [e.SignalReceived, *[e.TimerFired] * 11]
+        await world.close()
+
+    run_async(body)
+
+
+def test_senders_are_held_back_while_too_much_is_held() -> None:
+    """A signal that would make the task fail waits until it has ended, and goes to the run that there is then."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(held_events=3))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        await world.call(signal(99))
+        await world.complete(run_id, c.ContinueAsNew())  # refused: as on a server the task is done again
+        await world.activation()
+        await world.complete(run_id)
+        await world.activation()
+        for number in range(3):
+            await world.call(signal(number))
+        waits = [asyncio.ensure_future(world.call(signal(number))) for number in (3, 4)]
+        await settle()
+        assert not any(each.done() for each in waits)
+        await world.complete(run_id, c.ContinueAsNew())
+        await asyncio.gather(*waits)
+        assert world.kinds() == [
+            "WorkflowExecutionStarted",
+            *["WorkflowExecutionSignaled"] * 3,
+            "WorkflowTaskScheduled",
+            *["WorkflowExecutionSignaled"] * 2,
+        ]
         await world.close()
 
     run_async(body)

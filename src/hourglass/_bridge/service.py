@@ -140,7 +140,7 @@ class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """End a workflow now, without asking it."""
+    """End a workflow now, without asking it. `request_id` is for the embedded engine: a server knows none here."""
 
     workflow_id: str
     run_id: str = ""
@@ -148,6 +148,7 @@ class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     reason: str = ""
     details: Payloads = ()
     identity: str = ""
+    request_id: str = ""
 
 
 class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):

@@ -294,6 +294,7 @@ def terminate(
             first_execution_run_id=reference.first_execution_run_id,
             reason=call.reason,
             details=tuple(session.converter.encode_all(call.args)),
+            request_id=new_id(),
             identity=session.identity,
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )

@@ -191,7 +191,7 @@ def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, pa
         for place in range(300):
             store.append(Story(f"run-{place}").start())
         store.close()
-        scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", 0)
+        scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
         store = open_store()
         with pytest.raises(StorageError, match="is corrupt"):
             await store.durable(store.append(Story("new").start()))

@@ -51,7 +51,8 @@ def numbers_in(path: Path) -> list[int]:
             if isinstance(e.attributes, h.WorkflowExecutionSignaled)
         ]
         requests = [
-            store.has_request(run_id, f"{run_id}-request-{place + 1}") for place in range(len(names) + 1)
+            store.find_request(stored.run.started.workflow_id, f"{run_id}-request-{place + 1}")
+            for place in range(len(names) + 1)
         ]
         assert all(requests)
         found += map(int, names)

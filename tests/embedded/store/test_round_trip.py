@@ -61,7 +61,7 @@ def test_random_runs_come_back(
             assert stored.run == story.run
             assert stored.events == tuple(story.events)
             assert all(
-                store.has_request(story.run_id, f"{story.run_id}-request-{n}")
+                store.find_request(story.run.started.workflow_id, f"{story.run_id}-request-{n}")
                 for n in (1, 2)[: len(story.events)]
             )
         store.close()

@@ -28,8 +28,8 @@ def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
         "events": {run_id: found and found.events for run_id, found in stored.items()},
         "current": [store.current(f"workflow-{place}") for place in range(4)],
         "requests": [
-            store.has_request(run_id, f"{other}-request-{n}")
-            for run_id in run_ids
+            store.find_request(f"workflow-{place}", f"{other}-request-{n}")
+            for place in range(4)
             for other in run_ids[:2]
             for n in (1, 5, 99)
         ],

@@ -93,11 +93,11 @@ def test_many_waiters_one_commit(open_store: Open) -> None:
 
 
 def test_reads_of_what_is_not_there(open_store: Open) -> None:
-    """A run, a workflow and a request that nobody knows are None, empty and False."""
+    """A run, a workflow and a request that nobody knows are None and empty."""
     store = open_store()
     assert store.load("nobody") is None
     assert store.current("nobody") == ""
-    assert not store.has_request("nobody", "x")
+    assert store.find_request("nobody", "x") == ""
     assert list(store.due(10**19 - 1 >> 1, 10)) == []
 
 
@@ -124,11 +124,11 @@ def test_requests_are_remembered(open_store: Open) -> None:
         await store.durable(store.append(a.close()))
         store.close()
         store = open_store()
-        assert store.has_request("a", "a-request-1")
-        assert store.has_request("a", "a-request-2")
-        assert not store.has_request("b", "a-request-1")
+        assert store.find_request("workflow-a", "a-request-1") == "a"
+        assert store.find_request("workflow-a", "a-request-2") == "a"
+        assert store.find_request("workflow-b", "a-request-1") == ""
         await store.durable(store.append(a.step([], wake_ns=0)))
-        assert store.has_request("a", "a-request-3")
+        assert store.find_request("workflow-a", "a-request-3") == "a"
 
     go(work())
 

@@ -18,6 +18,8 @@ from hourglass._embedded.timing.bell import Bell
 from hourglass.errors import StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0
+ROOM = 10.0
+"""How long a caller is held back while a run has too much in flight, in seconds: so long a client of a server tries."""
 
 A = TypeVar("A")
 

@@ -1,7 +1,7 @@
 """A connection to an engine in this process: the engine's door for clients and workers.
 
 Must not know: how anything is done. Dispatch is a table; time limits of calls, what is too large, and the
-closed state are kept here. Invariant: an answer is given only when all that it rests on is durable.
+closed state are kept here. Invariant: an answer is given only when all that it rests on is durable, a refusal too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.timing.clock import Clock
 from hourglass._embedded.workers.handle import EngineHandle
-from hourglass.errors import ConnectionFailedError, ServiceError, ServiceTimeoutError, StorageError
+from hourglass.errors import (
+    ConnectionFailedError,
+    HourglassError,
+    ServiceError,
+    ServiceTimeoutError,
+    StorageError,
+)
 
 A = TypeVar("A")
 
@@ -102,10 +108,20 @@ class EngineConnection:
             raise ServiceError(
                 f"a number of this {type(request).__name__} is larger than 64 bits", status="INVALID_ARGUMENT"
             ) from None
+        except HourglassError:
+            # A refusal says how things are, as an answer does, and may rest on any change so far.
+            engine.offers.stir()
+            await self._may_leave(engine.runs.newest)
+            raise
         engine.offers.stir()
-        if engine.is_over or not engine.is_durable(answer.rests_on):
-            await engine.durable(answer.rests_on)
+        await self._may_leave(answer.rests_on)
         return answer.value
+
+    async def _may_leave(self, rests_on: int) -> None:
+        """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""
+        engine = self.engine
+        if engine.is_over or not engine.is_durable(rests_on):
+            await engine.durable(rests_on)
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a task queue."""

@@ -14,7 +14,7 @@ from typing import Any
 from hourglass._bridge import service as s
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
-from hourglass._embedded.clients.answering import Answer, check_moves, check_open, find, holding, wait
+from hourglass._embedded.clients.answering import ROOM, Answer, check_moves, check_open, find, holding, wait
 from hourglass._embedded.clients.deployment_requests import DEPLOYMENT_HANDLERS
 from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
@@ -53,11 +53,16 @@ async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
 
 async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
     """Send a signal."""
-    record = find(engine, request.workflow_id, request.run_id)
-    if not (request.request_id and _was_carried_out(engine, record, request.request_id)):
+    while not _was_carried_out(engine, request):
+        record = find(engine, request.workflow_id, request.run_id)
         check_open(record)
-        _change(engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id)
-    return _done(record)
+        if len(record.run.held) < engine.limits.held_events:
+            _change(
+                engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
+            )
+            return _done(record)
+        await _wait_for_room(engine, record)
+    return _done_before(engine)
 
 
 async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
@@ -90,6 +95,8 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
 
 async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
     """Ask a workflow to cancel. One that has closed does not mind."""
+    if _was_carried_out(engine, request):
+        return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     if record.run.is_open:
         _change(
@@ -103,9 +110,15 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]
 
 async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
     """End a workflow now."""
+    if _was_carried_out(engine, request):
+        return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
     check_open(record)
-    engine.runs.change(record, lambda run, now: transitions.terminate(run, request, now))
+    engine.runs.change(
+        record,
+        lambda run, now: transitions.terminate(run, request, now),
+        request_ids=(request.request_id,) if request.request_id else (),
+    )
     return _done(record)
 
 
@@ -232,21 +245,36 @@ PATIENT: tuple[type[s.Request[Any]], ...] = (
 """Requests whose time limit ends the wait with an answer, not with an error."""
 
 
-def _was_carried_out(engine: Engine, record: Record, request_id: str) -> bool:
-    """Whether a request whose answer was lost has been carried out: here, or before the run went on as this one."""
-    runs = engine.runs
-    while not runs.has_request(record, request_id):
-        earlier = record.run.started.continued_run_id
-        known = runs.in_memory(earlier)
-        if known is None:
-            return bool(earlier) and engine.store.has_request(earlier, request_id)
-        record = known
-    return True
+def _was_carried_out(
+    engine: Engine, request: s.SignalWorkflow | s.CancelWorkflow | s.TerminateWorkflow
+) -> bool:
+    """Whether a request whose answer was lost has been carried out, by whichever run of its workflow."""
+    latest = engine.current(request.workflow_id) if request.request_id else None
+    return latest is not None and bool(engine.runs.find_request(latest, request.request_id))
+
+
+def _done_before(engine: Engine) -> Answer[s.Nothing]:
+    return Answer(s.Nothing(), engine.runs.newest)
+
+
+async def _wait_for_room(engine: Engine, record: Record) -> None:
+    """Hold a sender back while so much has come during the run's task that the task would have to be failed."""
+    limit = engine.limits.held_events
+
+    def is_full() -> bool:
+        return record.run.is_open and len(record.run.held) >= limit
+
+    await wait(engine, record, record.changed, lambda: not is_full(), ROOM)
+    if is_full() or engine.is_over:
+        raise ServiceError(
+            f"{limit} events have come during the workflow's task, which does not end: try again later",
+            status="RESOURCE_EXHAUSTED",
+        )
 
 
 def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
     """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
-    reason = engine.runs.change(record, transition, request_id=request_id)
+    reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
     if reason:
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 

@@ -6,7 +6,7 @@ change of the store; the same request again is the same reset.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,10 @@ from hourglass._bridge.service import Request, Started
 from hourglass._bridge.service_changes import ResetWorkflow
 from hourglass._embedded.clients.answering import Answer, find
 from hourglass._embedded.events import history as h
+from hourglass._embedded.events.history_updates import WorkflowExecutionUpdateAccepted
 from hourglass._embedded.rules import children, resetting
 from hourglass._embedded.rules.run import Run, Step
+from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 
@@ -24,17 +26,30 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
     """Begin a run anew from one of its workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
-    if request.request_id and engine.runs.has_request(current, request.request_id):
-        return Answer(Started(current.run.run_id), current.number)
+    if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
+        return Answer(Started(made), engine.runs.newest)
     later = [each for run in _following(engine, base) for each in run]
+    of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
     now_ns = engine.clock.now_ns()
     step = resetting.reset(base.run, base.events, request, later, new_run_id, now_ns)
+    carried_out = tuple(_carried_out(request, step.run, [*of_base, *later]))
     with engine.runs.as_one():
         _give_way(engine, base, current, request, new_run_id)
-        record = engine.runs.begin_anew(step, (request.request_id,) if request.request_id else ())
+        record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
     return Answer(Started(new_run_id), record.number)
+
+
+def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
+    """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before. Of
+    those its history tells what became of them: that they are done, are asked for again, or never were.
+    """
+    if request.request_id:
+        yield request.request_id
+    for attributes in before:
+        if isinstance(attributes, WorkflowExecutionUpdateAccepted):
+            yield request_id(run, attributes.update_id)
 
 
 def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkflow, new_run_id: str) -> None:

@@ -1,8 +1,9 @@
 """What clients ask about updates: one small handler per request.
 
 Must not know: handles, activations, how updates reach a worker. Errors are those of the Temporal server. An
-asker waits for a stage, or until its patience ends; an update goes on whoever waits. Invariant: between looking
-for an update and admitting it nothing else happens, so that an id is one update.
+asker waits for a stage, or until its patience ends; an update goes on whoever waits. Invariants: between looking
+for an update and admitting it nothing else happens, so that an id is one update, along all runs of a chain; an
+update that no run has accepted follows its workflow from run to run.
 """
 
 from __future__ import annotations
@@ -19,40 +20,41 @@ from hourglass._bridge.service_changes import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.clients.answering import Answer, check_open, find, wait
+from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules.resetting import RESETTER
-from hourglass._embedded.rules.updates import ABANDONED, Waiting
+from hourglass._embedded.rules.updates import ABANDONED, Waiting, request_id
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.starting import start_workflow
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
-ROOM = 10.0
-"""How long an asker waits while too many updates are in flight, in seconds: so long a client of a server tries."""
+
+class _WentOn(Exception):
+    """The run that was asked has gone on as another before it accepted the update."""
 
 
 async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]:
     """Ask for an update and wait until it has come so far."""
     while True:
         record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
-        waiting = await _admitted(engine, record, request)
-        answer = await _follow(engine, record, waiting, request)
-        if answer is not None:
-            return answer
+        try:
+            return await _updated(engine, _asked(engine, record, request.update_id), request)
+        except _WentOn:
+            continue
 
 
 async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState]:
     """Wait on for an update."""
-    record = find(engine, request.workflow_id, request.run_id)
-    updates = engine.updates.of(record)
+    record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
+    updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
     if not updates.knows(request.update_id):
-        raise WorkflowNotFoundError(f'update "{request.update_id}" not found', status="NOT_FOUND")
-    answer = await _follow(engine, record, updates.find(request.update_id), request)
-    if answer is None:
-        raise WorkflowNotFoundError(f'update "{request.update_id}" not found', status="NOT_FOUND")
-    return answer
+        raise WorkflowNotFoundError(not_found, status="NOT_FOUND")
+    try:
+        return await _follow(engine, record, updates.find(request.update_id), request)
+    except _WentOn:
+        raise WorkflowNotFoundError(not_found, status="NOT_FOUND") from None
 
 
 async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[UpdateStarted]:
@@ -65,24 +67,57 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
     if record is None:
         engine.deployments.check(request.start.versioning_override, request.start.task_queue)
         started, record = start_workflow(engine.runs, request.start)
-    waiting = await _admitted(engine, record, request.update)
-    answer = await _follow(engine, record, waiting, request.update)
-    if answer is None:  # it has gone on as another run, which has not heard of the update
+    try:
+        answer = await _updated(engine, record, request.update)
+    except _WentOn:
         answer = await update(engine, request.update)
     return Answer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
 def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
-    """The run that was asked for this very update before, whatever the policies say of its id: an open one, or a closed
-    one that has completed it.
+    """The run that was asked for this very update before, whatever the policies say of its id: of an open chain, or of a
+    closed one if it has completed it. If it was this very call that began a chain, it is that one, whichever there is now.
     """
-    record = engine.current(request.start.workflow_id)
-    if record is None:
+    latest = engine.current(request.start.workflow_id)
+    if latest is None:
         return None, Started("")
+    began = request.start.request_id and engine.runs.find_request(latest, request.start.request_id)
+    first = engine.record(began) if began else None
+    record = _asked(engine, first or latest, request.update.update_id)
     updates, update_id = engine.updates.of(record), request.update.update_id
-    if not (updates.knows(update_id) if record.run.is_open else update_id in updates.completed):
+    is_open = _last_of_chain(engine, record).run.is_open
+    if not (updates.knows(update_id) if is_open else update_id in updates.completed):
         return None, Started("")
-    return record, Started(record.run.run_id, started=False)
+    return record, Started(began) if began else Started(record.run.run_id, started=False)
+
+
+def _last_of_chain(engine: Engine, record: Record) -> Record:
+    """The latest run of the workflow, if it is of the same chain; else the run itself, which has closed."""
+    latest = engine.current(record.run.started.workflow_id)
+    same = latest is not None and latest.run.started.first_run_id == record.run.started.first_run_id
+    return latest if same and latest is not None else record
+
+
+def _asked(engine: Engine, record: Record, update_id: str) -> Record:
+    """The run that was asked for an update: this one, unless another of its chain has it, done or under way."""
+    if engine.updates.of(record).knows(update_id):
+        return record
+    latest = engine.current(record.run.started.workflow_id) or record
+    run_id = engine.runs.find_request(latest, request_id(record.run, update_id))
+    other = engine.record(run_id) if run_id else None
+    if other is None:
+        return record
+    # A run that a reset began may not know what the reset has undone. One that closed before the update was done has
+    # failed it, for those who waited, and the id is free, as on a server.
+    updates = engine.updates.of(other)
+    found = updates.knows(update_id) if other.run.is_open else update_id in updates.completed
+    return other if found else record
+
+
+async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:
+    """Ask a run for an update, unless it was asked before, and wait until it has come so far. Raises `_WentOn`."""
+    waiting = await _admitted(engine, record, request)
+    return await _follow(engine, record, waiting, request)
 
 
 async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> Waiting | None:
@@ -91,6 +126,8 @@ async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> 
         updates = engine.updates.of(record)
         if updates.knows(request.update_id):
             return updates.find(request.update_id)
+        if not request.run_id and _goes_on(engine, record):
+            raise _WentOn
         check_open(record)
         if updates.total >= engine.limits.updates:
             raise ServiceError(
@@ -119,8 +156,8 @@ async def _wait_for_room(engine: Engine, record: Record) -> None:
 
 async def _follow(
     engine: Engine, record: Record, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
-) -> Answer[UpdateState] | None:
-    """Wait until the update has come so far; None if its run went on as another before it was accepted."""
+) -> Answer[UpdateState]:
+    """Wait until the update has come so far. Raises `_WentOn` if its run went on as another before it was accepted."""
     update_id = request.update_id
 
     def state() -> UpdateState:
@@ -132,8 +169,8 @@ async def _follow(
     await wait(engine, record, record.changed, is_done, request.rpc_timeout)
     found = state()
     if found.stage is UpdateStage.ADMITTED and not record.run.is_open:
-        if not request.run_id and _goes_on(record):
-            return None
+        if not request.run_id and _goes_on(engine, record):
+            raise _WentOn
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
     if found.stage is UpdateStage.ACCEPTED and request.wait_stage > found.stage and not record.run.is_open:
         found = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
@@ -165,8 +202,10 @@ def _reached(record: Record, update_id: str, stage: UpdateStage, **outcome: Any)
     )
 
 
-def _goes_on(record: Record) -> bool:
-    """Whether another run took the place of one that has closed."""
+def _goes_on(engine: Engine, record: Record) -> bool:
+    """Whether another run has taken the place of this one, which has closed."""
+    if record.run.is_open or engine.current(record.run.started.workflow_id) is record:
+        return False
     match record.run.final:
         case h.WorkflowExecutionTerminated(identity=identity):
             return identity == RESETTER

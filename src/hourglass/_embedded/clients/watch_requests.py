@@ -23,7 +23,7 @@ async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pol
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return Answer(watch.Pollers(found, engine.offers.served(), current), 0)
+    return Answer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
 
 
 WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {

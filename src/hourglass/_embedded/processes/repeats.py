@@ -28,10 +28,6 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
     """Whether what was asked for is so, and can be taken for this request's doing."""
     try:
         match request:
-            case s.TerminateWorkflow():
-                asked = s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
-                status: s.WorkflowStatus = (await call(asked)).summary.status
-                return status is s.WorkflowStatus.TERMINATED
             case DeleteSchedule():
                 return True  # it was there when it was asked for first, or is as good as deleted
             case s.CompleteActivity(token=token) if token:

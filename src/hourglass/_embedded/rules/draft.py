@@ -269,8 +269,12 @@ class Draft:
         """The events of this transition so far."""
         return tuple(self._events)
 
-    def step(self, follower: h.WorkflowExecutionStarted | None = None) -> Step:
-        """The outcome of the transition."""
+    def step(
+        self,
+        follower: h.WorkflowExecutionStarted | None = None,
+        signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
+    ) -> Step:
+        """The outcome of the transition: the run that follows, if any, begins with these signals."""
         if self._closed and follower is None and self.run.started.parent_run_id:
             self._asks.append(TellParent())
         return Step(
@@ -280,6 +284,7 @@ class Draft:
             frozenset(self.touched),
             follower,
             tuple(self._asks),
+            signals,
         )
 
 

@@ -72,6 +72,8 @@ class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=Tr
     suggest_continue_as_new: bool = False
     target_version: WorkerDeploymentVersion | None = None
     """Where the run would go if it were not pinned to another version; None: nowhere else."""
+    after_refusal: bool = False
+    """Whether the run wanted to close by the task before, and was refused because something had come meanwhile."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -130,8 +132,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class Step(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to: the run afterwards, the events to append, what is pending and was put or
-    dropped (by the id of the event that began it), the run that follows it, if any, and what other runs are
-    asked for. `encoded` are the events as bytes, one each.
+    dropped (by the id of the event that began it), the run that follows it, if any, what other runs are
+    asked for, and the signals that the following run begins with. `encoded` are the events as bytes, one each.
     """
 
     run: Run
@@ -140,3 +142,4 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None
     asks: tuple[Ask, ...] = ()
+    signals: tuple[h.WorkflowExecutionSignaled, ...] = ()

@@ -2,8 +2,9 @@
 
 Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
 because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
-terminal command is refused while something is held (UnhandledCommand), a command that passes a limit is
-refused too, and of an answer that is refused nothing counts.
+terminal command is refused while something is held (UnhandledCommand), but not twice in a row because of signals if it
+continues as new: they go on to the next run; a command that passes a limit is refused too, and of an answer that is
+refused nothing counts.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def complete_task(
     run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
 ) -> Step:
     """A worker answers. Raises `Refused` where the answer must be."""
-    if run.held and may_be_followed(answer):
+    signals = _signals_for_next(run, answer) if run.held else ()
+    if run.held and not signals and may_be_followed(answer):
         raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = task_of(run)
     draft = Draft(run, now_ns)
@@ -105,7 +107,19 @@ def complete_task(
             draft.want_task()
         if eager is not None and draft.touched:
             take_attempts(draft, eager)
-    return draft.step(follower)
+    return draft.step(follower, signals)
+
+
+def _signals_for_next(run: Run, answer: Answer) -> tuple[h.WorkflowExecutionSignaled, ...]:
+    """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as if
+    each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all the
+    time would then never come to continue, and be ended by the limit on its history. So only the first is refused.
+    """
+    is_continued = bool(answer.commands) and type(answer.commands[-1].command) is c.ContinueAsNew
+    if not is_continued or not task_of(run).after_refusal:
+        return ()
+    signals = tuple(each for each in run.held if isinstance(each, h.WorkflowExecutionSignaled))
+    return signals if len(signals) == len(run.held) else ()
 
 
 def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Step:
@@ -124,6 +138,8 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
             )
         )
     _want_again(draft, task)
+    if cause == h.UNHANDLED_COMMAND and draft.run.task is not None:
+        draft.set_task(msgspec.structs.replace(draft.run.task, after_refusal=True))
     return draft.step()
 
 

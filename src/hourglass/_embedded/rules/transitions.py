@@ -31,9 +31,9 @@ def open_run(
     run_id: str,
     started: h.WorkflowExecutionStarted,
     now_ns: int,
-    signal: h.WorkflowExecutionSignaled | None = None,
+    signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
 ) -> Step:
-    """A new run; a signal that starts it stands in its history before its first task."""
+    """A new run; signals that it begins with stand in its history before its first task."""
     run = Run(
         run_id=run_id,
         started=started,
@@ -45,7 +45,7 @@ def open_run(
     )
     draft = Draft(run, now_ns)
     draft.write(started)
-    if signal is not None:
+    for signal in signals:
         draft.write(signal)
     draft.want_task()
     return draft.step()

@@ -3,8 +3,9 @@
 Must not know: askers, queues, the engine. What was accepted or completed follows from the history, which is read
 once and then as it grows; what waits is in memory alone, as on a Temporal server: until it is accepted it is
 nobody's promise, and whoever asked asks again after a crash. The exception are updates that a reset has written
-into the history. Invariants: an id is one update, whatever becomes of it but a refusal; a refused update is
-forgotten, and only those who wait for it hear of it.
+into the history. Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain:
+the id of one that is accepted is kept as a request that the run has carried out; a refused update is forgotten, and
+only those who wait for it hear of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from dataclasses import dataclass
 
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_updates as u
+from hourglass._embedded.rules.run import Run
 from hourglass.converter import ApplicationFailure, Failure
+
+
+def request_id(run: Run, update_id: str) -> str:
+    """The name under which a run that accepts an update is remembered as having carried it out. The runs of a chain share
+    it; those of another workflow that has the id later do not, for update ids are chosen by people.
+    """
+    return f"update/{run.started.first_run_id}/{update_id}"
+
 
 ABANDONED = Failure(
     "Workflow Update failed because the Workflow completed before the Update completed.",

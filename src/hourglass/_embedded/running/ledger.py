@@ -5,13 +5,15 @@ transition's `Step`, which goes into memory and to the store at once; then every
 Nothing here waits.
 
 Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
-runs are one change in the store; a run that is in memory is there once, and is dropped only when nobody deals
+runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found
+along all runs of a workflow; a run that is in memory is there once, and is dropped only when nobody deals
 with it and all of it is durable; a step costs the same however much is pending.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 import logging
 from collections.abc import Callable, Collection, Iterator
 
@@ -77,6 +79,9 @@ class Ledger:
         """Runs of which something could not be written, and why: nothing of them is given out until the store is opened
         anew; they can be looked at, and ended.
         """
+        self._requests: dict[tuple[str, str], str] = {}
+        """The runs that carried out requests, by workflow id and request id, until the store knows them."""
+        self._unstored: deque[tuple[int, tuple[str, str], str]] = deque()
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -113,6 +118,8 @@ class Ledger:
     def current(self, workflow_id: str) -> Record | None:
         """The latest run of a workflow."""
         record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
+        if record is not None:
+            self._current.setdefault(workflow_id, record.run.run_id)
         # One that was overdue when it came into memory has closed there, and another may have followed it.
         return self._records.get(self._current.get(workflow_id, ""), record)
 
@@ -124,7 +131,8 @@ class Ledger:
     ) -> Record:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
-        record, change, earliest = self._begin(started, signal, request_ids, now)
+        signals = () if signal is None else (signal,)
+        record, change, earliest = self._begin(started, signals, request_ids, now)
         if self._together.gathers:
             self._together.add(Part(record, change, _NOTHING, earliest))
         else:
@@ -135,7 +143,7 @@ class Ledger:
     def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
         """Begin a run that has a history already. Whoever does this has seen to it that no other is open."""
         now = self.clock.now_ns()
-        record = Record(step.run)
+        record = Record(step.run, has_past=True)
         self._records[step.run.run_id] = record
         self._current[step.run.started.workflow_id] = step.run.run_id
         change, earliest = self._take_in(record, step, step.touched, request_ids, now)
@@ -158,31 +166,38 @@ class Ledger:
         record: Record,
         transition: Callable[[Run, int], Step],
         *,
-        request_id: str = "",
+        request_ids: tuple[str, ...] = (),
         looked: frozenset[int] = _NOTHING,
     ) -> str:
-        """Apply a transition to a run, now, unless the request of this id was carried out before.
+        """Apply a transition to a run, now; it carries out these requests.
 
         A run that has outgrown its limits is ended instead: gives the reason then, else nothing. When the
         engine has stopped nothing happens.
         """
-        if self.stopped or (request_id and self.has_request(record, request_id)):
+        if self.stopped:
             return ""
         run, now = record.run, self.clock.now_ns()
         reason = self.limits.overgrown(run) if run.status is RUNNING else ""
         if reason:
             self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
-        self._apply(record, transition(run, now), looked, now, (request_id,) if request_id else ())
+        self._apply(record, transition(run, now), looked, now, request_ids)
         if len(record.run.held) > self.limits.held_events:
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
-    def has_request(self, record: Record, request_id: str) -> bool:
-        """Whether a request was carried out on a run."""
-        return request_id in record.seen or (
-            record.loaded and self.store.has_request(record.run.run_id, request_id)
+    def find_request(self, latest: Record, request_id: str) -> str:
+        """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given; empty
+        if none did.
+        """
+        if request_id in latest.seen:
+            return latest.run.run_id
+        if not latest.has_past:
+            return ""
+        workflow_id = latest.run.started.workflow_id
+        return self._requests.get((workflow_id, request_id)) or self.store.find_request(
+            workflow_id, request_id
         )
 
     # --- what is in memory ----------------------------------------------------------------------------------
@@ -272,7 +287,7 @@ class Ledger:
     def _bring_in(self, stored: Stored) -> Record:
         """A run comes into memory. What another process had of it is in nobody's hands any more."""
         now = self.clock.now_ns()
-        record = Record(stored.run, list(stored.events), loaded=True)
+        record = Record(stored.run, list(stored.events), has_past=True)
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -290,12 +305,16 @@ class Ledger:
     def _begin(
         self,
         started: h.WorkflowExecutionStarted,
-        signal: h.WorkflowExecutionSignaled | None,
+        signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
     ) -> tuple[Record, Change, int]:
-        step = transitions.open_run(started.original_run_id, started, now, signal)
-        record = Record(step.run)
+        workflow_id = started.workflow_id
+        has_past = bool(
+            started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
+        )
+        step = transitions.open_run(started.original_run_id, started, now, signals)
+        record = Record(step.run, has_past=has_past)
         self._records[step.run.run_id] = record
         self._current[started.workflow_id] = step.run.run_id
         return record, *self._take_in(record, step, step.touched, request_ids, now)
@@ -323,7 +342,7 @@ class Ledger:
         with self._together.whole(now):
             self._together.add(Part(record, change if changed else None, ids, earliest))
             if step.follower is not None:
-                following, begun, first = self._begin(step.follower, None, (), now)
+                following, begun, first = self._begin(step.follower, step.signals, (), now)
                 self._together.add(Part(following, begun, _NOTHING, first))
             self._together.ask(record, asks)
 
@@ -345,6 +364,9 @@ class Ledger:
         record.events += step.events
         if request_ids:
             record.seen.update(request_ids)
+            workflow_id = step.run.started.workflow_id
+            for request_id in request_ids:
+                self._requests[workflow_id, request_id] = step.run.run_id
         earliest = record.look(ids, now) if ids else 0
         change = Change(
             run=step.run,
@@ -359,12 +381,25 @@ class Ledger:
     def _append_one(self, change: Change, record: Record) -> None:
         record.number = self.newest = self.store.append(change)
         record.stored_wake_ns = change.wake_ns
+        if change.request_ids:
+            self._note_requests(change)
 
     def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
         self.newest = self.store.append(change)
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
             record.number = self.newest
             record.stored_wake_ns = each.wake_ns
+            if isinstance(each, Change) and each.request_ids:
+                self._note_requests(each)
+
+    def _note_requests(self, change: Change) -> None:
+        """The newest change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
+        workflow_id, run_id, unstored = change.run.started.workflow_id, change.run.run_id, self._unstored
+        unstored.extend((self.newest, (workflow_id, request_id), run_id) for request_id in change.request_ids)
+        while unstored and self.is_durable(unstored[0][0]):
+            _, key, carried_out_by = unstored.popleft()
+            if self._requests.get(key) == carried_out_by:
+                del self._requests[key]
 
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""

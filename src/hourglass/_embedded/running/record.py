@@ -57,7 +57,8 @@ class Record:
     """A run, its history, and those who deal with it now.
 
     `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there; `seen`
-    are the requests carried out since it is in memory (`loaded`: there may be others in the store); `live` are
+    are the requests carried out since it is in memory (`has_past`: of its workflow there may be others, by this run
+    before it came into memory or by earlier runs); `live` are
     the activities that a worker has or could take; `changed` rings at every change, `closed` at the last;
     `users` counts those who hold on to the record.
     """
@@ -65,7 +66,7 @@ class Record:
     run: Run
     events: list[h.HistoryEvent] = field(default_factory=list)
     number: int = 0
-    loaded: bool = False
+    has_past: bool = False
     seen: set[str] = field(default_factory=set)
     changed: Bell = field(default_factory=Bell)
     closed: Bell = field(default_factory=Bell)
@@ -114,7 +115,7 @@ class Record:
 
     def is_quiet(self, now_ns: int) -> bool:
         """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""
-        awaited = self.updates is not None and self.updates.waiting
+        awaited = self.run.is_open and self.updates is not None and self.updates.waiting
         return not self.users and not self.is_in_hand and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
     def tell_holders(self, ids: Iterable[int]) -> None:

@@ -38,15 +38,20 @@ def start_workflow(
         )
     _check_cron(request)
     existing, run_id = runs.current(request.workflow_id), runs.new_run_id()
+    repeated = None if existing is None else _repeated(runs, existing, request)
+    if repeated is not None and existing is not None:
+        return repeated, runs.in_memory(repeated.run_id) or existing
     used = None if existing is None else _use_existing(runs, existing, request, run_id)
     signal = _signal_of(request) if request.signal_name else None
     if used is not None and existing is not None:
         if signal is not None and existing.run.is_open:
-            runs.change(
+            reason = runs.change(
                 existing,
                 lambda run, now: transitions.signal(run, signal, now),
-                request_id=signal.request_id,
+                request_ids=(signal.request_id,) if signal.request_id else (),
             )
+            if reason:
+                raise ServiceError(reason, status="INVALID_ARGUMENT")
         return used, existing
     _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
@@ -81,27 +86,20 @@ def _check_room(runs: Ledger) -> None:
 
 
 def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started | None:
-    """The answer that was lost, if this very call was carried out before."""
-    request_id, run = request.request_id, existing.run
+    """The answer that was lost, if this very call was carried out before, by whichever run of the workflow."""
+    request_id = request.request_id
     if not request_id:
         return None
-    if runs.has_request(existing, request_id):
-        return Started(run.run_id)
-    first_id = run.started.first_run_id
-    first = runs.record(first_id) if first_id != run.run_id else None
-    if first is not None and runs.has_request(first, request_id):
-        return Started(first_id)  # what it started has gone on in another run
-    if request.signal_name and runs.has_request(existing, _signal_id(request_id)):
-        return Started(run.run_id, started=False)
+    if run_id := runs.find_request(existing, request_id):
+        return Started(run_id)
+    if request.signal_name and (run_id := runs.find_request(existing, _signal_id(request_id))):
+        return Started(run_id, started=False)
     return None
 
 
 def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_run_id: str) -> Started | None:
     """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
     run = existing.run
-    repeated = _repeated(runs, existing, request)
-    if repeated is not None:
-        return repeated
     if not run.is_open:
         if may_reuse(request.id_reuse_policy, run.status):
             return None

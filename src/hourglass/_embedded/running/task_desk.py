@@ -12,12 +12,13 @@ from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.running.deployments import Deployments
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record
-from hourglass._engine.commands import TaskFailureCause
+from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
 from hourglass.converter import Failure, ServerFailure
 from hourglass.errors import HourglassError, ServiceError
 
@@ -117,10 +118,16 @@ class TaskDesk:
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
         follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
+        accepted = tuple(
+            request_id(record.run, sent.update.update_id)
+            for sent in answer.commands
+            if sent.update is not None and type(sent.command) is AcceptUpdate
+        )
         try:
             ended = self._ledger.change(
                 record,
                 lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now, eager),
+                request_ids=accepted,
             )
         except tasks.Refused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND

@@ -49,6 +49,9 @@ class UpdateDesk:
         updates = self.of(record)
         for update_id, failure in answer.refused_updates:
             updates.refuse(update_id, failure)
+        if not record.run.is_open:
+            updates.waiting.clear()  # whoever waits asks the run that follows, if one does
+            return
         updates.answered(number)
         self._want_task(record)
 

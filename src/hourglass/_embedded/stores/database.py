@@ -172,6 +172,7 @@ def _open_writer(
             copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
             schema.migrate(connection, found, migrations)
         schema.check(connection, path, namespace, more_tables)
+        schema.add_missing(connection)
         _drop_statistics(connection)
     except BaseException:
         inherited.close(connection)

@@ -31,7 +31,9 @@ class MemoryStore:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}
         self._wakes: dict[str, int] = {}
-        self._requests: dict[str, set[str]] = {}
+        self._requests: dict[tuple[str, str], list[str]] = {}
+        """The runs that carried out a request, oldest first, by workflow id and request id."""
+        self._request_ids: dict[str, list[str]] = {}
         self._current: dict[str, str] = {}
         self._listing = MemoryListing(self._runs)
         self._closed: deque[tuple[int, str]] = deque()
@@ -75,8 +77,9 @@ class MemoryStore:
             self._wakes[run.run_id] = change.wake_ns
         else:
             self._wakes.pop(run.run_id, None)
-        if change.request_ids:
-            self._requests.setdefault(run.run_id, set()).update(change.request_ids)
+        for request_id in change.request_ids:
+            self._requests.setdefault((run.started.workflow_id, request_id), []).append(run.run_id)
+            self._request_ids.setdefault(run.run_id, []).append(request_id)
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
         """Nothing is ever refused."""
@@ -97,9 +100,9 @@ class MemoryStore:
         """The run id of the latest run of a workflow."""
         return self._current.get(workflow_id, "")
 
-    def has_request(self, run_id: str, request_id: str) -> bool:
-        """Whether a request was carried out on a run."""
-        return request_id in self._requests.get(run_id, ())
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
+        return self._requests.get((workflow_id, request_id), ("",))[-1]
 
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
         """Runs whose wake time has come."""
@@ -150,11 +153,18 @@ class MemoryStore:
             run = self._runs.pop(run_id)
             self._listing.changed(run_id)
             self._events.pop(run_id)
-            self._requests.pop(run_id, None)
+            self._forget_requests(run.started.workflow_id, run_id)
             if self._current.get(run.started.workflow_id) == run_id:
                 del self._current[run.started.workflow_id]
             count += 1
         return count
+
+    def _forget_requests(self, workflow_id: str, run_id: str) -> None:
+        for request_id in self._request_ids.pop(run_id, ()):
+            runs = self._requests[workflow_id, request_id]
+            runs.remove(run_id)
+            if not runs:
+                del self._requests[workflow_id, request_id]
 
     def close(self) -> None:
         """Nothing to write, and what was kept stays for the next engine."""

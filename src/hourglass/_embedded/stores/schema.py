@@ -8,7 +8,8 @@ refused; a migration is one transaction, after a copy of the file was kept besid
     runs      one row per run: its state, when it must be looked at, when it closed
     events    append-only; each row has the events of one run that were committed together, from `first_id` on
     pending   activities and timers that are under way, by the event that began them
-    requests  the ids of the requests that were carried out on a run
+    requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
+              by the id, for a request may come again when its workflow has gone on in other runs
     schedules one row per schedule: its record, when it acts next, the workflows that it waits for
 """
 
@@ -29,6 +30,11 @@ Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
 
 MIGRATIONS: tuple[Migration, ...] = ()
 """In order: the format that each one leads to, and what it does to the tables."""
+
+ADDED = ("CREATE INDEX IF NOT EXISTS requests_by_id ON requests (request_id)",)
+"""What files of this format may lack, because an earlier version made them: it is added when they are opened. Earlier
+versions read such a file as they did before.
+"""
 
 TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
@@ -61,6 +67,7 @@ TABLES = (
         request_id TEXT NOT NULL,
         PRIMARY KEY (run, request_id)
     ) WITHOUT ROWID""",
+    *ADDED,
     """CREATE TABLE schedules (
         schedule_id TEXT PRIMARY KEY,
         wake_ns INTEGER NOT NULL,
@@ -132,6 +139,12 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
             f"use a file for each namespace",
             status="FAILED_PRECONDITION",
         )
+
+
+def add_missing(connection: sqlite3.Connection) -> None:
+    """Make what an earlier version has not made, in a file of this format."""
+    for statement in ADDED:
+        connection.execute(statement)
 
 
 def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:

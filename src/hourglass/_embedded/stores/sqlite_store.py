@@ -208,10 +208,10 @@ class SqliteStore:
                 return ""
             return self._reads.current(workflow_id)
 
-    def has_request(self, run_id: str, request_id: str) -> bool:
-        """Whether a request was carried out on a run."""
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
         with self._reading():
-            return self._reads.has_request(run_id, request_id)
+            return self._reads.find_request(workflow_id, request_id)
 
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
         """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""

@@ -122,8 +122,8 @@ class Store(Protocol):
         """The run id of the latest run of a workflow; empty if there is none."""
         ...
 
-    def has_request(self, run_id: str, request_id: str) -> bool:
-        """Whether a request was carried out on a run."""
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
         ...
 
     def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:

@@ -64,10 +64,13 @@ class StoredReads:
             for (workflow_id,) in self.connection.execute("SELECT CAST(workflow_id AS BLOB) FROM runs"):
                 yield workflow_id.decode(errors="replace")
 
-    def has_request(self, run_id: str, request_id: str) -> bool:
-        """Whether a request was carried out on a run."""
-        text = "SELECT 1 FROM runs JOIN requests ON run = key WHERE run_id = ? AND request_id = ?"
-        return bool(self._rows(text, plain(run_id), plain(request_id)))
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the latest run of a workflow that carried out a request."""
+        # CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
+        text = """SELECT run_id FROM requests CROSS JOIN runs ON key = run
+            WHERE request_id = ? AND workflow_id = ? ORDER BY run DESC LIMIT 1"""
+        found = self._rows(text, plain(request_id), plain(workflow_id))
+        return str(found[0][0]) if found else ""
 
     def due(self, until_ns: int, limit: int, after_ns: int) -> Sequence[str]:
         """Runs with a wake time after the one and not after the other, earliest first."""

@@ -281,7 +281,7 @@ class EngineHandle:
         found = self._engine.attempts.find(Token.decode(token))
         if found is None:
             self._heartbeats.end(token, flush=False)
-            self.cancel_attempt(token, "NOT_FOUND", 0)
+            self.cancel_attempt(token, "NOT_FOUND", self._engine.runs.newest)
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
