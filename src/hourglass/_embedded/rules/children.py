@@ -270,7 +270,8 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
                 external_initiated_event_id=initiated,
                 external_workflow_id=sender.started.workflow_id,
                 external_run_id=sender.run_id,
-            )
+            ),
+            at_once=True,
         )
     return draft.step()
 

@@ -44,7 +44,7 @@ def start_workflow(
         if signal is not None and existing.run.is_open:
             runs.change(
                 existing,
-                lambda run, now: transitions.signal(run, signal, now),
+                lambda run, now: transitions.signal(run, signal, now, with_start=True),
                 request_id=signal.request_id,
             )
         return used, existing

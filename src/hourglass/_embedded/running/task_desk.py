@@ -70,6 +70,14 @@ class TaskDesk:
         self._ledger.note_hands(record)
         self._ledger.offers.wake(record.run.started.task_queue)
 
+    def withdraw(self, record: Record, query: Query) -> None:
+        """The asker of a query waits no more; if it has been answered there is nothing to do."""
+        if query in record.queries:
+            record.queries.remove(query)
+            if not record.queries:
+                self._asked.pop(record.run.run_id, None)
+            self._ledger.note_hands(record)
+
     def take_questions(self, record: Record) -> list[Query]:
         """The queries that wait, unless a task is to be done before them; they are the caller's to answer
         now.
