@@ -29,7 +29,7 @@ from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record, Token
-from hourglass._embedded.running.starting import start_workflow
+from hourglass._embedded.running.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.stores.listing import summary
 from hourglass._engine.events import QueryReceived
 from hourglass.errors import ServiceError
@@ -47,6 +47,7 @@ _REJECTED = {
 async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     """Start a workflow."""
     engine.deployments.check(request.versioning_override, request.task_queue)
+    check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
     return Answer(started, record.number)
 
@@ -56,6 +57,7 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]
     record = find(engine, request.workflow_id, request.run_id)
     if not (request.request_id and _was_carried_out(engine, record, request.request_id)):
         check_open(record)
+        check_signals(engine.runs, record)
         _change(engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id)
     return _done(record)
 

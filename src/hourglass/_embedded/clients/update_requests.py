@@ -26,7 +26,7 @@ from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.running.starting import start_workflow
+from hourglass._embedded.running.starting import check_start, start_workflow
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 ROOM = 10.0
@@ -64,6 +64,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
     record, started = _asked_already(engine, request)
     if record is None:
         engine.deployments.check(request.start.versioning_override, request.start.task_queue)
+        check_start(engine.runs, request.start)
         started, record = start_workflow(engine.runs, request.start)
     waiting = await _admitted(engine, record, request.update)
     answer = await _follow(engine, record, waiting, request.update)

@@ -223,7 +223,7 @@ def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.Workfl
         memo=spec.memo,
         search_attributes=spec.search_attributes,
         headers=spec.headers,
-        priority_key=spec.priority_key,
+        priority_key=spec.priority_key or own.priority_key,
         static_summary=spec.summary,
         static_details=spec.details,
         parent_namespace=spec.namespace,

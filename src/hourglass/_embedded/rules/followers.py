@@ -9,6 +9,7 @@ import msgspec
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.activities import complete_retry, next_delay, retry_state
 from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.start_rules import LONGEST_TASK_TIMEOUT
 from hourglass._embedded.rules.versioning import inherited, without_version
 from hourglass._embedded.rules.workflow_cron import backoff_until_next
 from hourglass._embedded.timing.clock import to_ns
@@ -101,7 +102,7 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         task_queue=queue,
         arguments=command.arguments,
         run_timeout=old.run_timeout if command.run_timeout is None else command.run_timeout,
-        task_timeout=command.task_timeout or old.task_timeout,
+        task_timeout=min(command.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
         retry_policy=old.retry_policy
         if command.retry_policy is None
         else complete_retry(command.retry_policy),

@@ -26,7 +26,6 @@ from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
-
 NO_REASON = "terminated by user via frontend"
 """Why a run was terminated where its terminator did not say, in Temporal's words."""
 

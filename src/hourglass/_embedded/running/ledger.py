@@ -23,6 +23,7 @@ from hourglass._embedded.rules.recovery import needs_recovery, recover
 from hourglass._embedded.rules.relations import TellSchedule
 from hourglass._embedded.rules.run import RUNNING, Run, Step
 from hourglass._embedded.running.alarms import Alarms
+from hourglass._embedded.running.attributes import AttributeTypes
 from hourglass._embedded.running.awaiting import Awaiting, Nobody
 from hourglass._embedded.running.offers import Offers
 from hourglass._embedded.running.others import Others
@@ -53,6 +54,7 @@ class Ledger:
         self.clock = clock
         self.limits = limits
         self.offers = offers
+        self.attributes = AttributeTypes(store, limits)
         self.newest = 0
         self.stopped = False
         self.in_hand: set[str] = set()
