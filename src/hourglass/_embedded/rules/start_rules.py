@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 
 DEFAULT_TASK_TIMEOUT = 10.0
-LONGEST_TASK_TIMEOUT = 120.0
 LONGEST = 100 * 365 * 86_400.0
 """As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
 

@@ -103,7 +103,9 @@ class Record:
     def has_signals(self, many: int) -> bool:
         """Whether the run has got so many signals, or more."""
         held = len(self.run.held)
-        return self.run.length + held > many and self._count_signals() >= many  # the first is cheap, and mostly enough
+        return (
+            self.run.length + held > many and self._count_signals() >= many
+        )  # the first is cheap, and mostly enough
 
     def _count_signals(self) -> int:
         signaled = h.WorkflowExecutionSignaled
