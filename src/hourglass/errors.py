@@ -36,7 +36,7 @@
     │   ├── ConnectionFailedError
     │   ├── NamespaceNotFoundError
     │   ├── WorkflowNotFoundError
-    │   ├── WorkflowAlreadyStartedError
+    │   ├── WorkflowAlreadyStartedError   (also a `FailureError`)
     │   ├── ScheduleNotFoundError
     │   ├── ScheduleAlreadyExistsError
     │   ├── StorageError              the embedded engine's file cannot be used
@@ -454,8 +454,12 @@ class WorkflowNotFoundError(ServiceError):
     """There is no such workflow, or it has closed."""
 
 
-class WorkflowAlreadyStartedError(ServiceError):
-    """A workflow with this id is running already, or has run and the reuse policy forbids another."""
+class WorkflowAlreadyStartedError(ServiceError, FailureError):
+    """A workflow with this id is running already, or has run and the reuse policy forbids another.
+
+    In a workflow, where it means that the id of a child is taken, it is a failure like any other: a workflow that lets
+    it out fails.
+    """
 
     def __init__(self, message: str, *, workflow_id: str, workflow_type: str = "", run_id: str = "") -> None:
         super().__init__(message, status="ALREADY_EXISTS")

@@ -239,8 +239,11 @@ def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> None:
         await world.complete(run_id, child)
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)
-        assert "makes no sense" in evicted.message
+        assert evicted.reason == "FATAL"
         assert world.kinds()[-1] == "WorkflowTaskFailed"
+        failed = (await world.history())[-1]
+        assert b"WORKFLOW_TASK_FAILED_CAUSE_BAD_START_CHILD_EXECUTION_ATTRIBUTES" in failed
+        assert b"makes no sense" in failed
         await world.close()
 
     run_async(body)
@@ -318,17 +321,47 @@ def test_a_closed_run_is_replayed_for_a_query() -> None:
     run_async(body)
 
 
-def test_a_query_without_a_worker_is_refused_and_one_without_an_answer_times_out() -> None:
-    """Nobody hangs on a question: no poller is an error at once, no answer one after the call's time limit."""
+def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
+    """Nobody hangs on a question for ever: one that no worker answers ends with the call's time limit, and is forgotten."""
 
     async def body() -> None:
         world = await World.new()
-        await world.start(task_queue="elsewhere")
-        with pytest.raises(ServiceError, match="no poller"):
-            await world.call(s.QueryWorkflow(workflow_id="w", query_name="q"))
-        await world.start("v")
+        for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
+            await world.start(workflow_id, task_queue=queue)
+            with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+                await world.call(s.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
+        run_id = (await world.activation()).run_id
+        await world.complete(run_id, c.StartTimer(1, 10**9))
+        record = world.engine.runs.in_memory(run_id)
+        assert record is not None
+        asked = asyncio.create_task(
+            world.call(s.QueryWorkflow(workflow_id="w", query_name="q", rpc_timeout=0.01))
+        )
         with pytest.raises(ServiceTimeoutError):
-            await world.call(s.QueryWorkflow(workflow_id="v", query_name="q", rpc_timeout=0.0))
+            await asked
+        assert not record.queries
+        assert not world.engine.tasks.has_questions
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_query_waits_for_the_first_task() -> None:
+    """A run whose start is delayed is asked when a worker has had its first task; one that closes before never is."""
+
+    async def body() -> None:
+        world = await World.new()
+        await world.start(start_delay=60.0)
+        question = s.QueryWorkflow(workflow_id="w", query_name="state")
+        asked = asyncio.create_task(world.call(question))
+        await settle()
+        assert world.kinds() == ["WorkflowExecutionStarted"]
+        assert not asked.done()
+        await world.call(s.TerminateWorkflow(workflow_id="w"))
+        with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
+            await asked
+        with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
+            await world.call(question)
         await world.close()
 
     run_async(body)

@@ -29,7 +29,7 @@ from hourglass._engine.versions import (
     WorkerDeploymentVersion,
 )
 from hourglass.client import WorkflowHandle
-from hourglass.errors import DefinitionError, ServiceError, StorageError, UsageError
+from hourglass.errors import DefinitionError, ServiceError, ServiceTimeoutError, StorageError, UsageError
 from hourglass.worker import WorkerDeploymentConfig
 
 PINNED, AUTO_UPGRADE = VersioningBehavior.PINNED, VersioningBehavior.AUTO_UPGRADE
@@ -142,8 +142,8 @@ def test_a_pinned_run_waits_for_its_version(client: Client) -> None:
         handle.signal(go, "")
         other = client.start_workflow(stays)
         until(lambda: at(other, "2"))
-        with pytest.raises(ServiceError, match="no poller seen"):
-            handle.query("where")
+        with pytest.raises(ServiceTimeoutError, match="does one run"):
+            handle.query("where", rpc_timeout=0.2)
         assert handle.describe().task_attempt == 1
         with worker(client, "1"):
             assert handle.result(timeout=20) == ["1", "1"]

@@ -258,7 +258,7 @@ def test_the_common_lists_need_no_sorting(text: str, index: str, database: sqlit
 def test_attributes_are_found_by_their_index(database: sqlite3.Connection) -> None:
     """A filter by a custom attribute looks its value up."""
     visibility.declare(database, {"Region": "Keyword"})
-    where = statement(f.parse("Region = 'eu'"), visibility._types(database))
+    where = statement(f.parse("Region = 'eu'"), visibility.types(database))
     sql = f"EXPLAIN QUERY PLAN SELECT run_id FROM visibility WHERE {where.text}"
     plan = " ".join(row[3] for row in database.execute(sql, where.values))
     assert "USING PRIMARY KEY (name=? AND value=?)" in plan

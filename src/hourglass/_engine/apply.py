@@ -102,9 +102,11 @@ def _child(live: LiveRun, seq: int, result: Any) -> ChildOperation[Any]:
 
 def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
     child = _child(live, event.seq, None)
+    # A run that lets it out fails with this message: histories of temporalio hold temporalio's.
+    ours = f"child workflow {event.workflow_id!r} is running already"
     child.start.fail(
         WorkflowAlreadyStartedError(
-            f"child workflow {event.workflow_id!r} is running already",
+            ours if live.is_ours else "Workflow execution already started",
             workflow_id=event.workflow_id,
             workflow_type=event.workflow_type,
         )

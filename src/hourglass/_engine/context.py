@@ -53,6 +53,7 @@ HOURGLASS = 1000  # the run was begun by us: late update handlers, cancellation 
 LIMITS_IN_CLEAN_UP = 1001  # a block begun while one cleans up after a cancellation ends like any other
 LIMITS_OF_NOTHING = 1002  # a block limited to no time at all starts no timer: its time is up a turn later
 SEED_AFTER_MESSAGES = 1003  # a reset's new seed holds for what runs after the messages that come with it
+NO_VALUE_NO_MESSAGE = 1004  # a signal without a value is no message to a channel whose type has no None
 
 NO_FLAGS: frozenset[int] = frozenset()
 OUR_FLAGS = frozenset({HOURGLASS})

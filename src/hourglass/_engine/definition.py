@@ -97,6 +97,11 @@ def check_name(name: Any, what: str) -> str:
         raise DefinitionError(
             f"the name {name!r} of {what} is reserved: names must not begin with {RESERVED!r}"
         )
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise DefinitionError(f"the name {name!r} of {what} must be a text that UTF-8 can hold") from None
     return name
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from enum import IntEnum
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,6 +18,15 @@ from hourglass.errors import UsageError
 Duration: TypeAlias = timedelta | float
 """A `timedelta`, or a number of seconds."""
 
+E = TypeVar("E", bound=IntEnum)
+
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+"""As large as a number may be on its way to a server: a count, an id of an event."""
+
+LONGEST_TASK_TIMEOUT = 120.0
+"""As long as a worker may take for one workflow task, in seconds."""
+
 # Temporal's servers keep durations in 64-bit nanoseconds: 292 years.
 _LONGEST = 292 * 365 * 86400.0
 
@@ -26,17 +36,94 @@ def seconds(duration: Duration, what: str = "a duration") -> float:
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
     elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        value = float(duration)
+        value = number(duration, what)
     else:
         raise UsageError(f"{what} must be a timedelta or a number of seconds, not {type(duration).__name__}")
     if not math.isfinite(value) or value < 0 or value > _LONGEST:
-        raise UsageError(f"{what} must be between 0 and 292 years, not {duration!r}")
+        raise UsageError(f"{what} must be between 0 and 292 years, not {value:g} s")
     return value
 
 
 def optional_seconds(duration: Duration | None, what: str) -> float | None:
     """Like `seconds`; None stays None."""
     return None if duration is None else seconds(duration, what)
+
+
+def number(value: object, what: str) -> float:
+    """A number; refuses what is none, and what is larger than any number of a computer."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise UsageError(f"{what} must be a number, not {type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def whole_number(value: object, what: str, least: int, most: int) -> int:
+    """A whole number within limits."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"{what} must be a whole number, not {type(value).__name__}")
+    if not least <= value <= most:
+        shown = value if value.bit_length() < 200 else "one of so many digits"
+        raise UsageError(f"{what} must be a number from {least} to {most}, not {shown}")
+    return int(value)
+
+
+def priority(value: object, what: str = "priority_key") -> int:
+    """The priority of a workflow or an activity: from 1, the most urgent, on; 0 for none."""
+    return whole_number(value, what, 0, INT32)
+
+
+def check_text(value: object, what: str) -> str:
+    """A text that can be sent; UTF-8 has no lone surrogates."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} must be a text, not {type(value).__name__}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{what} must be a text that UTF-8 can hold, not {value!r}") from None
+    return value
+
+
+def choice(kind: type[E], value: object, what: str) -> E:
+    """One of the values of an enum, given as such or as its number."""
+    try:
+        if isinstance(value, (kind, int)) and not isinstance(value, bool):
+            return kind(value)
+    except ValueError:
+        pass
+    names = ", ".join(each.name for each in kind)
+    raise UsageError(f"{what} must be one of {kind.__name__}: {names}; not {value!r:.100}")
+
+
+def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
+    """A retry policy as checked data; None stays None."""
+    if policy is None:
+        return None
+    if not isinstance(policy, RetryPolicy):
+        raise UsageError(f"{what} must be a RetryPolicy, not {_type_name(policy)}")
+    return policy.rule()
+
+
+def named_values(value: object, what: str) -> Mapping[str, Any]:
+    """Values by name, such as a memo's."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{what} must be values by name, not {_type_name(value)}")
+    for name in value:
+        check_text(name, f"a name in {what}")
+    return value
+
+
+def several(value: object, what: str) -> Sequence[Any]:
+    """A list or another sequence, but no text."""
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+        raise UsageError(f"{what} must be a list, not {_type_name(value)}")
+    return value
+
+
+def _type_name(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +149,23 @@ class RetryPolicy:
             raise UsageError(
                 f"maximum_interval ({longest:g} s) is shorter than initial_interval ({first:g} s)"
             )
-        if self.backoff_coefficient < 1:
-            raise UsageError(f"backoff_coefficient must be at least 1, not {self.backoff_coefficient}")
-        if self.maximum_attempts < 0:
-            raise UsageError(f"maximum_attempts must not be negative, not {self.maximum_attempts}")
+        coefficient = number(self.backoff_coefficient, "backoff_coefficient")
+        if not 1 <= coefficient < math.inf:
+            raise UsageError(f"backoff_coefficient must be at least 1, and finite, not {coefficient:g}")
+        if isinstance(self.maximum_attempts, int) and self.maximum_attempts < 0:
+            raise UsageError("maximum_attempts must not be negative")
+        attempts = whole_number(self.maximum_attempts, "maximum_attempts", 0, INT32)
         if isinstance(self.non_retryable_error_types, str):
             raise UsageError("non_retryable_error_types must be a list of names, not one string")
+        names = self.non_retryable_error_types
+        if not isinstance(names, Iterable):
+            raise UsageError(f"non_retryable_error_types must be a list of names, not {_type_name(names)}")
         return RetryRule(
             initial_interval=first,
-            backoff_coefficient=float(self.backoff_coefficient),
+            backoff_coefficient=coefficient,
             maximum_interval=longest,
-            maximum_attempts=self.maximum_attempts,
-            non_retryable_error_types=tuple(self.non_retryable_error_types),
+            maximum_attempts=attempts,
+            non_retryable_error_types=tuple(check_text(each, "a non_retryable_error_type") for each in names),
         )
 
 

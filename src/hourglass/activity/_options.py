@@ -17,7 +17,14 @@ from typing import Any, TypedDict
 import msgspec
 
 from hourglass._engine.commands import ActivityCancellationType
-from hourglass._engine.options import ActivitySettings, Duration, RetryPolicy, optional_seconds
+from hourglass._engine.options import (
+    ActivitySettings,
+    Duration,
+    RetryPolicy,
+    check_text,
+    optional_seconds,
+    priority,
+)
 from hourglass.errors import UsageError
 
 LIVENESS_TIMEOUT = 30.0
@@ -102,16 +109,16 @@ def _instance(kind: type) -> Callable[[Any, str], Any]:
 
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    "task_queue": _instance(str),
+    "task_queue": check_text,
     "schedule_to_close_timeout": _duration,
     "schedule_to_start_timeout": _duration,
     "start_to_close_timeout": _duration,
     "heartbeat_timeout": _heartbeat,
     "retry_policy": _retry_policy,
     "cancellation_type": _instance(ActivityCancellationType),
-    "activity_id": _instance(str),
-    "summary": _instance(str),
+    "activity_id": check_text,
+    "summary": check_text,
     "local_retry_threshold": _duration,
     "disable_eager_execution": _instance(bool),
-    "priority_key": _instance(int),
+    "priority_key": priority,
 }

@@ -35,6 +35,8 @@ def refer_activity(
 ) -> ActivityReference:
     """What a handle to an activity refers to. Asks nobody."""
     if token:
+        if not isinstance(token, bytes):
+            raise UsageError(f"an activity's token is bytes, not {type(token).__name__}")
         if workflow_id or run_id or activity_id:
             raise UsageError("give the activity's token, or the ids of its workflow and its own, not both")
         return ActivityReference(token)

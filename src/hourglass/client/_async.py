@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.tls import TLSConfig
-from hourglass._engine.options import Duration, seconds
+from hourglass._engine.options import INT64, Duration, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
@@ -165,6 +165,8 @@ class AsyncClient(ClientFacts):
         With a `limit` no more than so many.
         """
         token = b""
+        if limit is not None:
+            whole_number(limit, "limit", 0, INT64)
         left = limit
         while left is None or left > 0:
             page = await self._session.arun(_operations.list_page(self._session, query, page_size, token))

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._bridge.tls import TLSConfig
-from hourglass._engine.options import Duration, seconds
+from hourglass._engine.options import INT64, Duration, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
@@ -156,6 +156,8 @@ class Client(ClientFacts):
 
         With a `limit` no more than so many.
         """
+        if limit is not None:
+            whole_number(limit, "limit", 0, INT64)
         return itertools.islice(self._listed(query, page_size), limit)
 
     def _listed(self, query: str, page_size: int) -> Iterator[WorkflowExecution]:

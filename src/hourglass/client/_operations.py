@@ -32,7 +32,7 @@ from hourglass._bridge.service import (
     TerminateWorkflow,
     WorkflowStatus,
 )
-from hourglass._engine.options import Duration, optional_seconds
+from hourglass._engine.options import INT32, Duration, check_text, choice, optional_seconds, whole_number
 from hourglass.client._interception import (
     CancelWorkflowInput,
     DescribeWorkflowInput,
@@ -155,6 +155,9 @@ def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: A
     """What a handle to an existing workflow refers to. Asks nobody."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("a workflow's id must be a text that is not empty")
+    check_text(workflow_id, "a workflow's id")
+    if run_id is not None:
+        check_text(run_id, "run_id")
     if workflow is not None and result_type is not None:
         raise UsageError("give workflow or result_type, not both")
     return_type = Any if result_type is None else result_type
@@ -170,7 +173,8 @@ def list_page(session: Session, query: str, page_size: int, token: bytes) -> Ope
         items = tuple(execution_from(summary, session.converter) for summary in page.workflows)
         return Executions(items, page.next_page_token)
 
-    return asking(ListWorkflows(query=query, page_size=page_size, next_page_token=token), parse)
+    size = whole_number(page_size, "page_size", 1, INT32)
+    return asking(ListWorkflows(query=query, page_size=size, next_page_token=token), parse)
 
 
 def count(query: str) -> Operation[WorkflowExecutionCount]:
@@ -242,7 +246,7 @@ def query(
             query_name=call.query,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            reject_condition=QueryRejectCondition(reject_condition),
+            reject_condition=choice(QueryRejectCondition, reject_condition, "reject_condition"),
             rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
         )
         return asking(request, parse)

@@ -9,7 +9,18 @@ from typing import Any, NoReturn, TypedDict
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
 from hourglass._engine.commands import IdReusePolicy
-from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass._engine.options import (
+    LONGEST_TASK_TIMEOUT,
+    Duration,
+    RetryPolicy,
+    check_text,
+    choice,
+    named_values,
+    optional_seconds,
+    priority,
+    retry_rule,
+    several,
+)
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
@@ -89,7 +100,7 @@ def start_request(
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
         workflow_type=given.name,
-        request_id=options.get("request_id") or new_id(),
+        request_id=check_text(options.get("request_id") or new_id(), "request_id"),
         arguments=given.encode(converter, arguments),
         identity=identity,
         **fields,
@@ -112,7 +123,7 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
             raise UsageError("start_signal_args are given without a start_signal")
         return "", ()
     given = given_message("signal", signal)
-    return given.name, given.encode(converter, arguments)
+    return given.name, given.encode(converter, several(arguments, "start_signal_args"))
 
 
 # --- one option each: (value, name, converter) -> the request's field of that name ---------------------------
@@ -121,38 +132,44 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
 def _text(value: object, name: str, converter: Converter) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{name} must be a text that is not empty")
-    return value
+    return check_text(value, name)
 
 
 def _duration(value: Duration | None, name: str, converter: Converter) -> float | None:
     return optional_seconds(value, name)
 
 
+def _task_timeout(value: Duration | None, name: str, converter: Converter) -> float | None:
+    limit = optional_seconds(value, name)
+    if limit is not None and limit > LONGEST_TASK_TIMEOUT:
+        # A server makes 120 s of it without a word.
+        raise UsageError(f"{name} must be at most {LONGEST_TASK_TIMEOUT:g} s, not {limit:g} s")
+    return limit
+
+
 def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
-    return None if value is None else converter.encode(value)
+    return None if value is None else converter.encode(check_text(value, name))
 
 
-def _priority(value: object, name: str, converter: Converter) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UsageError("priority_key must be a number from 0 on")
-    return value
+def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
+    return {key: converter.encode(each) for key, each in named_values(value, name).items()}
 
 
 _READERS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "task_queue": _text,
     "execution_timeout": _duration,
     "run_timeout": _duration,
-    "task_timeout": _duration,
+    "task_timeout": _task_timeout,
     "start_delay": _duration,
     "rpc_timeout": _duration,
-    "id_reuse_policy": lambda value, name, converter: IdReusePolicy(value),
-    "id_conflict_policy": lambda value, name, converter: IdConflictPolicy(value),
-    "retry_policy": lambda value, name, converter: None if value is None else value.rule(),
-    "cron_schedule": lambda value, name, converter: value,
-    "memo": lambda value, name, converter: {key: converter.encode(each) for key, each in value.items()},
+    "id_reuse_policy": lambda value, name, converter: choice(IdReusePolicy, value, name),
+    "id_conflict_policy": lambda value, name, converter: choice(IdConflictPolicy, value, name),
+    "retry_policy": lambda value, name, converter: retry_rule(value, name),
+    "cron_schedule": lambda value, name, converter: check_text(value, name),
+    "memo": _memo,
     "search_attributes": lambda value, name, converter: encode_search_attributes(value),
     "static_summary": _note,
     "static_details": _note,
-    "priority_key": _priority,
+    "priority_key": lambda value, name, converter: priority(value, name),
     "versioning_override": lambda value, name, converter: check_override(value),
 }

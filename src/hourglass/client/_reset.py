@@ -10,7 +10,7 @@ import msgspec
 
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import ResetWorkflow
-from hourglass._engine.options import Duration, optional_seconds
+from hourglass._engine.options import INT64, Duration, optional_seconds, whole_number
 from hourglass.client._operations import Reference, fetch_history_events
 from hourglass.client._session import Operation, Session
 from hourglass.errors import UsageError
@@ -36,6 +36,8 @@ def reset(
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
     limit = optional_seconds(rpc_timeout, "rpc_timeout")
+    if event_id is not None:
+        whole_number(event_id, "event_id", 0, INT64)
     step = _named(before)
 
     async def ask(session: Session) -> str:

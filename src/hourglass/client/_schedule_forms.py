@@ -12,7 +12,16 @@ from hourglass._bridge.schedule_checks import canonical, is_empty
 from hourglass._bridge.schedule_cron import FIELDS
 from hourglass._bridge.service import StartWorkflow
 from hourglass._engine.events import RetryRule
-from hourglass._engine.options import Duration, RetryPolicy, seconds
+from hourglass._engine.options import (
+    INT64,
+    Duration,
+    RetryPolicy,
+    check_text,
+    choice,
+    seconds,
+    several,
+    whole_number,
+)
 from hourglass.client import _schedule_data as data
 from hourglass.client._options import start_request
 from hourglass.client._values import attributes_from, memo_from, time_from
@@ -37,13 +46,18 @@ def schedule_form(
     spec = spec_form(schedule.spec)
     canonical(spec)  # so that nothing is sent that makes no sense
     policy, state = schedule.policy, schedule.state
+    if not isinstance(policy, data.SchedulePolicy):
+        raise UsageError(f"policy is a SchedulePolicy, not a {type(policy).__name__}")
+    if not isinstance(state, data.ScheduleState):
+        raise UsageError(f"state is a ScheduleState, not a {type(state).__name__}")
+    whole_number(state.remaining_actions, "remaining_actions", -INT64, INT64)
     if state.remaining_actions < 0 or (state.remaining_actions and not state.limited_actions):
         raise UsageError("remaining_actions counts actions from 0 on, and only with limited_actions=True")
     return sc.Schedule(
         action=action,
         spec=spec,
         policy=sc.SchedulePolicy(
-            overlap=sc.OverlapPolicy(policy.overlap),
+            overlap=choice(sc.OverlapPolicy, policy.overlap, "overlap"),
             catchup_window=_seconds(policy.catchup_window, "catchup_window"),
             pause_on_failure=policy.pause_on_failure,
             keep_original_workflow_id=policy.keep_original_workflow_id,
@@ -77,13 +91,13 @@ def spec_form(spec: data.ScheduleSpec) -> sc.ScheduleSpec:
     if isinstance(spec.cron_expressions, str):
         raise UsageError("cron_expressions is a list of texts, not one text: put it in brackets")
     return sc.ScheduleSpec(
-        calendars=tuple(_calendar_form(each) for each in spec.calendars),
-        intervals=tuple(
-            sc.IntervalSpec(seconds(each.every, "every"), seconds(each.offset, "offset"))
-            for each in spec.intervals
+        calendars=tuple(_calendar_form(each) for each in several(spec.calendars, "calendars")),
+        intervals=tuple(_interval_form(each) for each in several(spec.intervals, "intervals")),
+        cron_expressions=tuple(
+            check_text(each, "a cron expression")
+            for each in several(spec.cron_expressions, "cron_expressions")
         ),
-        cron_expressions=tuple(spec.cron_expressions),
-        skip=tuple(_calendar_form(each) for each in spec.skip),
+        skip=tuple(_calendar_form(each) for each in several(spec.skip, "skip")),
         start_at_ns=_nanos(spec.start_at, "start_at"),
         end_at_ns=_nanos(spec.end_at, "end_at"),
         jitter=_seconds(spec.jitter, "jitter"),
@@ -94,22 +108,32 @@ def spec_form(spec: data.ScheduleSpec) -> sc.ScheduleSpec:
 
 def backfill_form(backfill: data.ScheduleBackfill) -> sc.Backfill:
     """A backfill as it travels."""
+    if not isinstance(backfill, data.ScheduleBackfill):
+        raise UsageError(f"a backfill is a ScheduleBackfill, not a {type(backfill).__name__}")
     return sc.Backfill(
         start_ns=_nanos(backfill.start_at, "start_at"),
         end_ns=_nanos(backfill.end_at, "end_at"),
-        overlap=sc.OverlapPolicy(backfill.overlap or sc.OverlapPolicy.UNSPECIFIED),
+        overlap=choice(sc.OverlapPolicy, backfill.overlap or sc.OverlapPolicy.UNSPECIFIED, "overlap"),
     )
 
 
+def _interval_form(interval: data.ScheduleIntervalSpec) -> sc.IntervalSpec:
+    if not isinstance(interval, data.ScheduleIntervalSpec):
+        raise UsageError(f"an interval is a ScheduleIntervalSpec, not a {type(interval).__name__}")
+    return sc.IntervalSpec(seconds(interval.every, "every"), seconds(interval.offset, "offset"))
+
+
 def _calendar_form(calendar: data.ScheduleCalendarSpec) -> sc.CalendarSpec:
+    if not isinstance(calendar, data.ScheduleCalendarSpec):
+        raise UsageError(f"a calendar is a ScheduleCalendarSpec, not a {type(calendar).__name__}")
     ranges = {field.name: _ranges(getattr(calendar, field.name), field.name) for field in FIELDS}
-    return sc.CalendarSpec(**ranges, comment=calendar.comment)
+    return sc.CalendarSpec(**ranges, comment=check_text(calendar.comment, "the comment of a calendar"))
 
 
 def _ranges(numbers: data.Numbers, name: str) -> tuple[sc.Range, ...]:
-    several = [numbers] if isinstance(numbers, (int, data.ScheduleRange)) else numbers
+    given = [numbers] if isinstance(numbers, (int, data.ScheduleRange)) else several(numbers, name)
     ranges = []
-    for each in several:
+    for each in given:
         if isinstance(each, data.ScheduleRange):
             ranges.append(sc.Range(each.start, each.end, each.step))
         elif isinstance(each, int):

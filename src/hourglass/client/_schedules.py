@@ -26,7 +26,7 @@ from hourglass._bridge.service_schedules import (
     SchedulePage,
     UpdateSchedule,
 )
-from hourglass._engine.options import Duration, optional_seconds
+from hourglass._engine.options import INT32, Duration, named_values, optional_seconds, several, whole_number
 from hourglass.client import _schedule_data as data
 from hourglass.client._schedule_forms import (
     backfill_form,
@@ -89,8 +89,10 @@ def create(
         request_id=new_id(),
         identity=session.identity,
         trigger_immediately=trigger_immediately,
-        backfill=tuple(backfill_form(each) for each in backfill),
-        memo={name: session.converter.encode(value) for name, value in (memo or {}).items()},
+        backfill=tuple(backfill_form(each) for each in several(backfill, "backfill")),
+        memo={
+            name: session.converter.encode(value) for name, value in named_values(memo or {}, "memo").items()
+        },
         search_attributes=encode_search_attributes(search_attributes or {}),
         rpc_timeout=optional_seconds(rpc_timeout, "rpc_timeout"),
     )
@@ -104,7 +106,8 @@ def list_page(session: Session, query: str, page_size: int, token: bytes) -> Ope
         items = tuple(listed_from(summary, session.converter) for summary in page.schedules)
         return ListedSchedules(items, page.next_page_token)
 
-    return asking(ListSchedules(query=query, page_size=page_size, next_page_token=token), parse)
+    size = whole_number(page_size, "page_size", 1, INT32)
+    return asking(ListSchedules(query=query, page_size=size, next_page_token=token), parse)
 
 
 def describe(

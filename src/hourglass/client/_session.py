@@ -20,6 +20,7 @@ import msgspec
 
 from hourglass._bridge.begun import within
 from hourglass._bridge.service import Connection, Request
+from hourglass._bridge.well_formed import check_request
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._codec_edge import sealed, unsealed
@@ -130,6 +131,7 @@ class Session:
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask the service, on the control loop, through the codec if there is one."""
+        check_request(request)
         connection = self.link.at_hand
         if connection is None or self.codec is not None:
             return self._call(request)

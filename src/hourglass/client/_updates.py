@@ -17,7 +17,7 @@ from hourglass._bridge.service_changes import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._engine.options import Duration, optional_seconds
+from hourglass._engine.options import Duration, check_text, choice, optional_seconds
 from hourglass.client._interception import StartWorkflowUpdateInput
 from hourglass.client._operations import Reference
 from hourglass.client._session import Operation, Session, through
@@ -47,9 +47,12 @@ def build(
 ) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow], Any]:
     """An update as interceptors see it, how its request is built from that, and the type of its result."""
     given = given_message("update", message)
-    update_id = options.get("id") or new_id()
-    if not isinstance(update_id, str):
-        raise UsageError("the id of an update is a text")
+    update_id = check_text(options.get("id") or new_id(), "the id of an update")
+    if choice(UpdateStage, stage, "wait_for_stage") < UpdateStage.ACCEPTED:
+        raise UsageError(
+            f"wait_for_stage must be ACCEPTED or COMPLETED, not {stage.name}: an update that no worker has accepted is kept "
+            "by no service, so there is nothing to wait for"
+        )
 
     def build(call: StartWorkflowUpdateInput) -> UpdateWorkflow:
         return UpdateWorkflow(
@@ -203,6 +206,7 @@ def _referred(state: UpdateState, return_type: Any) -> UpdateReference:
 
 def refer_update(reference: Reference, update_id: str, message: object, result_type: Any) -> UpdateReference:
     """What a handle to an update that was asked for before refers to."""
+    check_text(update_id, "the id of an update")
     return_type = Any if result_type is None else result_type
     if message is not None:
         return_type = given_message("update", message).return_type

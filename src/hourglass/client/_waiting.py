@@ -79,9 +79,13 @@ async def _watch(session: Session, workflow_id: str, run_id: str, follow: bool) 
         if isinstance(outcome, StillOpen):
             told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
             continue
-        successor = _successor(outcome) if follow else ""
+        successor = _successor(outcome)
         if not successor:
             return Closed(run_id, outcome)
+        if not follow:
+            # A server tells of any run that another follows (the next of a cron schedule, a retry) as of one that was
+            # continued as new, whatever it returned; an engine that knows better tells the same.
+            return Closed(run_id, RunContinued(successor))
         run_id = successor
 
 

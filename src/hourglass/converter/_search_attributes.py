@@ -36,8 +36,7 @@ class SearchAttributeKey(Generic[T]):
     type: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise UsageError("a search attribute must have a name")
+        _name(self.name)
         if self.type not in _VALUES:
             raise UsageError(
                 f"search attribute {self.name}: there is no type {self.type!r}; there are {', '.join(_VALUES)}"
@@ -105,11 +104,14 @@ def encode_search_attributes(given: SearchAttributes) -> dict[str, Payload]:
     """Search attributes as they travel. Raises `UsageError` for what cannot be one."""
     if isinstance(given, Mapping):
         updates = [
-            SearchAttributeUpdate(name, _type_of(name, value), value)
+            SearchAttributeUpdate(_name(name), _type_of(name, value), value)
             for name, value in cast(Mapping[str, Any], given).items()
         ]
     else:
-        updates = list(given)
+        try:
+            updates = list(given)
+        except TypeError:
+            raise UsageError(f"search attributes are given by name, not as {type(given).__name__}") from None
     encoded: dict[str, Payload] = {}
     for update in updates:
         if not isinstance(update, SearchAttributeUpdate):
@@ -119,6 +121,14 @@ def encode_search_attributes(given: SearchAttributes) -> dict[str, Payload]:
             )
         encoded[update.name] = _encode(update)
     return encoded
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise UsageError(
+            f"the name of a search attribute must be a text that is not empty, not {name!r:.100}"
+        )
+    return name
 
 
 def decode_search_attribute(payload: Payload) -> Any:

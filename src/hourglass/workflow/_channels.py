@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar, overload
 
-from hourglass._engine.context import LiveRun
+from hourglass._engine.context import NO_VALUE_NO_MESSAGE, LiveRun
 from hourglass._engine.definition import check_name
 from hourglass._engine.fibers import require_fiber, wait_for
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._engine.scheduler import PENDING, Future
+from hourglass.converter import Payload
 from hourglass.errors import ChannelEmptyError, PayloadError
 from hourglass.workflow._tasks import wait_with_timeout
 
 T = TypeVar("T")
+
+_NOTHING = Payload(b"", "binary/null")
 
 
 class Channel(Generic[T]):
@@ -80,12 +83,21 @@ class Channel(Generic[T]):
             if not waiting:
                 del live.state.signals[self.name]
             try:
-                value = live.converter.decode(payloads[0], self.type) if payloads else None
+                value = live.converter.decode(payloads[0], self.type) if payloads else self._nothing(live)
             except PayloadError as error:
                 live.notices += (f"a message to channel {self.name!r} was dropped: {error}",)
                 continue
             return True, value
         return False, None
+
+    def _nothing(self, live: LiveRun) -> Any:
+        """What a signal without a value is: None, where the channel's type has it."""
+        try:
+            return live.converter.decode(_NOTHING, self.type)
+        except PayloadError as error:
+            if not live.has_flag(NO_VALUE_NO_MESSAGE):
+                return None  # as in 0.1.0, for runs that have gone that way
+            raise PayloadError(f"it came without a value ({error})") from error
 
     def _hand_on(self, live: LiveRun, arrival: Future) -> None:
         """Give up waiting; if a message woke this receiver in the meantime, wake the next one instead."""

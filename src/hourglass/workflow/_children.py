@@ -18,7 +18,16 @@ from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import SignalChildWorkflowInput, StartChildWorkflowInput
 from hourglass._engine.operations import ChildOperation, signal_external, start_child
-from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass._engine.options import (
+    Duration,
+    RetryPolicy,
+    check_text,
+    choice,
+    named_values,
+    optional_seconds,
+    priority,
+    retry_rule,
+)
 from hourglass._engine.outgoing import Encode
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
@@ -194,37 +203,43 @@ def _start(
 ) -> ChildWorkflowHandle[Any]:
     check_options(options, f"workflow {workflow_type}")
     converter = run.converter
-    policy = options.get("retry_policy")
+    memo = named_values(options.get("memo", {}), "memo")
     command = StartChildWorkflow(
         seq=0,
         workflow_id=_id(options),
         workflow_type=workflow_type,
         arguments=arguments,
-        task_queue=options.get("task_queue", ""),
+        task_queue=check_text(options.get("task_queue", ""), "task_queue"),
         execution_timeout=optional_seconds(options.get("execution_timeout"), "execution_timeout"),
         run_timeout=optional_seconds(options.get("run_timeout"), "run_timeout"),
         task_timeout=optional_seconds(options.get("task_timeout"), "task_timeout"),
-        parent_close_policy=ParentClosePolicy(
-            options.get("parent_close_policy", ParentClosePolicy.TERMINATE)
+        parent_close_policy=choice(
+            ParentClosePolicy,
+            options.get("parent_close_policy", ParentClosePolicy.TERMINATE),
+            "parent_close_policy",
         ),
-        id_reuse_policy=IdReusePolicy(options.get("id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE)),
-        retry_policy=None if policy is None else policy.rule(),
-        cron_schedule=options.get("cron_schedule", ""),
-        cancellation_type=ChildCancellationType(
-            options.get("cancellation_type", ChildCancellationType.WAIT_CANCELLATION_COMPLETED)
+        id_reuse_policy=choice(
+            IdReusePolicy, options.get("id_reuse_policy", IdReusePolicy.ALLOW_DUPLICATE), "id_reuse_policy"
+        ),
+        retry_policy=retry_rule(options.get("retry_policy")),
+        cron_schedule=check_text(options.get("cron_schedule", ""), "cron_schedule"),
+        cancellation_type=choice(
+            ChildCancellationType,
+            options.get("cancellation_type", ChildCancellationType.WAIT_CANCELLATION_COMPLETED),
+            "cancellation_type",
         ),
         headers=headers or {},
-        memo={key: converter.encode(value) for key, value in options.get("memo", {}).items()},
+        memo={key: converter.encode(value) for key, value in memo.items()},
         search_attributes=encode_search_attributes(options.get("search_attributes", {})),
         summary=_note(run, options.get("static_summary")),
         details=_note(run, options.get("static_details")),
-        priority_key=options.get("priority_key", 0),
+        priority_key=priority(options.get("priority_key", 0)),
     )
     return cast(ChildWorkflowHandle[Any], start_child(command, return_type, ChildWorkflowHandle))
 
 
 def _note(run: LiveRun, text: str | None) -> Payload | None:
-    return None if text is None else run.converter.encode(text)
+    return None if text is None else run.converter.encode(check_text(text, "a note"))
 
 
 def _id(options: Mapping[str, Any]) -> str:
@@ -233,4 +248,4 @@ def _id(options: Mapping[str, Any]) -> str:
     name = options["id"]
     if not isinstance(name, str) or not name.strip():
         raise UsageError("the id of a child workflow must be a text that is not empty")
-    return name
+    return check_text(name, "the id of a child workflow")

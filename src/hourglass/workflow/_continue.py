@@ -10,7 +10,14 @@ from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import ContinueAsNewInput
 from hourglass._engine.messages import ContinueAsNewRequest
-from hourglass._engine.options import Duration, RetryPolicy, optional_seconds
+from hourglass._engine.options import (
+    Duration,
+    RetryPolicy,
+    check_text,
+    named_values,
+    optional_seconds,
+    retry_rule,
+)
 from hourglass._engine.versions import ContinueAsNewVersioningBehavior
 from hourglass.converter import Converter, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
@@ -66,16 +73,16 @@ def continue_as_new(
 
 def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
     options = call.options
-    policy: RetryPolicy | None = options["retry_policy"]
+    memo = named_values(options["memo"] or {}, "memo")
     raise ContinueAsNewRequest(
         ContinueAsNew(
             workflow_type=call.workflow,
-            task_queue=options["task_queue"],
+            task_queue=check_text(options["task_queue"], "task_queue"),
             arguments=given.encode(converter, call.args),
             run_timeout=optional_seconds(options["run_timeout"], "run_timeout"),
             task_timeout=optional_seconds(options["task_timeout"], "task_timeout"),
-            retry_policy=None if policy is None else policy.rule(),
-            memo={key: converter.encode(value) for key, value in (options["memo"] or {}).items()},
+            retry_policy=retry_rule(options["retry_policy"]),
+            memo={key: converter.encode(value) for key, value in memo.items()},
             search_attributes=encode_search_attributes(options["search_attributes"] or {}),
             headers=call.headers,
             versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),

@@ -9,6 +9,7 @@ from hourglass._engine.commands import SignalExternalWorkflow
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import SignalExternalWorkflowInput
 from hourglass._engine.operations import cancel_external, signal_external
+from hourglass._engine.options import check_text
 from hourglass.errors import UsageError
 from hourglass.workflow._channels import Channel
 from hourglass.workflow._given import given_message
@@ -58,7 +59,7 @@ class ExternalWorkflowHandle:
 
     def cancel(self, reason: str = "") -> None:
         """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
-        cancel_external(self.id, self.run_id or "", reason)
+        cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
 
     def __repr__(self) -> str:
         return f"<external workflow {self.id}>"
@@ -69,4 +70,6 @@ def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> Exter
     require_fiber("workflow.get_external_workflow_handle")
     if not isinstance(id, str) or not id:
         raise UsageError("the id of a workflow must be a text that is not empty")
+    check_text(id, "the id of a workflow")
+    check_text(run_id or "", "run_id")
     return ExternalWorkflowHandle(id, run_id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hourglass._engine.definition import message_definition, workflow_definition
+from hourglass._engine.options import check_text
 from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, UsageError
 from hourglass.workflow._channels import Channel
@@ -80,7 +81,7 @@ def given_message(kind: MessageKind, message: object) -> Given:
 def _named(name: str, what: str) -> str:
     if not name:
         raise UsageError(f"the {what}'s name is empty")
-    return name
+    return check_text(name, f"the {what}'s name")
 
 
 def _describe(thing: object) -> str:

@@ -9,6 +9,7 @@ from hourglass._engine.commands import UpsertMemo, UpsertSearchAttributes
 from hourglass._engine.context import require_run
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.notes import merge
+from hourglass._engine.options import named_values
 from hourglass.converter import SearchAttributes, decode_search_attribute, encode_search_attributes
 from hourglass.errors import UsageError
 
@@ -49,7 +50,7 @@ def upsert_memo(changes: Mapping[str, Any]) -> None:
     live = fiber.run
     if not changes:
         raise UsageError("upsert_memo was given no changes")
-    encoded = {name: live.converter.encode(value) for name, value in changes.items()}
+    encoded = {name: live.converter.encode(value) for name, value in named_values(changes, "a memo").items()}
     live.issue(UpsertMemo(encoded), fiber)
     merge(live.notes.memo, encoded)
 

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from hourglass._bridge.handle import HandleConfig
-from hourglass._bridge.service import Request
+from hourglass._bridge.service import QueryWorkflow, Request
 from hourglass._embedded.clients.answering import Answer
 from hourglass._embedded.clients.requests import HANDLERS, PATIENT
 from hourglass._embedded.running.engine import Engine
@@ -27,6 +27,9 @@ from hourglass.errors import (
 )
 
 A = TypeVar("A")
+
+QUERY_TIMEOUT = 30.0
+"""How long a query waits for a worker where its asker set no limit, in seconds: as long as on a server."""
 
 
 async def connect_memory(
@@ -74,9 +77,12 @@ class EngineConnection:
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        if request.rpc_timeout is None or isinstance(request, PATIENT):
+        limit = request.rpc_timeout
+        if limit is None and isinstance(request, QueryWorkflow):
+            limit = QUERY_TIMEOUT
+        if limit is None or isinstance(request, PATIENT):
             return self._answer(request)
-        return self._answer_within(request.rpc_timeout, request)
+        return self._answer_within(limit, request)
 
     async def _answer_within(self, limit: float, request: Request[A]) -> A:
         try:
@@ -85,8 +91,12 @@ class EngineConnection:
         except TimeoutError as error:
             if isinstance(error, ServiceError):
                 raise
+            hint = ""
+            if isinstance(request, QueryWorkflow):
+                hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
             raise ServiceTimeoutError(
-                f"{type(request).__name__} was not answered within {limit} s", status="DEADLINE_EXCEEDED"
+                f"{type(request).__name__} was not answered within {limit:g} s{hint}",
+                status="DEADLINE_EXCEEDED",
             ) from None
 
     async def _answer(self, request: Request[A]) -> A:

@@ -29,7 +29,7 @@ from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record, Token
-from hourglass._embedded.running.starting import start_workflow
+from hourglass._embedded.running.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.stores.listing import summary
 from hourglass._engine.events import QueryReceived
 from hourglass.errors import ServiceError
@@ -47,6 +47,7 @@ _REJECTED = {
 async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     """Start a workflow."""
     engine.deployments.check(request.versioning_override, request.task_queue)
+    check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
     return Answer(started, record.number)
 
@@ -56,6 +57,7 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]
     while not _was_carried_out(engine, request):
         record = find(engine, request.workflow_id, request.run_id)
         check_open(record)
+        check_signals(engine.runs, record)
         if len(record.run.held) < engine.limits.held_events:
             _change(
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
@@ -71,15 +73,7 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
     if record.run.status in _REJECTED[request.reject_condition]:
         return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
     check_moves(engine, record)
-    queue = record.run.started.task_queue
-    takers, versions = engine.offers.takers(queue), engine.deployments
-    if versions.in_use:
-        takers = tuple(taker for taker in takers if versions.takes_task(taker, record.run))
-    if not any(taker.takes_workflows for taker in takers):
-        raise ServiceError(
-            f"no poller seen for task queue recently, worker may be down (task queue {queue!r})",
-            status="FAILED_PRECONDITION",
-        )
+    await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
@@ -89,7 +83,10 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
     with holding(engine, record):
         engine.tasks.ask(record, asked)
         engine.offers.stir()
-        result = await asked.answer
+        try:
+            result = await asked.answer
+        finally:
+            engine.tasks.withdraw(record, asked)
     return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
 
 
@@ -243,6 +240,23 @@ PATIENT: tuple[type[s.Request[Any]], ...] = (
     PollUpdate,
 )
 """Requests whose time limit ends the wait with an answer, not with an error."""
+
+
+async def _first_task(engine: Engine, record: Record) -> None:
+    """Wait until a worker has taken the run's first task: before that no worker can know it."""
+
+    def has_begun() -> bool:
+        return any(type(event.attributes) is h.WorkflowTaskStarted for event in record.events)
+
+    def is_decided() -> bool:
+        return not record.run.is_open or has_begun()
+
+    while not is_decided() and not engine.is_over:
+        await wait(engine, record, record.changed, is_decided, None)
+    if not record.run.is_open and not has_begun():
+        raise ServiceError(
+            "Workflow execution closed before WorkflowTaskStarted event", status="FAILED_PRECONDITION"
+        )
 
 
 def _was_carried_out(

@@ -54,9 +54,8 @@ def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes
 
 def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkflow, new_run_id: str) -> None:
     if current.run.is_open:
-        kept = request.event_id - 1 if current is base else 0
         reason = request.reason
-        engine.runs.change(current, lambda run, now: resetting.give_way(run, kept, reason, new_run_id, now))
+        engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
     if base is not current or not base.run.reset_run_id:
         engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
 

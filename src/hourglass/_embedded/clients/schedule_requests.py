@@ -18,6 +18,7 @@ from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
 from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
 from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.running.starting import check_start
 from hourglass.errors import ScheduleAlreadyExistsError, ScheduleNotFoundError, ServiceError, UsageError
 
 
@@ -32,7 +33,13 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[
         )
     if not request.schedule_id:
         raise ServiceError("a schedule needs an id", status="INVALID_ARGUMENT")
+    if engine.limits.is_too_long(f"{_SCHEDULER}{request.schedule_id}"):
+        raise ServiceError("ScheduleId length exceeds limit.", status="INVALID_ARGUMENT")
     _check(engine, request.schedule)
+    flaw = engine.runs.attributes.flaw(request.search_attributes)
+    if flaw is not None:
+        raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
+    engine.runs.attributes.learn(request.search_attributes)
     _put(engine, lambda: create(request, engine.clock.now_ns()), request.request_id)
     return _done(engine)
 
@@ -85,6 +92,12 @@ SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[An
 """Who handles what."""
 
 
+_TIME = "-2006-01-02T15:04:05Z"
+"""What a schedule appends to the id of each workflow that it starts: so much shorter must the id be."""
+_SCHEDULER = "temporal-sys-scheduler:"
+"""What a server puts before the id of a schedule: so much shorter must that be."""
+
+
 def _find(engine: Engine, schedule_id: str) -> Record:
     record = engine.schedules.get(schedule_id)
     if record is None:
@@ -102,6 +115,9 @@ def _check(engine: Engine, schedule: sc.Schedule) -> None:
         raise ServiceError(
             "the workflow of a schedule needs an id, a type and a task queue", status="INVALID_ARGUMENT"
         )
+    if engine.limits.is_too_long(f"{action.workflow_id}{_TIME}"):
+        raise ServiceError("WorkflowId exceeds maximum allowed length", status="INVALID_ARGUMENT")
+    check_start(engine.runs, action)
 
 
 def _put(engine: Engine, made: Callable[[], Record], request_id: str) -> None:

@@ -27,7 +27,7 @@ from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting, request_id
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.running.starting import start_workflow
+from hourglass._embedded.running.starting import check_start, start_workflow
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 
@@ -66,6 +66,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
     record, started = _asked_already(engine, request)
     if record is None:
         engine.deployments.check(request.start.versioning_override, request.start.task_queue)
+        check_start(engine.runs, request.start)
         started, record = start_workflow(engine.runs, request.start)
     try:
         answer = await _updated(engine, record, request.update)

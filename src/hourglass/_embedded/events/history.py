@@ -34,8 +34,23 @@ UNHANDLED_COMMAND = 1
 FORCE_CLOSE_COMMAND = 17
 """Temporal's number for a task that is taken back because too much has arrived meanwhile."""
 
+BAD_SCHEDULE_ACTIVITY = 2
+"""Temporal's number for a task that asked for an activity that cannot be."""
+
 BAD_REQUEST_CANCEL_EXTERNAL = 10
-"""Temporal's number for a task that started a child and asked to cancel it at once."""
+"""Temporal's number for a task that started a child and asked to cancel it at once, or named no workflow that can be."""
+
+BAD_CONTINUE_AS_NEW = 11
+"""Temporal's number for a task that would continue as what cannot be."""
+
+BAD_SIGNAL = 15
+"""Temporal's number for a task that sent a signal to what cannot be."""
+
+BAD_START_CHILD = 16
+"""Temporal's number for a task that asked for a child that cannot be."""
+
+BAD_SEARCH_ATTRIBUTES = 23
+"""Temporal's number for a task that set search attributes that cannot be."""
 
 PENDING_CHILDREN_LIMIT_EXCEEDED = 26
 """Temporal's number for a task that asked for more children than may be pending at once."""

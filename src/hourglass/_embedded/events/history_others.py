@@ -27,6 +27,7 @@ class ExternalFailedCause(IntEnum):
 
     EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND = 1
     NAMESPACE_NOT_FOUND = 2
+    SIGNAL_COUNT_LIMIT_EXCEEDED = 3
 
 
 # --- children -----------------------------------------------------------------------------------------------

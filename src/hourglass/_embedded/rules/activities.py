@@ -158,10 +158,9 @@ def deadline(activity: Activity) -> tuple[int, TimeoutType]:
 
 def timeout_failure(activity: Activity, kind: TimeoutType) -> Failure:
     """The failure of a timeout, worded as the server words it."""
-    details = activity.heartbeat_details if kind is TimeoutType.HEARTBEAT else ()
     outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
-    return Failure(message, TimeoutFailure(kind, details), source="Server")
+    return Failure(message, TimeoutFailure(kind, activity.heartbeat_details), source="Server")
 
 
 def without_details(failure: Failure) -> Failure:

@@ -12,6 +12,7 @@ import msgspec
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.priorities import level_of
 from hourglass._embedded.rules.run import Activity, Run, Step, Task
 from hourglass._engine.versions import WorkerDeploymentVersion
 
@@ -53,14 +54,15 @@ def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> S
 def take_attempts(draft: Draft, eager: Eager) -> None:
     """Whoever asked for activities in the draft takes those that wait on its queue, as many as it can."""
     left = 0 if eager.limits.overgrown(draft.run) else eager.attempts
+    wanted: list[Activity] = []
     for event_id in sorted(draft.touched) if left else ():
         activity = draft.run.activities.get(event_id)
-        if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
-            continue
+        if activity is not None and not activity.started_ns and activity.spec.task_queue == eager.task_queue:
+            wanted.append(activity)
+    if len(wanted) > left:  # not all of them can be taken
+        wanted.sort(key=lambda each: level_of(draft.run, each))
+    for activity in wanted[:left]:
         _begin_attempt(draft, activity, eager.identity)
-        left -= 1
-        if not left:
-            break
 
 
 def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:

@@ -223,7 +223,7 @@ def first_event(parent: Run, child: Child, run_id: str, now_ns: int) -> h.Workfl
         memo=spec.memo,
         search_attributes=spec.search_attributes,
         headers=spec.headers,
-        priority_key=spec.priority_key,
+        priority_key=spec.priority_key or own.priority_key,
         static_summary=spec.summary,
         static_details=spec.details,
         parent_namespace=spec.namespace,
@@ -270,7 +270,8 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
                 external_initiated_event_id=initiated,
                 external_workflow_id=sender.started.workflow_id,
                 external_run_id=sender.run_id,
-            )
+            ),
+            at_once=True,
         )
     return draft.step()
 

@@ -12,16 +12,21 @@ from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.limits import Limits, blob_size
 from hourglass._embedded.rules.relations import RequestCancelChild, SendCancel, SendSignal, StartChild
+from hourglass._embedded.rules.workflow_cron import check_cron
 from hourglass._engine import commands as c
+from hourglass.errors import UsageError
 
 
 class Refused(Exception):
-    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again."""
+    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless the
+    run is ended for it.
+    """
 
-    def __init__(self, cause: int, reason: str, message: str) -> None:
+    def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
         super().__init__(message)
         self.cause = cause
         self.reason = reason
+        self.ends_run = ends_run
 
 
 class _Limit(NamedTuple):
@@ -62,14 +67,63 @@ _VALUES: dict[type[c.Command], str] = {
 """What of a command is written down as its author gave it, and may be too large."""
 
 
+class _Names(NamedTuple):
+    cause: int
+    reason: str
+    names: dict[str, str]
+
+
+_NAMES: dict[type[c.Command], _Names] = {
+    c.ScheduleActivity: _Names(
+        h.BAD_SCHEDULE_ACTIVITY,
+        "BadScheduleActivityAttributes",
+        {
+            "activity_id": "activityId exceeds length limit",
+            "activity_type": "activityType exceeds length limit",
+            "task_queue": "taskQueue length exceeds limit",
+        },
+    ),
+    c.StartChildWorkflow: _Names(
+        h.BAD_START_CHILD,
+        "BadStartChildExecutionAttributes",
+        {
+            "workflow_id": "WorkflowId on StartChildWorkflowExecutionCommand exceeds length limit",
+            "workflow_type": "WorkflowType on StartChildWorkflowExecutionCommand exceeds length limit",
+            "task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
+        },
+    ),
+    c.ContinueAsNew: _Names(
+        h.BAD_CONTINUE_AS_NEW,
+        "BadContinueAsNewAttributes",
+        {
+            "workflow_type": "WorkflowType on ContinueAsNewWorkflowExecutionCommand exceeds length limit",
+            "task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
+        },
+    ),
+    c.SignalExternalWorkflow: _Names(
+        h.BAD_SIGNAL,
+        "BadSignalWorkflowExecutionAttributes",
+        {"workflow_id": "WorkflowId on SignalExternalWorkflowExecutionCommand exceeds length limit"},
+    ),
+    c.RequestCancelExternal: _Names(
+        h.BAD_REQUEST_CANCEL_EXTERNAL,
+        "BadRequestCancelExternalWorkflowExecutionAttributes",
+        {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
+    ),
+}
+"""Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
+
+
 def check(draft: Draft, command: c.Command, limits: Limits) -> None:
     """Raise `Refused` for a command that cannot be accepted."""
+    _check_names(command, limits)
     match command:
         case c.ScheduleActivity():
             _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
             _of_its_own_id(draft, command)
         case c.StartChildWorkflow():
             _within(limits.pending, len(draft.run.children), _CHILDREN)
+            _of_a_cron_schedule(command)
         case c.SignalExternalWorkflow():
             _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
         case c.RequestCancelExternal() | RequestCancelChild():
@@ -90,6 +144,27 @@ def check_size(command: c.Command, limits: Limits) -> None:
             f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
             f"at most {limits.blob_bytes} are allowed",
         )
+
+
+def _check_names(command: c.Command, limits: Limits) -> None:
+    checked = _NAMES.get(type(command))
+    for name, what in checked.names.items() if checked is not None else ():
+        if limits.is_too_long(getattr(command, name)):
+            assert checked is not None
+            raise Refused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+
+
+def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
+    if not command.cron_schedule:
+        return
+    try:
+        check_cron(command.cron_schedule)
+    except UsageError as error:
+        raise Refused(
+            h.BAD_START_CHILD,
+            "FATAL",
+            f"BadStartChildExecutionAttributes: invalid CronSchedule on StartChildWorkflowExecutionCommand: {error}",
+        ) from error
 
 
 def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:

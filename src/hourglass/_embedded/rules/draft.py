@@ -137,15 +137,18 @@ class Draft:
         force_setattr(run, "history_size", run.history_size + len(encoded))
         return number
 
-    def happen(self, *attributes: h.Attributes) -> None:
-        """Something happened: write it and want a worker, or hold it while a worker has the task."""
+    def happen(self, *attributes: h.Attributes, at_once: bool = False) -> None:
+        """Something happened: write it and want a worker, or hold it while a worker has the task.
+
+        `at_once`: also where the run still waits for its first task.
+        """
         if self.run.task_is_started:
             self.change(held=self.run.held + attributes)
             return
         self.drop_speculative_task()
         for each in attributes:
             self._write_occurrence(each)
-        self.want_task()
+        self.want_task(at_once=at_once)
 
     def happen_again(self, attributes: h.Attributes) -> None:
         """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
@@ -186,10 +189,9 @@ class Draft:
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
-    def want_task(self) -> None:
-        """Schedule a task, unless one is wanted already, or the run still waits for its first."""
-        waiting = self.run.task_count == 0 and self.now_ns < first_task_ns(self.run)
-        if self.run.task is None and not waiting:
+    def want_task(self, *, at_once: bool = False) -> None:
+        """Schedule a task, unless one is wanted already, or the run still waits for its first (`at_once`: no longer)."""
+        if self.run.task is None and (at_once or not is_backing_off(self.run, self.now_ns)):
             self._schedule(attempt=1, available_ns=self.now_ns)
 
     def want_update_task(self, *, silent: bool) -> None:
@@ -298,3 +300,8 @@ def _placed(attributes: Any, number: int) -> h.Attributes:
 def first_task_ns(run: Run) -> int:
     """When the run may have its first task."""
     return later(run.start_ns, to_ns(run.started.first_task_backoff))
+
+
+def is_backing_off(run: Run, now_ns: int) -> bool:
+    """Whether the run still waits for its first task: its start is delayed, or it is the next attempt or cron run."""
+    return run.task_count == 0 and now_ns < first_task_ns(run)

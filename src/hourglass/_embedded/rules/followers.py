@@ -14,6 +14,7 @@ from hourglass._embedded.rules.workflow_cron import backoff_until_next
 from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.events import Payloads
+from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
 
@@ -101,7 +102,7 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         task_queue=queue,
         arguments=command.arguments,
         run_timeout=old.run_timeout if command.run_timeout is None else command.run_timeout,
-        task_timeout=command.task_timeout or old.task_timeout,
+        task_timeout=min(command.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
         retry_policy=old.retry_policy
         if command.retry_policy is None
         else complete_retry(command.retry_policy),

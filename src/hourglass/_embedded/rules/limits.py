@@ -6,11 +6,13 @@ server.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import Request
+from hourglass._bridge.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow
+from hourglass._bridge.service_changes import UpdateWorkflow
 from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.rules.run import Run
 from hourglass.converter import Failure, Payload
@@ -18,6 +20,7 @@ from hourglass.errors import ServiceError
 
 TOO_MANY_EVENTS = "Workflow history count exceeds limit."
 TOO_LARGE_HISTORY = "Workflow history size exceeds limit."
+TOO_MANY_SIGNALS = "exceeded workflow execution limit for signal events"
 TOO_LARGE_BLOB = "Blob data size exceeds limit."
 
 MEGABYTE = 1024 * 1024
@@ -38,6 +41,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
     updates_in_flight: int = 10
     updates: int = 2_000
+    signals: int = 10_000
+    name_bytes: int = 1_000
+    """How long an id, the name of a type, a task queue or a signal may be."""
+    attributes: int = 100
+    attribute_bytes: int = 2 * 1024
+    attributes_bytes: int = 40 * 1024
     suggest_events: int = 4_096
     suggest_bytes: int = 4 * MEGABYTE
 
@@ -54,9 +63,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return run.length >= self.suggest_events or run.history_size >= self.suggest_bytes
 
     def check(self, request: Request[Any]) -> None:
-        """Raise `ServiceError` for a request with a value that is too large."""
+        """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
+        names = _NAMES.get(type(request), _NO_NAMES)
         for name in request.__struct_fields__:
             value = getattr(request, name)
+            if name in names and self.is_too_long(value):
+                raise ServiceError(names[name], status="INVALID_ARGUMENT")
+            if isinstance(value, Request):
+                self.check(value)
+                continue
             if not value or type(value) in _SMALL:  # most fields, of every request
                 continue
             size = blob_size(value)
@@ -65,6 +80,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                     f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
                     status="INVALID_ARGUMENT",
                 )
+
+    def is_too_long(self, name: str) -> bool:
+        """Whether a name is longer than one may be: in bytes, as a server counts."""
+        return len(name) * 4 > self.name_bytes and len(name.encode(errors="replace")) > self.name_bytes
+
+
+_NO_NAMES: Mapping[str, str] = {}
+_NAMES: Mapping[type[Request[Any]], Mapping[str, str]] = {
+    StartWorkflow: {
+        "workflow_id": "WorkflowId length exceeds limit.",
+        "workflow_type": "WorkflowType length exceeds limit.",
+        "task_queue": "taskQueue length exceeds limit",
+        "request_id": "RequestId length exceeds limit.",
+        "signal_name": "SignalName length exceeds limit.",
+    },
+    SignalWorkflow: {
+        "signal_name": "SignalName length exceeds limit.",
+        "request_id": "RequestId length exceeds limit.",
+    },
+    CancelWorkflow: {"request_id": "RequestId length exceeds limit."},
+    UpdateWorkflow: {"update_id": "UpdateId length exceeds limit."},
+}
+"""Names that may be too long, and what a server says then. Names by which something is only looked for are not found."""
 
 
 def blob_size(value: object) -> int:

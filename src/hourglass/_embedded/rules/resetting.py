@@ -85,16 +85,19 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
                 pass
 
 
-def give_way(run: Run, kept: int, reason: str, new_run_id: str, now_ns: int) -> Step:
-    """A run that is open ends, because another takes its place from its event `kept` on.
+def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Step:
+    """A run that is open ends, because another takes its place.
 
-    Children that the other knows too are now the other's; so is the word to the parent.
+    Children that the other knows too are now the other's; so is the word to the parent. Those that it does not know go on
+    all the same, whatever their policies say: a server's rule.
     """
     draft = Draft(run, now_ns)
     draft.close(h.WorkflowExecutionTerminated(reason=reason, identity=RESETTER), WorkflowStatus.TERMINATED)
     draft.change(reset_run_id=new_run_id)
     step = draft.step()
-    return msgspec.structs.replace(step, asks=tuple(ask for ask in step.asks if _is_still_ours(ask, kept)))
+    return msgspec.structs.replace(
+        step, asks=tuple(ask for ask in step.asks if not isinstance(ask, (LeaveChild, TellParent)))
+    )
 
 
 def note_reset(run: Run, new_run_id: str, now_ns: int) -> Step:
@@ -102,16 +105,6 @@ def note_reset(run: Run, new_run_id: str, now_ns: int) -> Step:
     draft = Draft(run, now_ns)
     draft.change(reset_run_id=new_run_id)
     return draft.step()
-
-
-def _is_still_ours(ask: Ask, kept: int) -> bool:
-    match ask:
-        case TellParent():
-            return False
-        case LeaveChild(child):
-            return child.initiated_event_id > kept
-        case _:
-            return True
 
 
 def _fail_task(draft: Draft, base_run_id: str, reason: str) -> None:

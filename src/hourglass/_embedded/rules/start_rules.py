@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from hourglass._bridge.service import WorkflowStatus
 from hourglass._engine.commands import IdReusePolicy
+from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 
 DEFAULT_TASK_TIMEOUT = 10.0
+LONGEST = 100 * 365 * 86_400.0
+"""As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
@@ -26,9 +29,9 @@ def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
 
 def timeouts(execution: float | None, run: float | None, task: float | None) -> tuple[float, float, float]:
     """The limits of an execution, a run and a task as an engine understands what was asked for; 0 is no limit."""
-    whole = execution or 0.0
-    one = run or whole
+    whole = min(execution or 0.0, LONGEST)
+    one = min(run or whole, LONGEST)
     if whole:
         one = min(one, whole)
-    each = task or DEFAULT_TASK_TIMEOUT
+    each = min(task or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
     return whole, one, min(each, one) if one else each

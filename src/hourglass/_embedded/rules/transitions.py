@@ -26,6 +26,9 @@ from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
+NO_REASON = "terminated by user via frontend"
+"""Why a run was terminated where its terminator did not say, in Temporal's words."""
+
 
 def open_run(
     run_id: str,
@@ -51,10 +54,12 @@ def open_run(
     return draft.step()
 
 
-def signal(run: Run, request: SignalWorkflow, now_ns: int) -> Step:
-    """Somebody sends a signal."""
+def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Step:
+    """A client sends a signal. One that came with a start does not wait until the run's back-off is over: a server's
+    rule, as is that a plain signal does.
+    """
     draft = Draft(run, now_ns)
-    draft.happen(signaled(request))
+    draft.happen(signaled(request), at_once=with_start)
     return draft.step()
 
 
@@ -70,11 +75,12 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
 
 
 def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Step:
-    """Somebody asks the run to cancel; once is enough."""
+    """A client asks the run to cancel; once is enough. A run that backs off hears of it at once."""
     draft = Draft(run, now_ns)
     if not run.cancel_requested:
         draft.change(cancel_requested=True)
-        draft.happen(h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity))
+        asked = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
+        draft.happen(asked, at_once=True)
     return draft.step()
 
 
@@ -82,7 +88,7 @@ def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Step:
     """Somebody ends the run without asking it."""
     draft = Draft(run, now_ns)
     final = h.WorkflowExecutionTerminated(
-        reason=request.reason, details=request.details, identity=request.identity
+        reason=request.reason or NO_REASON, details=request.details, identity=request.identity
     )
     draft.close(final, WorkflowStatus.TERMINATED)
     return draft.step()

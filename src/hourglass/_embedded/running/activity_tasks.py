@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hourglass._bridge.handle import ActivityTask
+from hourglass._embedded.rules.priorities import key_of
 from hourglass._embedded.rules.run import Activity, Run
 from hourglass.converter import ApplicationFailure, Failure
 
@@ -30,7 +31,7 @@ def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) ->
         start_to_close_timeout=spec.start_to_close_timeout,
         heartbeat_timeout=spec.heartbeat_timeout,
         retry_policy=spec.retry_policy,
-        priority_key=spec.priority_key,
+        priority_key=key_of(run, activity),
     )
 
 

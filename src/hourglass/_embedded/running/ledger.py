@@ -13,8 +13,8 @@ with it and all of it is durable; a step costs the same however much is pending.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 
 import msgspec
@@ -29,6 +29,7 @@ from hourglass._embedded.rules.recovery import needs_recovery, recover
 from hourglass._embedded.rules.relations import TellSchedule
 from hourglass._embedded.rules.run import RUNNING, Run, Step
 from hourglass._embedded.running.alarms import Alarms
+from hourglass._embedded.running.attributes import AttributeTypes
 from hourglass._embedded.running.awaiting import Awaiting, Nobody
 from hourglass._embedded.running.offers import Offers
 from hourglass._embedded.running.others import Others
@@ -62,6 +63,7 @@ class Ledger:
         self.clock = clock
         self.limits = limits
         self.offers = offers
+        self.attributes = AttributeTypes(store, limits)
         self.newest = 0
         self.stopped = False
         self.in_hand: set[str] = set()

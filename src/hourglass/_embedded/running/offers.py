@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Hashable, Iterator
+from typing import Generic, Protocol, TypeVar
 
+from hourglass._embedded.rules.priorities import LEVELS, level_of
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import WorkerDeploymentVersion
 
@@ -76,13 +77,49 @@ class Taker(Protocol):
         ...
 
 
+K = TypeVar("K", bound=Hashable)
+
+
+class Line(Generic[K]):
+    """What waits on one queue: the most urgent first, and of the same priority in order of arrival."""
+
+    __slots__ = ("_by_level", "_levels")
+
+    def __init__(self) -> None:
+        self._levels: dict[K, int] = {}
+        self._by_level: dict[int, dict[K, None]] = {level: {} for level in LEVELS}
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._levels
+
+    def __iter__(self) -> Iterator[K]:
+        for level in self._by_level.values():
+            yield from level
+
+    def put(self, key: K, level: int) -> None:
+        """Something waits, at its place if it waited before."""
+        if self._levels.setdefault(key, level) != level:
+            self.drop(key)
+            self._levels[key] = level
+        self._by_level[level][key] = None
+
+    def drop(self, key: K) -> None:
+        """Something waits no more, if it did."""
+        level = self._levels.pop(key, 0)
+        if level:
+            del self._by_level[level][key]
+
+
 class Offers:
-    """What waits, by queue, in order of arrival."""
+    """What waits, by queue, the most urgent first."""
 
     def __init__(self) -> None:
         self._takers: dict[str, list[Taker]] = defaultdict(list)
-        self._tasks: dict[str, dict[str, None]] = defaultdict(dict)
-        self._attempts: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
+        self._tasks: dict[str, Line[str]] = defaultdict(Line)
+        self._attempts: dict[str, Line[tuple[str, int]]] = defaultdict(Line)
         self._offered: dict[tuple[str, int], str] = {}
         self.stirred: dict[str, None] = {}
         """The queues whose takers are to look."""
@@ -111,7 +148,9 @@ class Offers:
         return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
 
     def tasks(self, task_queue: str) -> Iterator[str]:
-        """Runs whose tasks wait. Whoever takes one stops looking: the offers change under the iterator."""
+        """Runs whose tasks wait, the most urgent first. Whoever takes one stops looking: the offers change under the
+        iterator.
+        """
         gate, waiting = self.gate, self._tasks[task_queue]
         return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
 
@@ -127,11 +166,11 @@ class Offers:
         """
         return self.gate is None and not self.versioned
 
-    def all_tasks(self, task_queue: str) -> Mapping[str, None]:
+    def all_tasks(self, task_queue: str) -> Line[str]:
         """The runs whose tasks wait on a queue, whatever the gate says, now and later."""
         return self._tasks[task_queue]
 
-    def all_attempts(self, task_queue: str) -> Mapping[tuple[str, int], None]:
+    def all_attempts(self, task_queue: str) -> Line[tuple[str, int]]:
         """The same for attempts of activities."""
         return self._attempts[task_queue]
 
@@ -158,27 +197,28 @@ class Offers:
         queue = run.started.task_queue
         task = run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
-            self._tasks[queue][run.run_id] = None
+            self._tasks[queue].put(run.run_id, level_of(run))
             self.wake(queue)
         else:
-            self._tasks[queue].pop(run.run_id, None)
+            self._tasks[queue].drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)
             if activity is not None and not activity.started_ns and activity.available_ns <= now_ns:
-                self._offer_attempt((run.run_id, event_id), activity.spec.task_queue)
+                key, queue = (run.run_id, event_id), activity.spec.task_queue
+                self._offer_attempt(key, queue, level_of(run, activity))
             elif self._offered:
                 self._withdraw_attempt((run.run_id, event_id))
 
-    def _offer_attempt(self, key: tuple[str, int], queue: str) -> None:
+    def _offer_attempt(self, key: tuple[str, int], queue: str, level: int) -> None:
         if key not in self._offered:
             self._offered[key] = queue
-            self._attempts[queue][key] = None
+            self._attempts[queue].put(key, level)
             self.wake(queue)
 
     def _withdraw_attempt(self, key: tuple[str, int]) -> None:
         queue = self._offered.pop(key, None)
         if queue is not None:
-            self._attempts[queue].pop(key, None)
+            self._attempts[queue].drop(key)
 
     # --- waking ---------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from typing import Protocol, assert_never
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules import children
+from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.relations import (
     Ask,
     Child,
@@ -50,6 +51,7 @@ class Runs(Protocol):
     """What is needed of the ledger."""
 
     clock: Clock
+    limits: Limits
     new_run_id: Callable[[], str]
     awaiting: Awaiting
 
@@ -149,7 +151,9 @@ class Others:
         while parent is not None and parent.run.reset_run_id:  # what was its child is the other run's
             parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
         initiated = started.parent_initiated_event_id
-        if parent is not None and parent.run.is_open and initiated in parent.run.children:
+        child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)
+        # A parent that was reset may have asked for another child at the event that this one was asked for by.
+        if parent is not None and child is not None and child.run_id == started.first_run_id:
             self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
 
     # --- others ---------------------------------------------------------------------------------------------
@@ -163,6 +167,8 @@ class Others:
             cause = target
         elif not target.run.is_open or not _may_reach(sender, target, ask):
             cause = _NOT_FOUND
+        elif target.has_signals(self._runs.limits.signals):
+            cause = o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
         elif self._runs.change(target, lambda run, now: children.signalled_by(run, sender.run, ask, now)):
             cause = _NOT_FOUND  # it had outgrown its limits, and was ended instead
         self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))

@@ -80,6 +80,9 @@ class Record:
     queries: list[Query] = field(default_factory=list)
     updates: Updates | None = None
     users: int = 0
+    signals: int = 0
+    """How many signals are among the first `signals_until` events."""
+    signals_until: int = 0
     resting: bool = False
     """Whether the run's task, which a worker has, waits for a local activity: nobody computes anything for it."""
 
@@ -97,6 +100,20 @@ class Record:
             else:
                 self.live.discard(event_id)
         return self.wakes.look(self.run, event_ids, now_ns)
+
+    def has_signals(self, many: int) -> bool:
+        """Whether the run has got so many signals, or more."""
+        held = len(self.run.held)
+        return (
+            self.run.length + held > many and self._count_signals() >= many
+        )  # the first is cheap, and mostly enough
+
+    def _count_signals(self) -> int:
+        signaled = h.WorkflowExecutionSignaled
+        new = self.events[self.signals_until :]
+        self.signals += sum(type(event.attributes) is signaled for event in new)
+        self.signals_until += len(new)
+        return self.signals + sum(type(each) is signaled for each in self.run.held)
 
     def wake_ns(self, now_ns: int) -> int:
         """When the run must be looked at if it is not in memory then, as the store keeps it."""

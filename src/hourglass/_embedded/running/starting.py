@@ -14,7 +14,8 @@ from hourglass._bridge.service import (
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import complete_retry
-from hourglass._embedded.rules.start_rules import may_reuse, timeouts
+from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
+from hourglass._embedded.rules.start_rules import LONGEST, may_reuse, timeouts
 from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
@@ -36,6 +37,7 @@ def start_workflow(
         raise ServiceError(
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
+    _check_policies(request)
     _check_cron(request)
     existing, run_id = runs.current(request.workflow_id), runs.new_run_id()
     repeated = None if existing is None else _repeated(runs, existing, request)
@@ -45,9 +47,11 @@ def start_workflow(
     signal = _signal_of(request) if request.signal_name else None
     if used is not None and existing is not None:
         if signal is not None and existing.run.is_open:
+            if not (signal.request_id and runs.find_request(existing, signal.request_id)):
+                check_signals(runs, existing)
             reason = runs.change(
                 existing,
-                lambda run, now: transitions.signal(run, signal, now),
+                lambda run, now: transitions.signal(run, signal, now, with_start=True),
                 request_ids=(signal.request_id,) if signal.request_id else (),
             )
             if reason:
@@ -56,14 +60,48 @@ def start_workflow(
     _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
+    runs.attributes.learn(request.search_attributes)
     record = runs.open(_first_event(runs, request, run_id, last), event, ids)
     return Started(record.run.run_id), record
+
+
+def check_start(runs: Ledger, request: StartWorkflow) -> None:
+    """Raise `ServiceError` for a start that a server refuses whatever runs: of search attributes that cannot be."""
+    flaw = runs.attributes.flaw(request.search_attributes) if request.search_attributes else None
+    if flaw is not None:
+        raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
+
+
+def check_signals(runs: Ledger, record: Record) -> None:
+    """Raise `ServiceError` where a run has got as many signals as one may."""
+    if record.has_signals(runs.limits.signals):
+        raise ServiceError(TOO_MANY_SIGNALS, status="INVALID_ARGUMENT")
+
+
+def _check_policies(request: StartWorkflow) -> None:
+    """Refuse policies that contradict each other: a server's rules, in its words."""
+    reuse, conflict = request.id_reuse_policy, request.id_conflict_policy
+    if reuse is IdReusePolicy.TERMINATE_IF_RUNNING and conflict is not IdConflictPolicy.UNSPECIFIED:
+        problem = (
+            "Invalid WorkflowIDReusePolicy: WORKFLOW_ID_REUSE_POLICY_TERMINATE_IF_RUNNING cannot be used together with a "
+            "WorkflowIDConflictPolicy"
+        )
+    elif reuse is IdReusePolicy.REJECT_DUPLICATE and conflict is IdConflictPolicy.TERMINATE_EXISTING:
+        problem = (
+            "Invalid WorkflowIDReusePolicy: WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE cannot be used together with "
+            "WorkflowIdConflictPolicy WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING"
+        )
+    elif request.signal_name and conflict is IdConflictPolicy.FAIL:
+        problem = "Invalid WorkflowIDConflictPolicy: WORKFLOW_ID_CONFLICT_POLICY_FAIL is not supported for this operation."
+    else:
+        return
+    raise ServiceError(problem, status="INVALID_ARGUMENT")
 
 
 def _check_cron(request: StartWorkflow) -> None:
     if not request.cron_schedule:
         return
-    if request.start_delay:
+    if request.start_delay is not None:
         raise ServiceError(
             "a workflow cannot have both a cron schedule and a start delay", status="INVALID_ARGUMENT"
         )
@@ -138,7 +176,7 @@ def _first_event(
     runs: Ledger, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
 ) -> h.WorkflowExecutionStarted:
     whole, one, task = timeouts(request.execution_timeout, request.run_timeout, request.task_timeout)
-    delay, now = request.start_delay or 0.0, runs.clock.now_ns()
+    delay, now = min(request.start_delay or 0.0, LONGEST), runs.clock.now_ns()
     if request.cron_schedule:
         delay = backoff_until_next(request.cron_schedule, now, now) or 0.0
     return h.WorkflowExecutionStarted(

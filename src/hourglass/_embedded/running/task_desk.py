@@ -6,10 +6,12 @@ handle at most; a run's queries wait while it has a task; a run that a handle kn
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
+from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import request_id
@@ -18,9 +20,12 @@ from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record
+from hourglass._engine import commands as c
 from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
-from hourglass.converter import Failure, ServerFailure
+from hourglass.converter import Failure, Payload, ServerFailure
 from hourglass.errors import HourglassError, ServiceError
+
+logger = logging.getLogger("hourglass.embedded")
 
 
 class TaskDesk:
@@ -70,6 +75,14 @@ class TaskDesk:
         self._asked[record.run.run_id] = record
         self._ledger.note_hands(record)
         self._ledger.offers.wake(record.run.started.task_queue)
+
+    def withdraw(self, record: Record, query: Query) -> None:
+        """The asker of a query waits no more; if it has been answered there is nothing to do."""
+        if query in record.queries:
+            record.queries.remove(query)
+            if not record.queries:
+                self._asked.pop(record.run.run_id, None)
+            self._ledger.note_hands(record)
 
     def take_questions(self, record: Record) -> list[Query]:
         """The queries that wait, unless a task is to be done before them; they are the caller's to answer
@@ -123,7 +136,10 @@ class TaskDesk:
             for sent in answer.commands
             if sent.update is not None and type(sent.command) is AcceptUpdate
         )
+        attributes = [found for each in answer.commands if (found := _attributes(each.command))]
         try:
+            for command, values in attributes:
+                self._check_attributes(command, values)
             ended = self._ledger.change(
                 record,
                 lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now, eager),
@@ -133,8 +149,28 @@ class TaskDesk:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND
             failure = None if asked_again else Failure(str(refusal), ServerFailure(), source="Server")
             self.fail(record, number, refusal.cause, failure, answer.identity)
+            if not asked_again:
+                logger.warning("run %s cannot go on: %s", record.run.run_id, refusal)
+            if refusal.ends_run and record.run.is_open:
+                why = str(refusal)
+                self._ledger.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
             return refusal.reason
+        for _, values in attributes:
+            self._ledger.attributes.learn(values)
         return "TASK_NOT_FOUND" if ended else ""
+
+    def _check_attributes(self, command: c.Command, attributes: Mapping[str, Payload]) -> None:
+        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes are
+        too large.
+        """
+        flaw = self._ledger.attributes.flaw(attributes)
+        if flaw is None:
+            return
+        cause, reason, where = _ATTRIBUTES[type(command)]
+        if flaw.too_large:
+            raise tasks.Refused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
+        what = f"BadSearchAttributes: {where}{flaw.message}"
+        raise tasks.Refused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
 
     def fail(
         self, record: Record, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
@@ -167,6 +203,33 @@ class TaskDesk:
         before, record.sticky = record.sticky, taker
         if before is not None and before is not taker:
             before.moved(record.run.run_id)
+
+
+_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
+    c.UpsertSearchAttributes: (h.BAD_SEARCH_ATTRIBUTES, "BadSearchAttributes", ""),
+    c.StartChildWorkflow: (
+        h.BAD_START_CHILD,
+        "BadStartChildExecutionAttributes",
+        "invalid SearchAttributes on StartChildWorkflowCommand: ",
+    ),
+    c.ContinueAsNew: (
+        h.BAD_CONTINUE_AS_NEW,
+        "BadContinueAsNewAttributes",
+        "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
+    ),
+}
+"""Commands with search attributes: with what cause and in which words they are refused."""
+
+
+def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] | None:
+    """A command with the search attributes that it sets; None if it sets none."""
+    match command:
+        case c.UpsertSearchAttributes(changes):
+            return (command, changes) if changes else None
+        case c.StartChildWorkflow() | c.ContinueAsNew() if command.search_attributes:
+            return command, command.search_attributes
+        case _:
+            return None
 
 
 def _is_in_hand(run: Run, number: int) -> bool:

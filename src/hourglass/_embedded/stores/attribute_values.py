@@ -96,6 +96,22 @@ def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
     return _single(value, kind)
 
 
+def fits(payload: Payload, kind: AttributeType) -> bool:
+    """Whether a server takes a payload for an attribute of that type. One that takes the attribute away always fits."""
+    if payload.encoding == "binary/null" or payload.data == b"null":
+        return True
+    value = _value(payload)
+    if kind is AttributeType.KEYWORD_LIST:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    if isinstance(value, list):
+        if len(value) != 1:
+            return not value
+        (value,) = value
+    if kind is AttributeType.DOUBLE:  # of any size, unlike those that are indexed
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return bool(_single(value, kind))
+
+
 def _single(value: Any, kind: AttributeType) -> tuple[Indexed, ...]:
     match kind, value:
         case AttributeType.BOOL, bool():

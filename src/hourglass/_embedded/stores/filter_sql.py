@@ -85,6 +85,13 @@ SYSTEM: dict[str, Attribute] = {
     name: Attribute(name, kind, column) for name, (kind, column) in _COLUMNS.items()
 } | {name: Attribute(name, kind) for name, kind in _PREDEFINED.items()}
 """The attributes that every engine has."""
+SETTABLE = frozenset(_PREDEFINED) - {
+    "TemporalUsedWorkerDeploymentVersions",
+    "TemporalWorkerDeployment",
+    "TemporalWorkerDeploymentVersion",
+    "TemporalWorkflowVersioningBehavior",
+}
+"""Those of them that a server lets clients and workflows set."""
 
 
 def status_name(status: WorkflowStatus) -> str:

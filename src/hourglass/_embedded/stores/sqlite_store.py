@@ -20,6 +20,7 @@ from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
+from hourglass._embedded.stores.attribute_values import AttributeType
 from hourglass._embedded.stores.batch_writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.stores.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
 from hourglass._embedded.stores.durability import Durability
@@ -242,6 +243,11 @@ class SqliteStore:
         """How many runs pass a filter in each of its groups, if it has any."""
         with self._reading(), storage_errors(self.path):
             return visibility.groups(self._reads.connection, text)
+
+    def attribute_types(self) -> dict[str, AttributeType]:
+        """The search attributes that are known, and their types."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.types(self._reads.connection)
 
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule that is not in memory."""

@@ -136,11 +136,11 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
     _many(connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", indexed_before)
     with_attributes = [run for run in latest.values() if run.search_attributes]
     if with_attributes:
-        types = _learn(connection, with_attributes)
+        known = _learn(connection, with_attributes)
         _many(
             connection,
             "INSERT OR IGNORE INTO visibility_attributes (name, value, run_id) VALUES {rows}",
-            [row for run in with_attributes for row in _attribute_rows(run, types)],
+            [row for run in with_attributes for row in _attribute_rows(run, known)],
         )
 
 
@@ -200,18 +200,19 @@ def _row(run: Run) -> tuple[Any, ...]:
 
 def _learn(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
     """The types of all attributes; those that are new become known."""
-    types = _types(connection)
+    known = types(connection)
     new: dict[str, AttributeType] = {}
     for run in runs:
         for name, payload in run.search_attributes.items():
-            if name not in types and name not in SYSTEM and (kind := type_of(payload)) is not None:
-                types[name] = new[name] = kind
+            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                known[name] = new[name] = kind
     rows = [(name, kind.value) for name, kind in new.items()]
     _many(connection, "INSERT OR IGNORE INTO visibility_types (name, type) VALUES {rows}", rows)
-    return types
+    return known
 
 
-def _types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
+def types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
+    """The types of all attributes that are known."""
     return {
         name: AttributeType(kind)
         for name, kind in connection.execute("SELECT name, type FROM visibility_types")
@@ -289,7 +290,7 @@ def count_groups(connection: sqlite3.Connection, text: str) -> tuple[tuple[Workf
 
 
 def _where(connection: sqlite3.Connection, text: str) -> Sql:
-    return statement(parse(text), _types(connection))
+    return statement(parse(text), types(connection))
 
 
 def _after(token: bytes) -> tuple[int, ...]:

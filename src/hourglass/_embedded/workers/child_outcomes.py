@@ -35,10 +35,12 @@ _AT_ONCE = (c.ChildCancellationType.ABANDON, c.ChildCancellationType.TRY_CANCEL)
 _SIGNAL_REASONS = {
     o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "it was not found",
     o.ExternalFailedCause.NAMESPACE_NOT_FOUND: "it was not found",
+    o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED: "The per-workflow signal limit was exceeded",
 }
 _CAUSE_NAMES = {
     o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND: "ExternalWorkflowExecutionNotFound",
     o.ExternalFailedCause.NAMESPACE_NOT_FOUND: "NamespaceNotFound",
+    o.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED: "SignalCountLimitExceeded",
 }
 
 OtherCommand: TypeAlias = (

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events.history_local import RecordLocalActivity
 from hourglass._embedded.rules.task_transitions import Sent
-from hourglass._embedded.rules.workflow_cron import check_cron
 from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherCommand
 from hourglass._embedded.workers.local_activities import LocalActivities
 from hourglass._embedded.workers.update_outcomes import UpdateOutcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
-from hourglass.errors import HourglassError, RetryState, UsageError
+from hourglass.errors import HourglassError, RetryState
 
 _WITHOUT_OUTCOME: tuple[type[c.Command], ...] = (c.UpsertSearchAttributes, c.UpsertMemo, *c.TERMINAL)
 """Commands that the engine carries out, and that is all."""
@@ -122,11 +121,6 @@ class Outcomes:
         local.schedule(command, replaying=replaying, now_ns=now_ns)
 
     def _issue_other(self, command: OtherCommand) -> list[e.AnyEvent]:
-        if isinstance(command, c.StartChildWorkflow) and command.cron_schedule:
-            try:
-                check_cron(command.cron_schedule)
-            except UsageError as error:
-                raise BadCommand(str(error)) from error
         if self._others is None:
             self._others = ChildOutcomes(self.issued, self.run_id, self.namespace)
         if self._others.is_taken(command):
