@@ -209,8 +209,9 @@ class Worker(WorkerFacts):
                 return
             ended = False
             try:
-                services = self._portal.call(self._end())
-                ended = [each for each in services if not each.lanes.join(_JOIN_LIMIT)] == []
+                services = self._portal.call(self._end_in_time())
+                joined = [each.lanes.join(_JOIN_LIMIT) for each in services or ()]
+                ended = all(joined) and services is not None
             finally:  # interrupted, it goes on in the background
                 self._stopped(ended)
 
@@ -256,8 +257,9 @@ class Worker(WorkerFacts):
             return
         ended = False
         try:
-            services = await self._portal.acall(self._end())
-            ended = all([await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services])
+            services = await self._portal.acall(self._end_in_time())
+            joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services or ()]
+            ended = all(joined) and services is not None
         finally:
             self._stopped(ended)
 
@@ -319,6 +321,14 @@ class Worker(WorkerFacts):
             if app.idle and _applications.get(self._key) is app:
                 del _applications[self._key]  # it holds the link, which would never be freed
         return services
+
+    async def _end_in_time(self) -> list[QueueServices] | None:
+        """As `_end`; None if that takes longer than anybody should wait, whatever it is that does not end."""
+        try:
+            async with asyncio.timeout(self._plan.graceful_timeout + _EXIT_MARGIN):
+                return await self._end()
+        except TimeoutError:
+            return None  # it goes on in the background
 
     def _not_started(self) -> None:
         self._life.failed()

@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 
+import uvloop
+
 from hourglass import activity
 
 from .executing import attempt, value, with_executor
@@ -52,4 +54,6 @@ async def run(executor, beats):
 
 
 if __name__ == "__main__":
+    if sys.argv[2] == "uvloop":
+        asyncio.new_event_loop = asyncio.events.new_event_loop = uvloop.new_event_loop
     print(with_executor([forks, forks_and_raises, forks_async, echo], run, max_threads=1))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,8 +85,45 @@ def from_outside() -> str:
         return f"failed: {error.cause}"
 
 
-WORKFLOWS = [in_processes, runs_too_long, says_too_much, from_outside]
-ACTIVITIES = [elsewhere_pid, dies_once, too_slow, too_large, outside]
+class Gates:
+    def __init__(self) -> None:
+        self.waiting = threading.Semaphore(0)
+        self.blocked = threading.Event()
+        self.unblocked = threading.Event()
+
+
+gates = Gates()
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01))
+async def patient(number: int) -> int:
+    """The first attempt of the even ones waits for ever; so would all on a loop that is blocked."""
+    if number % 2 == 0 and activity.info().attempt == 1:
+        gates.waiting.release()
+        await asyncio.get_running_loop().create_future()
+    await asyncio.sleep(0.001)
+    return number
+
+
+@activity.defn(start_to_close_timeout=600)
+async def blocks() -> str:
+    gates.blocked.set()
+    gates.unblocked.wait(300)
+    return "at last"
+
+
+@workflow.defn
+def waits_for(number: int) -> int:
+    return patient(number)
+
+
+@workflow.defn
+def is_blocked() -> str:
+    return blocks()
+
+
+WORKFLOWS = [waits_for, is_blocked, in_processes, runs_too_long, says_too_much, from_outside]
+ACTIVITIES = [patient, blocks, elsewhere_pid, dies_once, too_slow, too_large, outside]
 
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
@@ -156,3 +196,27 @@ def test_an_activity_from_outside_can_be_kept_alive_and_cancelled(working: Clien
     assert outside_handle.heartbeat("alive") is False
     outside_handle.complete("kept")
     assert handle.result(timeout=60) == "kept"
+
+
+def test_one_that_blocks_its_loop_holds_nobody_up(working: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """While it blocks, those that waited there are tried again, new ones begin, and the log names it; then it ends well."""
+    gates.__init__()  # type: ignore[misc]
+    try:
+        before = [start(working, waits_for, number) for number in range(0, 20, 2)]
+        for _ in before:
+            assert gates.waiting.acquire(timeout=60)
+        guilty = start(working, is_blocked)
+        assert gates.blocked.wait(60)
+        after = [start(working, waits_for, number) for number in range(1, 40, 2)]
+        assert [each.result(timeout=60) for each in before] == list(range(0, 20, 2))
+        assert [each.result(timeout=60) for each in after] == list(range(1, 40, 2))
+        assert guilty.describe().status.name == "RUNNING"
+    finally:
+        gates.unblocked.set()
+    assert guilty.result(timeout=60) == "at last"
+    named = f"activity blocks (1) of workflow {guilty.id}, run"
+    told = [
+        each for each in caplog.records if named in each.message and "blocks its event loop" in each.message
+    ]
+    assert told[0].levelno == logging.WARNING
+    assert "gates.unblocked.wait(300)" in told[0].message

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hourglass.client import Client
+from hourglass.testing import dev_server
 from hourglass.worker import Worker
 
 from . import ending
@@ -30,28 +33,29 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 Begin = Callable[[str, float, str, float], "subprocess.Popen[str]"]
 
 
-@pytest.fixture
-def begin(target: str) -> Iterator[Begin]:
-    """Start a worker and wait until what it does is in flight."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(queue: str, drain: float, kind: str, seconds: float) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "activities.ending", target, queue, str(drain), kind, str(seconds)],
-            cwd=Path(__file__).parents[1],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
+def started_on(target: str, *given: object) -> Iterator[subprocess.Popen[str]]:
+    """A worker, once what it does is in flight; killed afterwards if it has not ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "activities.ending", target, *map(str, given)],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n", process.communicate(timeout=30)
-        return process
-
-    yield begin
-    for process in started:
+        yield process
+    finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def begin(target: str) -> Iterator[Begin]:
+    """Starts a worker with this queue, drain, kind and duration."""
+    with ExitStack() as stack:
+        yield lambda *given: stack.enter_context(contextmanager(started_on)(target, *given))
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -125,3 +129,17 @@ def test_what_did_not_end_in_time_is_done_again_elsewhere(
     ):
         assert client.get_workflow_handle(queue).result(timeout=60) == "again"
     assert made == [ending.FOR_EVER]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["local", "thread"])
+def test_a_server_that_does_not_answer_keeps_no_process(kind: str) -> None:
+    """It is stopped before the signal comes: what cannot be told to it is left behind."""
+    with dev_server() as server:
+        assert server.pid is not None
+        for process in started_on(server.target, "frozen", 0.5, kind, ending.FOR_EVER):
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                ended(process)
+            finally:
+                os.kill(server.pid, signal.SIGCONT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from hourglass._bridge.handle import ActivityCancelled, ActivityDeferred
+from hourglass._runtime.child_process import command
 from hourglass._runtime.process_entry import converter_place, place_of
+from hourglass._runtime.process_wire import frame_limit
 from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError
@@ -353,13 +356,18 @@ def where() -> list[str]:
     return [__name__, *sys.argv[1:]]
 
 @activity.defn(executor="process")
+def started() -> list[object]:
+    return [__debug__, sys.flags.isolated, sys.flags.dev_mode, sys.flags.bytes_warning, sys.get_int_max_str_digits(), sys.path]
+
+@activity.defn(executor="process")
 def stays() -> None:
     print(os.getpid(), flush=True)
     activity.wait_cancelled()
 
 def start(name):
     async def main():
-        executor = ActivityExecutor(Resolver(activities=[where, stays]), default_converter, lambda *_: None, max_threads=1)
+        known = Resolver(activities=[where, started, stays])
+        executor = ActivityExecutor(known, default_converter, lambda *_: None, max_threads=1)
         try:
             return await executor.execute(ActivityTask(token=b"t", activity_id="1", activity_type=name))
         finally:
@@ -396,6 +404,70 @@ def test_python_dash_m_is_found_by_its_name(tmp_path):
         cwd=tmp_path,
     )
     assert done.stdout.strip() == '["shop.work","where"]'
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], [True, 0, False, 0, 4300]),
+        (["-O"], [False, 0, False, 0, 4300]),
+        (["-I"], [True, 1, False, 0, 4300]),
+        (["-X", "dev", "-b"], [True, 0, True, 1, 4300]),
+        (["-X", "int_max_str_digits=5000"], [True, 0, False, 0, 5000]),
+    ],
+)
+def test_a_child_is_started_as_its_parent_was(tmp_path, flags, expected):
+    """With its flags and its import path; what lies in the working directory is not imported because it lies there."""
+    program = tmp_path / "program.py"
+    program.write_text(GUARDED)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for trap in ("hourglass", "msgspec", "selectors", "sitecustomize"):
+        (elsewhere / f"{trap}.py").write_text("raise SystemExit('imported from the working directory')\n")
+    done = subprocess.run(
+        [sys.executable, *flags, program, "started"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=elsewhere,
+    )
+    assert done.returncode == 0, done.stderr
+    *found, path = json.loads(done.stdout)
+    assert found == expected
+    assert str(elsewhere) not in path
+    assert "" not in path
+
+
+def test_a_flag_that_cannot_be_told_is_left_out(monkeypatch):
+    """Somebody changed what the interpreter remembers of its options: a child starts all the same."""
+    monkeypatch.setattr(sys, "warnoptions", [])
+    monkeypatch.setattr(sys, "_xoptions", {"odd": True, "pycache_prefix": "/x"})
+    found = command(5, 6, ["/a"])
+    assert found[0] == sys.executable
+    assert found[-3:] == ["5", "6", "/a"]
+    assert found[-8:-4] == ["-X", "pycache_prefix=/x", "-P", "-c"]
+
+
+@pytest.mark.parametrize("length", [0xFFFF_FFFF, 2**30, 6_000_000])
+def test_a_child_that_announces_too_much_fails_its_attempt(length):
+    """Its parent does not wait for gigabytes: the attempt fails and may be tried again, and the next child works."""
+
+    async def flooding(executor, _):
+        first = await executor.execute(attempt("floods", length))
+        return first, await executor.execute(attempt("pid")), executor.statistics()
+
+    first, second, seen = script(flooding)
+    kind, hopeless, message = failure(first)
+    assert (kind, hopeless) == ("FrameTooLarge", False)
+    assert f"{length:,} bytes" in message
+    assert value(second) > 0
+    assert (seen.started_processes, seen.died_processes) == (2, 1)
+
+
+@pytest.mark.parametrize(("given", "limit"), [(None, 2**30), (0, 2**20), (2**31, 2**30)])
+def test_the_largest_message_of_a_child(given, limit):
+    """Follows the limit of payloads, and is bounded also where those have none."""
+    assert frame_limit(given) == limit
 
 
 def test_a_script_without_a_guard_is_told_so(tmp_path):

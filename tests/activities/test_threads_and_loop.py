@@ -382,10 +382,10 @@ def test_the_payload_limit_is_configurable():
 
 
 @pytest.mark.parametrize(("name", "code"), [("forks", "0"), ("forks_and_raises", "1"), ("forks_async", "0")])
-def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code):
+def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code, each_event_loop):
     """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
     done = subprocess.run(
-        [sys.executable, "-m", "activities.forking", name],
+        [sys.executable, "-m", "activities.forking", name, each_event_loop],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,

@@ -164,3 +164,23 @@ def test_thousands_watched_are_one_timer() -> None:
         assert len(loop._scheduled) - before == 1  # type: ignore[attr-defined]
 
     run(body)
+
+
+def test_what_cannot_be_told_keeps_nothing_back() -> None:
+    """One that raises is logged, and the others are told of all the same, also those that fall due later."""
+
+    async def body() -> None:
+        patience, told = Patience(5.0), []
+
+        def harm(_: object) -> None:
+            raise ValueError("no")
+
+        patience.watch("first", harm)
+        patience.watch("second", told.append)
+        await asyncio.sleep(1)
+        patience.watch("later", told.append)
+        await asyncio.sleep(5)
+        await settle()
+        assert told == ["second", "later"]
+
+    run(body)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import uuid
 
+import pytest
+
 from hourglass import activity, workflow
 from hourglass.client import Client
 from hourglass.worker import Worker
@@ -34,6 +36,7 @@ def modest() -> str:
     return "done"
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_heartbeats_in_a_tight_loop(client: Client) -> None:
     """While an activity beats for each of very many rows, the worker still runs other workflows."""
     begun.clear()

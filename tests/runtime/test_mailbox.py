@@ -84,3 +84,24 @@ def test_a_closed_loop_takes_nothing_and_raises_nothing(times):
     for number in range(times):
         mailbox.post(seen.append, number)
     assert seen == []
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
+def test_what_one_delivery_raises_keeps_nothing_back(error):
+    """Also where it is no Exception: the rest is delivered, without anybody who posts again."""
+
+    async def main():
+        mailbox, seen = Mailbox(), []
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+        def harm(_):
+            raise error
+
+        mailbox.post(harm, None)
+        for number in range(3):
+            mailbox.post(seen.append, number)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return seen
+
+    assert asyncio.run(main()) == [0, 1, 2]

@@ -14,9 +14,12 @@ import pytest
 
 from hourglass import activity, workflow
 from hourglass._engine.options import RetryPolicy
+from hourglass._runtime.application import Application
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import ActivityError, DefinitionError, UsageError, WorkflowFailedError
 from hourglass.worker import Worker
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 
 class Place:
@@ -39,7 +42,7 @@ def _fresh_place():
 
 
 @pytest.fixture
-def client():
+def client(each_event_loop):
     with Client.connect("local:") as client:
         yield client
 
@@ -329,6 +332,26 @@ def test_a_worker_needs_something_to_do_and_a_client(client):
         Worker(client)
     with pytest.raises(UsageError, match="needs a Client"):
         Worker("local:", workflows=EVERYTHING)  # type: ignore[arg-type]
+
+
+def test_a_shutdown_that_does_not_end_is_left_behind(client, monkeypatch, caplog):
+    """Whatever does not end: who waits is told after the limit, and it goes on in the background."""
+    monkeypatch.setattr("hourglass.worker._EXIT_MARGIN", 0.05)
+    stop, going_on = Application._stop_worker, threading.Event()
+    gate = threading.Event()
+
+    async def hangs(app, services):
+        await asyncio.to_thread(gate.wait, 60)
+        await stop(app, services)
+        going_on.set()
+
+    monkeypatch.setattr(Application, "_stop_worker", hangs)
+    worker = Worker(client, "left", workflows=[retries], graceful_shutdown_timeout=0).start()
+    worker.shutdown()
+    assert worker.statistics().state == "stopped"
+    assert "was left behind before it had ended" in caplog.text
+    gate.set()
+    assert going_on.wait(60)
 
 
 def test_a_plain_call_beside_a_worker_warns(client):

@@ -43,7 +43,7 @@ def server():
 
 
 @pytest.fixture
-def client(server):
+def client(server, each_event_loop):
     with Client.connect(server.target) as client:
         yield client
 

@@ -4,7 +4,8 @@ Invariants:
 
 - Death is learned from the kernel, not from the socket alone: a process that the activity forked may hold the
   other end open.
-- What a child said before it died counts.
+- What a child said before it died counts. What it says is checked: it runs code of the user's, which has its socket.
+- It runs as its parent does: the same import path and nothing before it, the same flags of the interpreter.
 """
 
 from __future__ import annotations
@@ -15,12 +16,38 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from hourglass._runtime.process_wire import Beat, Cancel, Channel, Done, Job, Setup, to_parent
+from hourglass._runtime.process_wire import Beat, Cancel, Channel, Done, Job, Setup, frame_limit, to_parent
 
 _LOOK = 1.0  # how often a child's life is looked at where the kernel does not tell
 _LAST_WORDS = 2.0  # for a dead child to be reaped, for an idle one to end
+
+
+# With -m the working directory would come first on the import path, whatever the parent's is.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[3:]; del sys.argv[3:]; "
+    "from hourglass._runtime.process_child import main; main()"
+)
+
+
+def command(descriptor: int, parent: int, path: Sequence[str]) -> list[str]:
+    """What starts a child."""
+    return [sys.executable, *_interpreter_flags(), "-P", "-c", _PROGRAM, str(descriptor), str(parent), *path]
+
+
+def _interpreter_flags() -> list[str]:
+    """Those that this interpreter was started with: what -O, -I, -W or -X dev change must not differ in a child."""
+    flags: list[str] = []
+    try:
+        flags += subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    except ValueError:
+        pass  # somebody has changed sys.warnoptions
+    known = {each.partition("=")[0] for each in flags}
+    for name, value in sys._xoptions.items():
+        if name not in known:
+            flags += ["-X", name if value is True else f"{name}={value}"]
+    return flags
 
 
 class ChildProcess:
@@ -30,7 +57,7 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
-        self._channel = Channel(ours)
+        self._channel = Channel(ours, frame_limit(setup.payload_limit))
         self._selector = selectors.DefaultSelector()  # not select(): its descriptors end at 1024
         self._lock = threading.Lock()
         self._closed = False
@@ -38,13 +65,7 @@ class ChildProcess:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "hourglass._runtime.process_child",
-                        str(theirs.fileno()),
-                        str(os.getpid()),
-                    ],
+                    command(theirs.fileno(), os.getpid(), setup.path),
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                 )

@@ -1,4 +1,4 @@
-"""The program of a process beside the worker: `python -m hourglass._runtime.process_child FD PARENT`.
+"""The program of a process beside the worker, which `child_process.command` starts: its arguments are FD and PARENT.
 
 Its main thread runs one activity after another; a second thread listens to the parent, so that a cancellation
 arrives while the activity runs. Knows nothing of engines: what it has to say goes to the parent.
@@ -176,7 +176,3 @@ def main() -> NoReturn:
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     Child(Channel(sock), parent).run()
-
-
-if __name__ == "__main__":
-    main()

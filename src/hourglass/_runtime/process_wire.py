@@ -1,6 +1,7 @@
 """What a worker and a process beside it say to each other: messages as data, and frames on a socket.
 
-A frame is four bytes of length and that many bytes of MessagePack. No object of the user's travels, only
+A frame is four bytes of length and that many bytes of MessagePack; a child that announces more than it could have to say is
+not listened to. No object of the user's travels, only
 payloads; a function travels as `module:qualified.name`, which the parent takes from what its resolver found.
 """
 
@@ -22,9 +23,12 @@ from hourglass._bridge.handle import (
     ActivityTask,
 )
 from hourglass._engine.events import Payloads
+from hourglass.errors import HourglassError
 
 _HEAD = struct.Struct(">I")
 _CHUNK = 1 << 18
+_LARGEST = 1 << 30  # also where payloads have no limit
+_AROUND = 1 << 20  # a message is its payloads, and what stands around them
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -94,11 +98,21 @@ def done(number: int, result: ActivityResult) -> Done:
             return Done(number=number, deferred=result)
 
 
-class Channel:
-    """One end of the socket. Any thread may send; one thread receives."""
+class FrameTooLarge(HourglassError):
+    """The other end announced a message that is larger than it could be."""
 
-    def __init__(self, sock: socket.socket) -> None:
+
+def frame_limit(payload_limit: int | None) -> int:
+    """The largest message of a child whose payloads may be so large."""
+    return _LARGEST if payload_limit is None else min(2 * payload_limit + _AROUND, _LARGEST)
+
+
+class Channel:
+    """One end of the socket. Any thread may send; one thread receives, and takes no message larger than `limit`."""
+
+    def __init__(self, sock: socket.socket, limit: int | None = None) -> None:
         self.sock = sock
+        self._limit = limit
         self._lock = threading.Lock()
         self._buffer = bytearray()
 
@@ -110,7 +124,9 @@ class Channel:
             self.sock.sendall(data)
 
     def receive(self, *flags: int) -> list[bytes] | None:
-        """The messages that have come, still encoded: perhaps none, if only a part of one has; None at the end."""
+        """The messages that have come, still encoded: perhaps none, if only a part of one has; None at the end. Raises
+        `FrameTooLarge` as soon as one is announced that is.
+        """
         chunk = self.sock.recv(_CHUNK, *flags)
         if not chunk:
             return None
@@ -126,6 +142,10 @@ class Channel:
         start = 0
         while len(self._buffer) >= start + _HEAD.size:
             (length,) = _HEAD.unpack_from(self._buffer, start)
+            if self._limit is not None and length > self._limit:
+                raise FrameTooLarge(
+                    f"a message of {length:,} bytes was announced, more than the limit of {self._limit:,}"
+                )
             end = start + _HEAD.size + length
             if len(self._buffer) < end:
                 break

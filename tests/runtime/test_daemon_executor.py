@@ -1,0 +1,70 @@
+"""The executor of our loops: it works as Python's own, and what hangs in it keeps no process alive."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from hourglass._runtime.daemon_executor import DaemonExecutor
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+
+def test_jobs_run_in_threads_up_to_the_limit():
+    """As many at a time as there may be; values and errors come back."""
+    executor = DaemonExecutor("some", 3)
+    together = threading.Barrier(3)
+    try:
+        met = [executor.submit(together.wait, 30) for _ in range(3)]
+        assert sorted(each.result(30) for each in met) == [0, 1, 2]
+        assert list(executor.map(abs, [-1, -2, -3, -4, -5])) == [1, 2, 3, 4, 5]
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(lambda: 1 / 0).result(30)
+        assert len([each for each in threading.enumerate() if each.name.startswith("some-")]) == 3
+    finally:
+        executor.shutdown()
+    assert not [each for each in threading.enumerate() if each.name.startswith("some-")]
+
+
+def test_it_is_shut_down_as_pythons_own():
+    """What waits is done, or cancelled where that is asked for; nothing is taken afterwards."""
+    executor, gate = DaemonExecutor("one", 1), threading.Event()
+    running = executor.submit(gate.wait, 30)
+    while not running.running():
+        time.sleep(0.001)
+    waiting = executor.submit(abs, -1)
+    assert executor.submit(abs, -2).cancel()
+    executor.shutdown(wait=False, cancel_futures=True)
+    gate.set()
+    assert running.result(30)
+    assert waiting.cancelled()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(abs, -1)
+    executor.shutdown()
+
+
+def test_loops_take_it_as_their_default():
+    """`asyncio.to_thread` runs there, on each kind of loop."""
+
+    async def main():
+        asyncio.get_running_loop().set_default_executor(DaemonExecutor("mine"))
+        return await asyncio.to_thread(lambda: threading.current_thread().name)
+
+    assert asyncio.run(main()).startswith("mine-")
+
+
+def test_what_hangs_there_does_not_keep_the_process():
+    """The interpreter ends; it would wait for a thread of Python's own executor for ever."""
+    code = (
+        "import threading, time\n"
+        "from hourglass._runtime.daemon_executor import DaemonExecutor\n"
+        "begun = threading.Event()\n"
+        "DaemonExecutor('x').submit(lambda: (begun.set(), time.sleep(3600)))\n"
+        "assert begun.wait(30)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
