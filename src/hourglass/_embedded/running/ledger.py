@@ -22,7 +22,7 @@ from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.recovery import needs_recovery, recover
 from hourglass._embedded.rules.relations import TellSchedule
 from hourglass._embedded.rules.run import RUNNING, Run, Step
@@ -173,8 +173,14 @@ class Ledger:
         if reason:
             self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
-        self._apply(record, transition(run, now), looked, now, (request_id,) if request_id else ())
-        if len(record.run.held) > self.limits.held_events:
+        try:
+            step = transition(run, now)
+            self.limits.check_step(run, step.run)
+        except Overgrown as error:
+            self._apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
+            return str(error)
+        self._apply(record, step, looked, now, (request_id,) if request_id else ())
+        if record.run.held and record.held_too_much(self.limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
