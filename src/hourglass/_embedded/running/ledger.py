@@ -77,6 +77,7 @@ class Ledger:
         """Runs of which something could not be written, and why: nothing of them is given out until the store is opened
         anew; they can be looked at, and ended.
         """
+        self._parked_at: dict[str, int] = {}
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -220,6 +221,9 @@ class Ledger:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store, and
         give nothing of it out any more. Gives the record, which for those who still hold it is that of a closed run.
         """
+        if refusal.number <= self._parked_at.get(run_id, 0):
+            return None  # it rested on what was refused before: what is in memory now does not
+        self._parked_at[run_id] = max(self.newest, refusal.number)
         record = self._records.pop(run_id, None)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error
