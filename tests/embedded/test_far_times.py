@@ -227,6 +227,12 @@ def test_no_time_is_later_than_the_latest(ns: int, seconds: float) -> None:
     assert ns <= later(ns, to_ns(seconds)) <= LATEST_NS < 2**63
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), float("-inf"), 10**30, -(10**30)])
+def test_no_duration_is_too_long(seconds: float) -> None:
+    """Whatever a duration is, it can be added to a time."""
+    assert abs(to_ns(seconds)) <= LATEST_NS
+
+
 @given(ns=st.integers(-(10**40), 10**40))
 def test_times_of_callers_fit(ns: int) -> None:
     """A time that was given is itself, or the nearest that can be stored."""

@@ -9,7 +9,13 @@ import pytest
 
 from hourglass._bridge import service as s
 from hourglass._embedded.events import history as h
-from hourglass._embedded.rules.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, Limits
+from hourglass._embedded.rules.limits import (
+    TOO_LARGE_BLOB,
+    TOO_LARGE_HISTORY,
+    TOO_LARGE_TRANSACTION,
+    TOO_MANY_EVENTS,
+    Limits,
+)
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import Payload
@@ -254,3 +260,54 @@ def test_senders_are_held_back_while_too_much_is_held() -> None:
         await world.close()
 
     run_async(body)
+
+
+def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
+    """More than a row of the file could hold is refused before it is written, as a server refuses its transactions."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(transaction_bytes=10_000))
+        run_id = (await world.start()).run_id
+        await world.start("other")
+        await world.activation()
+        many = [msgspec.structs.replace(each, arguments=(Payload(b"x" * 1000),)) for each in schedule(20)]
+        await world.complete(run_id, *many)
+        outcome = await world.outcome()
+        assert isinstance(outcome, s.RunTerminated)
+        assert outcome.reason.startswith(TOO_LARGE_TRANSACTION)
+        assert world.kinds()[-1] == "WorkflowExecutionTerminated"
+        assert "ActivityTaskScheduled" not in world.kinds()
+        other = await world.activation()
+        while other.run_id == run_id:
+            await world.complete(run_id)
+            other = await world.activation()
+        await world.complete(other.run_id, c.CompleteRun(text("done")))
+        assert isinstance(await world.outcome("other"), s.RunCompleted)
+        await world.close()
+
+    run_async(body)
+
+
+def test_what_is_held_during_a_task_has_a_size() -> None:
+    """Large signals during one task are written by failing it, long before they fill a row."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(held_bytes=10_000))
+        await world.start()
+        await world.activation()
+        for number in range(11):
+            await world.call(signal(number, 1000))
+        assert "WorkflowTaskFailed" in world.kinds()
+        record = world.engine.current("w")
+        assert record is not None
+        assert len(record.run.held) < 11
+        await world.close()
+
+    run_async(body)
+
+
+def test_whatever_the_limits_let_pass_fits_into_a_row() -> None:
+    """A step, and what is held, stay far below the gigabyte of SQLite's rows."""
+    limits = Limits()
+    assert limits.transaction_bytes + limits.blob_bytes < 500_000_000
+    assert limits.held_bytes + limits.blob_bytes < limits.transaction_bytes

@@ -18,7 +18,7 @@ from hourglass._bridge.service_changes import UpdateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import Change, ScheduleChange
+from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import StorageError
@@ -172,6 +172,50 @@ def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
         await world.close()
 
     run_async(body)
+
+
+def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_path: Path) -> None:
+    """Several steps of a run are refused at once; a signal that reaches the run between two of the refusals stays."""
+
+    async def body() -> None:
+        world, store = await open_world(tmp_path / "a.db")
+        started = await world.start("bad")
+        await world.activation()
+        store.spoils = has_timer  # type: ignore[method-assign]
+        await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
+        later = asyncio.ensure_future(
+            world.call(s.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
+        )
+        tells: list[Refusal] = []
+        real, store._told = store._told, tells.append
+        with pytest.raises(StorageError):
+            await later
+        while len(tells) < 2:  # noqa: ASYNC110 - they come from another thread
+            await asyncio.sleep(0)
+        store.spoils = lambda _: False  # type: ignore[method-assign]
+        real(tells[0])
+        fresh = asyncio.ensure_future(
+            world.call(s.SignalWorkflow(workflow_id="bad", signal_name="fresh", request_id="2"))
+        )
+        await asyncio.sleep(0)
+        real(tells[1])
+        await fresh
+        kinds = world.kinds("bad")
+        assert kinds.count("WorkflowExecutionSignaled") + _held(world) == 1
+        await world.close()
+        again, _ = await open_world(tmp_path / "a.db")
+        record = again.engine.current("bad")
+        assert record is not None
+        assert "fresh" in str(record.events) + str(record.run.held)
+        await again.close()
+
+    run_async(body)
+
+
+def _held(world: World) -> int:
+    record = world.engine.current("bad")
+    assert record is not None
+    return len(record.run.held)
 
 
 def test_a_start_that_cannot_be_stored_is_refused_and_leaves_nothing(tmp_path: Path) -> None:

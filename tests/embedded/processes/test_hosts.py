@@ -9,6 +9,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +428,32 @@ def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytes
             os.unlink(f"{one.path}-lock")
             await until(lambda: os.path.exists(f"{one.path}-lock"))
             await two.open_handle(config())
+            assert one.standing == "owner"
+            assert two.standing.startswith("standing by")
+
+    run(body)
+
+
+def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the owner is there it is left to it to make its lock again, and its work is not done twice."""
+
+    async def body() -> None:
+        async with hosts(tmp_path / "a.db", 2) as (one, two):
+            monkeypatch.setattr(host_module, "LOOK", 60.0)
+            await one.open_handle(config())
+            await two.open_handle(config())
+            os.unlink(f"{one.path}-lock")
+            there = partial(os.path.lexists, f"{one.path}-lock")
+            for _ in range(5):
+                two._bell.ring()
+                await asyncio.sleep(0.01)
+            assert not there()
+            one._bell.ring()
+            await until(there)
+            two._bell.ring()
+            await asyncio.sleep(0.01)
             assert one.standing == "owner"
             assert two.standing.startswith("standing by")
 

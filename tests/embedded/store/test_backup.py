@@ -172,3 +172,19 @@ def test_a_damaged_file_makes_no_copy(path: Path, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"damaged|corrupt"):
         hourglass.backup(path, tmp_path / "copy.db")
     assert not [name for name in os.listdir(tmp_path) if name.startswith("copy.db")]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_a_copy_has_the_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
+    """Nobody may read a backup who may not read the file, not even while it is made."""
+    filled(path)
+    path.chmod(mode)
+    seen: set[int] = set()
+    monitor = lambda *_: seen.update(each.stat().st_mode & 0o777 for each in tmp_path.glob("*partial*"))  # noqa: E731
+    umask = os.umask(0)
+    try:
+        hourglass.backup(path, tmp_path / "copy.db", progress=monitor)
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "copy.db").stat().st_mode & 0o777 == mode
+    assert seen == {0o600}

@@ -311,3 +311,26 @@ def test_read_only_file_system(path: Path, tmp_path: Path) -> None:
         f"the file {tmp_path / 'mounted' / name}" for name in ("runs.db", "runs.db.other")
     ]
     assert all("its file system is not read-only" in line for line in said)
+
+
+def test_new_files_are_their_users_alone(open_store: Open, path: Path) -> None:
+    """Whatever the process's mask says: the database, its log and the log's index can be read by nobody else."""
+    umask = os.umask(0)
+    try:
+        store = open_store()
+        store.append(Story("a").start())
+        names = [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
+        assert [each.stat().st_mode & 0o777 for each in names] == [0o600] * 3
+        store.close()
+    finally:
+        os.umask(umask)
+
+
+def test_a_file_without_a_table_of_lists_is_refused(open_store: Open, path: Path) -> None:
+    """A missing table is said when the file is opened, not when the first run is to be written."""
+    open_store().close()
+    connection = sqlite3.connect(path)
+    connection.execute("DROP TABLE visibility_types")
+    connection.close()
+    with pytest.raises(StorageError, match="its table visibility_types is not what it should be"):
+        open_store()

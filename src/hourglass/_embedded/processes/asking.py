@@ -221,7 +221,7 @@ class Asking:
         """A child that an owner forked may keep its connections open after its death: the lock tells."""
         while (remote := self.remote) is not None and remote.is_open and remote.in_flight:
             await asyncio.sleep(LOOK)
-            if remote is self.remote and self._lock.is_free():
+            if remote is self.remote and self._lock.is_abandoned():
                 remote.close()
 
 

@@ -121,6 +121,8 @@ class Host:
                 left = self._not_before - time.monotonic()
                 if left > 0:
                     await self._bell.wait(left)
+                elif self._owner_lives() and not self._lock.is_abandoned():
+                    await self._stand_by()
                 elif self._lock.try_take():
                     await self._own()
                     pause = SHORTEST
@@ -252,9 +254,14 @@ class Host:
         except Lost:
             return True
         await _first(remote.lost.wait(), self._bell.wait(LOOK))
-        if remote.is_open and self._lock.is_free():
+        if remote.is_open and self._lock.is_abandoned():
             remote.close()
         return True
+
+    def _owner_lives(self) -> bool:
+        """Whether another process owns the file, as far as the connection to it tells."""
+        remote = self._asking.remote
+        return remote is not None and remote.is_open
 
     async def _register(self, remote: Remote, handle: FileHandle) -> None:
         if handle.standing_by is remote:

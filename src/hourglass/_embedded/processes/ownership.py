@@ -25,6 +25,7 @@ from hourglass.errors import StorageError
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 _NOTE_LIMIT = 4096
 _TRIES = 10
+_GRACE = 3.0
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """A link would have another file truncated, and a pipe would keep us waiting."""
 
@@ -45,6 +46,7 @@ class FileLock:
         self.lock_path = f"{path}-lock"
         self.since_ns = 0
         self._fd: int | None = None
+        self._missing_since = 0.0
 
     @property
     def held(self) -> bool:
@@ -113,10 +115,26 @@ class FileLock:
         if descriptor is not None:
             _close(descriptor)
 
+    def is_abandoned(self) -> bool:
+        """Whether nobody has it, as far as those can tell who are connected to its holder: where its file is gone, a
+        holder that lives makes it again within `_GRACE` seconds.
+        """
+        if self._is_there():
+            self._missing_since = 0.0
+            return self.is_free()
+        now = time.monotonic()
+        self._missing_since = self._missing_since or now
+        return now > self._missing_since + _GRACE
+
+    def _is_there(self) -> bool:
+        return os.path.lexists(self.lock_path)
+
     def is_free(self) -> bool:
         """Whether nobody has it at this instant."""
         if self._fd is not None:
             return False
+        if not self._is_there():
+            return True
         descriptor = self._open()
         try:
             return self._flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -127,6 +145,8 @@ class FileLock:
         """What the last owner said about itself."""
         if self._fd is not None:
             return _read_note(self._fd)
+        if not self._is_there():
+            return Note()
         descriptor = self._open()
         try:
             return _read_note(descriptor)

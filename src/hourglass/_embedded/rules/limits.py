@@ -22,10 +22,15 @@ TOO_MANY_EVENTS = "Workflow history count exceeds limit."
 TOO_LARGE_HISTORY = "Workflow history size exceeds limit."
 TOO_MANY_SIGNALS = "exceeded workflow execution limit for signal events"
 TOO_LARGE_BLOB = "Blob data size exceeds limit."
+TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 
 _SMALL = frozenset({str, int, float, bool})
+
+
+class Overgrown(Exception):
+    """What a step writes is more than can be written at once: the run is ended instead, with this reason."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +44,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What may happen during one workflow task before it is failed. A server says 100, to spare its own memory; here that
     would make a run with hundreds of activities begin its task anew, from the whole history, again and again.
     """
+    held_bytes: int = 25 * MEGABYTE
+    """The same in bytes: what is held is written with every step of the run."""
+    transaction_bytes: int = 100 * MEGABYTE
+    """What one step of a run may write. It becomes one row, and a row of SQLite has less than a gigabyte."""
     updates_in_flight: int = 10
     updates: int = 2_000
     signals: int = 10_000
@@ -57,6 +66,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         if run.history_size > self.history_bytes:
             return TOO_LARGE_HISTORY
         return ""
+
+    def check_step(self, before: Run, after: Run) -> None:
+        """Raise `Overgrown` for a step that writes more than can be written at once."""
+        size = after.history_size - before.history_size
+        if size > self.transaction_bytes:
+            raise Overgrown(
+                f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
+            )
 
     def suggests_continue_as_new(self, run: Run) -> bool:
         """Whether a run is advised to continue as new."""

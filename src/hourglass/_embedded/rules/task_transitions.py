@@ -101,6 +101,7 @@ def complete_task(
         follower = _apply(draft, sent, completed, new_run_id) or follower
         if draft.run.history_size - size > limits.blob_bytes:
             check_size(sent.command, limits)
+        limits.check_step(run, draft.run)
     if draft.run.status is RUNNING:
         draft.set_task(None)
         if draft.flush() or answer.again:

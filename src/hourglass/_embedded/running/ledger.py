@@ -24,7 +24,7 @@ from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.recovery import needs_recovery, recover
 from hourglass._embedded.rules.relations import TellSchedule
 from hourglass._embedded.rules.run import RUNNING, Run, Step
@@ -84,6 +84,7 @@ class Ledger:
         self._requests: dict[tuple[str, str], str] = {}
         """The runs that carried out requests, by workflow id and request id, until the store knows them."""
         self._unstored: deque[tuple[int, tuple[str, str], str]] = deque()
+        self._parked_at: dict[str, int] = {}
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -183,8 +184,14 @@ class Ledger:
         if reason:
             self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
-        self._apply(record, transition(run, now), looked, now, request_ids)
-        if len(record.run.held) > self.limits.held_events:
+        try:
+            step = transition(run, now)
+            self.limits.check_step(run, step.run)
+        except Overgrown as error:
+            self._apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
+            return str(error)
+        self._apply(record, step, looked, now, request_ids)
+        if record.run.held and record.held_too_much(self.limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
@@ -231,6 +238,9 @@ class Ledger:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store, and
         give nothing of it out any more. Gives the record, which for those who still hold it is that of a closed run.
         """
+        if refusal.number <= self._parked_at.get(run_id, 0):
+            return None  # it rested on what was refused before: what is in memory now does not
+        self._parked_at[run_id] = max(self.newest, refusal.number)
         record = self._records.pop(run_id, None)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error

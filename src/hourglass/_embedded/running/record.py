@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hourglass._embedded.events import history as h
+from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
 from hourglass._embedded.rules.wakes import Wakes
@@ -83,6 +84,9 @@ class Record:
     signals: int = 0
     """How many signals are among the first `signals_until` events."""
     signals_until: int = 0
+    held_count: int = 0
+    held_size: int = 0
+    """How many of the events that are held were measured, and how many bytes they have."""
     resting: bool = False
     """Whether the run's task, which a worker has, waits for a local activity: nobody computes anything for it."""
 
@@ -121,6 +125,15 @@ class Record:
         if self.live or (task is not None and (task.started_event_id or task.available_ns <= now_ns)):
             return AT_ONCE
         return self.wakes.next_ns(self.run, now_ns)
+
+    def held_too_much(self, limits: Limits) -> bool:
+        """Whether more has happened during a task than may be held until its end."""
+        held = self.run.held
+        if len(held) < self.held_count:
+            self.held_count = self.held_size = 0
+        self.held_size += sum(map(encoded_size, held[self.held_count :]))
+        self.held_count = len(held)
+        return len(held) > limits.held_events or self.held_size > limits.held_bytes
 
     @property
     def is_in_hand(self) -> bool:

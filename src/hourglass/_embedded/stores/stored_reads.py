@@ -80,7 +80,7 @@ class StoredReads:
         found = self._joined(text, after_ns, until_ns, limit)
         pieces = [piece.split(":", 2) for piece in found.split("\x1f") if piece]
         # SQLite does not promise the order of what it joins.
-        return [run_id for _, _, run_id in sorted(pieces, key=lambda piece: (float(piece[0]), int(piece[1])))]
+        return [run_id for _, _, run_id in sorted(pieces, key=_place)]
 
     def without_wake(self) -> Sequence[str]:
         """Runs whose wake time is no number, for the row is damaged: they would never be due."""
@@ -123,6 +123,11 @@ class StoredReads:
         events = self.connection.execute("SELECT first_id, data FROM events WHERE run = ?", (key,))
         pending = self.connection.execute("SELECT event_id, data FROM pending WHERE run = ?", (key,))
         return [(state, dict(events.fetchall()), dict(pending.fetchall()))]
+
+
+def _place(piece: Sequence[str]) -> tuple[int, int]:
+    """Where a run stands in the order: by its wake time (damaged, it may be a fraction), then by its key."""
+    return int(piece[0].partition(".")[0]), int(piece[1])
 
 
 def _last_time_ns(data: Any) -> int:

@@ -29,11 +29,15 @@ _TOLERANCE = SECOND // 1000
 LATEST_NS = 9_223_372_036 * SECOND
 """The latest time that there is, in April 2262: SQLite's integers have 64 bits. What lies beyond it never comes."""
 
+_MOST_SECONDS = LATEST_NS // SECOND
+
 
 @functools.lru_cache(maxsize=1024)  # the same few timeouts, several times per step
 def to_ns(seconds: float) -> int:
-    """Seconds as whole nanoseconds, at most as many as a time can have."""
-    return round(min(seconds, LATEST_NS // SECOND) * SECOND)
+    """Seconds as whole nanoseconds, at most as many as a time can have; what is no number counts as none."""
+    if seconds != seconds:
+        return 0
+    return round(max(-_MOST_SECONDS, min(seconds, _MOST_SECONDS)) * SECOND)
 
 
 def later(ns: int, by_ns: int) -> int:
