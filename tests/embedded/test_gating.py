@@ -34,6 +34,8 @@ from hourglass.errors import (
     ServiceTimeoutError,
     StorageError,
     UsageError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
 )
 
 from .memory_world import World, run_async, settle, text
@@ -508,6 +510,25 @@ def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
         store.commit()
         await start
         assert await asyncio.gather(*calls, return_exceptions=True) == ["how it is", *wanted[1:]]
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_refusal_does_not_wait_for_others() -> None:
+    """What is durable may be told while the commit of something else is on its way."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        await _begun(world, store)
+        other = await started(world.start("other"))
+        with pytest.raises(WorkflowAlreadyStartedError):
+            await world.start(request_id="again")
+        with pytest.raises(WorkflowNotFoundError):
+            await world.call(s.DescribeWorkflow(workflow_id="nobody's"))
+        assert not other.done()
+        store.commit()
+        await other
         await world.close()
 
     run_async(body)
