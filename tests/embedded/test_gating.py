@@ -9,9 +9,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from effort import cases
 from hourglass._bridge import service as s
 from hourglass._bridge import service_schedules as sc
+from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -24,6 +28,7 @@ from hourglass._bridge.service_changes import PollUpdate, ResetWorkflow, UpdateW
 from hourglass._embedded.clients.answering import Answer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS
+from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.workers.cache import AHEAD
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -34,6 +39,8 @@ from hourglass.errors import (
     ServiceTimeoutError,
     StorageError,
     UsageError,
+    WorkflowAlreadyStartedError,
+    WorkflowNotFoundError,
 )
 
 from .memory_world import World, run_async, settle, text
@@ -513,6 +520,25 @@ def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     run_async(body)
 
 
+def test_a_refusal_does_not_wait_for_others() -> None:
+    """What is durable may be told while the commit of something else is on its way."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        await _begun(world, store)
+        other = await started(world.start("other"))
+        with pytest.raises(WorkflowAlreadyStartedError):
+            await world.start(request_id="again")
+        with pytest.raises(WorkflowNotFoundError):
+            await world.call(s.DescribeWorkflow(workflow_id="nobody's"))
+        assert not other.done()
+        store.commit()
+        await other
+        await world.close()
+
+    run_async(body)
+
+
 def test_a_refusal_that_rests_on_what_is_lost() -> None:
     """When the store dies first, whoever asked hears of that: nothing was started, and nobody is told that it was."""
 
@@ -549,3 +575,67 @@ def test_a_heartbeat_of_what_has_ended_is_told_when_that_is_durable() -> None:
         await world.close()
 
     run_async(body)
+
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["start", "signal", "cancel", "end", "describe"]), st.integers(0, 2)),
+        st.tuples(st.just("commit"), st.integers(1, 3)),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS)
+@settings(max_examples=cases(60, 2000))
+def test_nothing_that_was_said_is_undone_by_a_crash(steps: list[tuple[str, int]]) -> None:
+    """Whatever is asked in whichever order, and however little of it is durable at a crash: all that was told holds."""
+
+    async def body() -> None:
+        world, store = await new_world()
+        requests = {
+            "start": lambda name: _start(workflow_id=name, request_id=new_id()),
+            "signal": lambda name: s.SignalWorkflow(workflow_id=name, signal_name="s", request_id=new_id()),
+            "cancel": lambda name: s.CancelWorkflow(workflow_id=name, request_id=new_id()),
+            "end": lambda name: s.TerminateWorkflow(workflow_id=name, request_id=new_id()),
+            "describe": lambda name: s.DescribeWorkflow(workflow_id=name),
+        }
+        calls: list[tuple[s.Request[Any], asyncio.Task[Any]]] = []
+        for what, number in steps:
+            if what == "commit":
+                store.commit(number)
+            else:
+                request = requests[what](f"w{number}")
+                calls.append((request, asyncio.create_task(world.call(request))))
+            await settle()
+        for request, call in calls:
+            if call.done():
+                _check_told(store.disk, request, call)
+            else:
+                call.cancel()
+        await asyncio.gather(*(call for _, call in calls), return_exceptions=True)
+        store.die()
+
+    run_async(body)
+
+
+def _check_told(disk: MemoryStore, request: Any, call: asyncio.Task[Any]) -> None:
+    """What a client was told is what the disk has."""
+    error = call.exception()
+    answer = None if error is not None else call.result()
+    closed = f"WorkflowId = '{request.workflow_id}' AND ExecutionStatus = 'Terminated'"
+    match answer, error:
+        case _, WorkflowAlreadyStartedError(run_id=run_id):
+            assert disk.load(run_id) is not None
+        case _, WorkflowNotFoundError() if "already completed" in str(error):
+            assert disk.count(closed) > 0
+        case s.Started(run_id=run_id), None:
+            assert disk.load(run_id) is not None
+        case s.Description() as description, None:
+            found = disk.load(description.summary.run_id)
+            assert found is not None
+            assert found.run.length >= description.summary.history_length
+        case s.Nothing(), None if not isinstance(request, s.CancelWorkflow):
+            assert disk.find_request(request.workflow_id, request.request_id)
+        case _:
+            assert error is None or isinstance(error, WorkflowNotFoundError)

@@ -327,6 +327,41 @@ def test_an_update_that_a_reset_has_kept() -> None:
     run_async(body)
 
 
+@pytest.mark.parametrize("another_owner", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_call_for_an_update_that_is_repeated(left: bool, another_owner: bool) -> None:
+    """The same call again has its first outcome, also that its run left it undone, and also where another workflow has the
+    id by now; another call for the same update id is another update there.
+    """
+
+    async def body() -> None:
+        store = MemoryStore()
+        world = await World.new(store=store)
+        await world.start()
+        call = update(request_id="call")
+        asked = asyncio.ensure_future(world.call(call))
+        await settle()
+        activation = await work(world)
+        done = [] if left else [c.CompleteUpdate("u", text("first"))]
+        await world.complete(activation.run_id, c.AcceptUpdate("u"), *done, c.ContinueAsNew())
+        first = await asked
+        assert (first.failure is None) is not left
+        assert await world.call(call) == first
+        last = await work(world)
+        await world.complete(last.run_id, c.CompleteRun(text("end")))
+        await world.start()
+        if another_owner:
+            world = await next_epoch(world, store)
+        assert await world.call(call) == first
+        asked = await ask(world, request_id="another call")
+        await carry_out(world, "u", "second")
+        assert (await asked).result == text("second")
+        assert await world.call(call) == first
+        await world.close()
+
+    run_async(body)
+
+
 # --- update with start --------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,10 @@ class UpdateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
-    """Ask for an update and wait until it has come to `wait_stage`. The same `update_id` again is the same update."""
+    """Ask for an update and wait until it has come to `wait_stage`. The same `update_id` again is the same update.
+
+    `request_id` names the call, however often it is sent: for the embedded engine, a server knows none here.
+    """
 
     workflow_id: str
     update_id: str
@@ -49,6 +52,7 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
     headers: dict[str, Payload] = {}
     identity: str = ""
     wait_stage: UpdateStage = UpdateStage.ACCEPTED
+    request_id: str = ""
 
 
 class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):

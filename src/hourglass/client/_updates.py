@@ -65,6 +65,7 @@ def build(
             headers=call.headers,
             identity=session.identity,
             wait_stage=stage,
+            request_id=new_id(),
             rpc_timeout=optional_seconds(options.get("rpc_timeout"), "rpc_timeout"),
         )
 

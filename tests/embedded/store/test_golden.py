@@ -15,6 +15,7 @@ from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, schema
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._embedded.stores.store import Stored
+from hourglass._embedded.stores.stored_reads import FIND_REQUEST
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
@@ -148,3 +149,18 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 def test_migrations_lead_to_the_format() -> None:
     """The list is in order, without a gap, and ends at the present format."""
     assert [leads_to for leads_to, _ in schema.MIGRATIONS] == list(range(2, schema.FORMAT + 1))
+
+
+def test_old_files_get_what_they_lack(path: Path) -> None:
+    """Requests of a file that was made before there was an index of them are found by it, without a look at every run."""
+    shutil.copy(FILES[0], path)
+    before = sqlite3.connect(path)
+    assert "requests_by_id" not in {name for (name,) in before.execute("SELECT name FROM sqlite_schema")}
+    before.close()
+    SqliteStore.open(path).close()
+    after = sqlite3.connect(path)
+    plan = after.execute(f"EXPLAIN QUERY PLAN {FIND_REQUEST}", ("", "")).fetchall()
+    after.close()
+    first, second = (row[3] for row in plan)
+    assert "requests_by_id (request_id=?)" in first
+    assert "INTEGER PRIMARY KEY" in second

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from hourglass._bridge.service import Request
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.timing.bell import Bell
@@ -41,6 +42,17 @@ def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str =
             f"workflow not found for ID: {workflow_id} with first run {first_run_id}", status="NOT_FOUND"
         )
     return record
+
+
+def refusal_rests_on(engine: Engine, request: Request[Any]) -> int:
+    """The change that the refusal of a request may rest on: any of the workflow that it is about, which is in memory
+    unless all of it is durable; or any at all, where it is about more than one workflow.
+    """
+    about = getattr(request, "start", request)
+    workflow_id: str = getattr(about, "workflow_id", "")
+    if not workflow_id or getattr(about, "versioning_override", None) is not None:
+        return engine.runs.newest
+    return engine.runs.newest_of(workflow_id, getattr(about, "run_id", ""))
 
 
 def check_open(record: Record) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.service import QueryWorkflow, Request
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import Answer, refusal_rests_on
 from hourglass._embedded.clients.requests import HANDLERS, PATIENT
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.stores.memory_store import MemoryStore
@@ -119,9 +119,9 @@ class EngineConnection:
                 f"a number of this {type(request).__name__} is larger than 64 bits", status="INVALID_ARGUMENT"
             ) from None
         except HourglassError:
-            # A refusal says how things are, as an answer does, and may rest on any change so far.
+            # A refusal says how things are, as an answer does.
             engine.offers.stir()
-            await self._may_leave(engine.runs.newest)
+            await self._may_leave(refusal_rests_on(engine, request))
             raise
         engine.offers.stir()
         await self._may_leave(answer.rests_on)

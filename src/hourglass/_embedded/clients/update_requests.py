@@ -24,7 +24,7 @@ from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules.resetting import RESETTER
-from hourglass._embedded.rules.updates import ABANDONED, Waiting, request_id
+from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.starting import check_start, start_workflow
@@ -38,9 +38,12 @@ class _WentOn(Exception):
 async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]:
     """Ask for an update and wait until it has come so far."""
     while True:
-        record = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
+        record = _accepted_for(engine, request)
+        if record is None:
+            found = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
+            record = _asked(engine, found, request.update_id)
         try:
-            return await _updated(engine, _asked(engine, record, request.update_id), request)
+            return await _updated(engine, record, request)
         except _WentOn:
             continue
 
@@ -83,6 +86,9 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | N
     if latest is None:
         return None, Started("")
     began = request.start.request_id and engine.runs.find_request(latest, request.start.request_id)
+    accepted = _accepted_for(engine, request.update)
+    if accepted is not None:
+        return accepted, Started(began) if began else Started(accepted.run.run_id, started=False)
     first = engine.record(began) if began else None
     record = _asked(engine, first or latest, request.update.update_id)
     updates, update_id = engine.updates.of(record), request.update.update_id
@@ -90,6 +96,15 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | N
     if not (updates.knows(update_id) if is_open else update_id in updates.completed):
         return None, Started("")
     return record, Started(began) if began else Started(record.run.run_id, started=False)
+
+
+def _accepted_for(engine: Engine, request: UpdateWorkflow) -> Record | None:
+    """The run that accepted the update that this very call, which is sent again, asked for; whichever workflow has its id
+    now, and whatever became of the update.
+    """
+    latest = engine.current(request.workflow_id) if request.request_id else None
+    run_id = "" if latest is None else engine.runs.find_request(latest, call_id(request.request_id))
+    return engine.record(run_id) if run_id else None
 
 
 def _last_of_chain(engine: Engine, record: Record) -> Record:
@@ -126,7 +141,7 @@ async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> 
     while True:
         updates = engine.updates.of(record)
         if updates.knows(request.update_id):
-            return updates.find(request.update_id)
+            return _joined(updates.find(request.update_id), request)
         if not request.run_id and _goes_on(engine, record):
             raise _WentOn
         check_open(record)
@@ -137,8 +152,15 @@ async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> 
                 status="FAILED_PRECONDITION",
             )
         if updates.in_flight < engine.limits.updates_in_flight:
-            return engine.updates.admit(record, _request(request))
+            return _joined(engine.updates.admit(record, _request(request)), request)
         await _wait_for_room(engine, record)
+
+
+def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
+    """The update, which this call asks for too."""
+    if waiting is not None and request.request_id:
+        waiting.calls.add(request.request_id)
+    return waiting
 
 
 async def _wait_for_room(engine: Engine, record: Record) -> None:

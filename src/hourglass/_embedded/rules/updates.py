@@ -4,14 +4,15 @@ Must not know: askers, queues, the engine. What was accepted or completed follow
 once and then as it grows; what waits is in memory alone, as on a Temporal server: until it is accepted it is
 nobody's promise, and whoever asked asks again after a crash. The exception are updates that a reset has written
 into the history. Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain:
-the id of one that is accepted is kept as a request that the run has carried out; a refused update is forgotten, and
+the id of one that is accepted is kept as a request that the run has carried out, and so are those of the calls that
+asked for it; a refused update is forgotten, and
 only those who wait for it hear of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_updates as u
@@ -24,6 +25,11 @@ def request_id(run: Run, update_id: str) -> str:
     it; those of another workflow that has the id later do not, for update ids are chosen by people.
     """
     return f"update/{run.started.first_run_id}/{update_id}"
+
+
+def call_id(request_id: str) -> str:
+    """The name under which a call for an update is remembered, by the run that accepted it, along all runs of a workflow."""
+    return f"{request_id}/update"
 
 
 ABANDONED = Failure(
@@ -44,11 +50,14 @@ UNPROCESSED = Failure(
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """An update that is not accepted yet. `task_number` is the task that it was given to a worker with."""
+    """An update that is not accepted yet. `task_number` is the task that it was given to a worker with, `calls` are the
+    ids of the calls that ask for it.
+    """
 
     request: u.UpdateRequest
     task_number: int = 0
     refusal: Failure | None = None
+    calls: set[str] = field(default_factory=set)
 
 
 class Updates:

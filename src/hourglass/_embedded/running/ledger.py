@@ -81,10 +81,12 @@ class Ledger:
         """Runs of which something could not be written, and why: nothing of them is given out until the store is opened
         anew; they can be looked at, and ended.
         """
-        self._requests: dict[tuple[str, str], str] = {}
-        """The runs that carried out requests, by workflow id and request id, until the store knows them."""
-        self._unstored: deque[tuple[int, tuple[str, str], str]] = deque()
         self._parked_at: dict[str, int] = {}
+        self._requests: dict[tuple[str, str], tuple[str, int]] = {}
+        """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
+        that is durable, and the store knows them.
+        """
+        self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -205,9 +207,13 @@ class Ledger:
         if not latest.has_past:
             return ""
         workflow_id = latest.run.started.workflow_id
-        return self._requests.get((workflow_id, request_id)) or self.store.find_request(
-            workflow_id, request_id
-        )
+        run_id, number = self._requests.get((workflow_id, request_id), ("", 0))
+        return self.store.find_request(workflow_id, request_id) if self.is_durable(number) else run_id
+
+    def newest_of(self, workflow_id: str, run_id: str) -> int:
+        """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none is."""
+        found = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
+        return max((record.number for record in found if record is not None), default=0)
 
     # --- what is in memory ----------------------------------------------------------------------------------
 
@@ -376,9 +382,6 @@ class Ledger:
         record.events += step.events
         if request_ids:
             record.seen.update(request_ids)
-            workflow_id = step.run.started.workflow_id
-            for request_id in request_ids:
-                self._requests[workflow_id, request_id] = step.run.run_id
         earliest = record.look(ids, now) if ids else 0
         change = Change(
             run=step.run,
@@ -406,11 +409,14 @@ class Ledger:
 
     def _note_requests(self, change: Change) -> None:
         """The newest change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
-        workflow_id, run_id, unstored = change.run.started.workflow_id, change.run.run_id, self._unstored
-        unstored.extend((self.newest, (workflow_id, request_id), run_id) for request_id in change.request_ids)
+        unstored, number = self._unstored, self.newest
+        for request_id in change.request_ids:
+            key = (change.run.started.workflow_id, request_id)
+            self._requests[key] = (change.run.run_id, number)
+            unstored.append((number, key))
         while unstored and self.is_durable(unstored[0][0]):
-            _, key, carried_out_by = unstored.popleft()
-            if self._requests.get(key) == carried_out_by:
+            earlier, key = unstored.popleft()
+            if self._requests[key][1] == earlier:
                 del self._requests[key]
 
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:

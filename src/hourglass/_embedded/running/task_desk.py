@@ -7,14 +7,14 @@ handle at most; a run's queries wait while it has a task; a run that a handle kn
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.updates import request_id
+from hourglass._embedded.rules.updates import call_id, request_id
 from hourglass._embedded.running.deployments import Deployments
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.offers import Taker
@@ -131,11 +131,7 @@ class TaskDesk:
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
         follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
-        accepted = tuple(
-            request_id(record.run, sent.update.update_id)
-            for sent in answer.commands
-            if sent.update is not None and type(sent.command) is AcceptUpdate
-        )
+        accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
         attributes = [found for each in answer.commands if (found := _attributes(each.command))]
         try:
             for command, values in attributes:
@@ -230,6 +226,17 @@ def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] |
             return command, command.search_attributes
         case _:
             return None
+
+
+def _requests_of_updates(record: Record, answer: tasks.Answer) -> Iterator[str]:
+    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the calls."""
+    for sent in answer.commands:
+        if sent.update is None or type(sent.command) is not AcceptUpdate:
+            continue
+        yield request_id(record.run, sent.update.update_id)
+        waiting = record.updates.find(sent.update.update_id) if record.updates is not None else None
+        if waiting is not None:
+            yield from map(call_id, sorted(waiting.calls))
 
 
 def _is_in_hand(run: Run, number: int) -> bool:

@@ -24,6 +24,12 @@ SELECT CAST(state AS BLOB),
 FROM runs WHERE run_id = ?
 """
 
+# CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
+FIND_REQUEST = """
+SELECT run_id FROM requests CROSS JOIN runs ON key = run
+WHERE request_id = ? AND workflow_id = ? ORDER BY run DESC LIMIT 1
+"""
+
 
 _LARGEST = 2**63 - 1
 
@@ -66,10 +72,7 @@ class StoredReads:
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
         """The run id of the latest run of a workflow that carried out a request."""
-        # CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
-        text = """SELECT run_id FROM requests CROSS JOIN runs ON key = run
-            WHERE request_id = ? AND workflow_id = ? ORDER BY run DESC LIMIT 1"""
-        found = self._rows(text, plain(request_id), plain(workflow_id))
+        found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
         return str(found[0][0]) if found else ""
 
     def due(self, until_ns: int, limit: int, after_ns: int) -> Sequence[str]:
