@@ -7,7 +7,7 @@ import pytest
 
 from hourglass._bridge import service as s
 from hourglass._embedded.events import history as h
-from hourglass._embedded.rules.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, Limits
+from hourglass._embedded.rules.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, TOO_MANY_SIGNALS, Limits
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import Payload
@@ -213,6 +213,51 @@ def test_what_is_held_does_not_grow_without_end() -> None:
         await world.complete(run_id)
         again = await world.activation()
         assert [type(event) for event in again.events[1:]] == [e.SignalReceived] * 11
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_run_takes_so_many_signals_and_no_more() -> None:
+    """The one beyond the limit is refused, also one that comes with a start; one that was taken before is acknowledged
+    again, and a sender that is a workflow is told why.
+    """
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(signals=3))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        for number in range(3):  # these are held until the task ends
+            await world.call(signal(number))
+        with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as refused:
+            await world.call(signal(3))
+        assert refused.value.status == "INVALID_ARGUMENT"
+        await world.call(signal(2))
+        await world.complete(run_id, c.StartTimer(1, 10**12))
+        with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS):
+            await world.start(signal_name="s")
+        assert world.kinds().count("WorkflowExecutionSignaled") == 3
+        await world.close()
+
+    run_async(body)
+
+
+def test_a_workflow_that_sends_one_signal_too_many_is_told_why() -> None:
+    """What a client is refused a workflow is told as the failure of its signal, with the server's cause."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(signals=1))
+        await world.start(task_queue="elsewhere")
+        await world.call(signal(1))
+        sender = (await world.start("sender")).run_id
+        await world.activation()
+        send = c.SignalExternalWorkflow(seq=1, workflow_id="w", signal_name="s")
+        await world.complete(sender, send)
+        (told,) = (await world.activation()).events
+        assert isinstance(told, e.ExternalSignalResolved)
+        assert told.failure is not None
+        assert "signal limit was exceeded" in told.failure.message
+        assert b"SIGNAL_COUNT_LIMIT_EXCEEDED" in b"".join(await world.history("sender"))
         await world.close()
 
     run_async(body)
