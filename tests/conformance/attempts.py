@@ -299,3 +299,28 @@ def what_is_pending_is_told(world: World) -> None:
     assert pending.next_attempt_time is not None
     handle.terminate("seen")
     world.failure(handle)
+
+
+@activity.defn(retry_policy=QUICK, start_to_close_timeout=0.5, heartbeat_timeout=10)
+def beats_and_hangs() -> None:
+    """Tells how far it is, and goes no further."""
+    activity.heartbeat("page", activity.info().attempt)
+    acts.gate("hung").wait(20)
+
+
+@workflow.defn
+def waits_for_one_that_hangs(attempts: int) -> None:
+    """Lets the timeout out."""
+    policy = RetryPolicy(initial_interval=0.02, maximum_attempts=attempts)
+    beats_and_hangs.options(retry_policy=policy)()
+
+
+@scenario()
+def an_attempt_that_took_too_long_has_told_how_far_it_was(world: World) -> None:
+    """What was told by heartbeats comes with every timeout, not only with that of the heartbeats."""
+    for attempts in (1, 2):
+        error = world.fails(waits_for_one_that_hangs, attempts)
+        assert isinstance(error.cause, TimedOutError)
+        assert error.cause.type == TimeoutType.START_TO_CLOSE
+        assert list(error.cause.last_heartbeat_details) == ["page", attempts]
+    acts.gate("hung").set()

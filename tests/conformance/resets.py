@@ -8,7 +8,14 @@ import pytest
 
 from hourglass import workflow
 from hourglass.client import WorkflowHandle
-from hourglass.errors import ApplicationError, ServiceError, WorkflowFailedError, WorkflowNotFoundError
+from hourglass.errors import (
+    ApplicationError,
+    ServiceError,
+    WorkflowAlreadyStartedError,
+    WorkflowFailedError,
+    WorkflowNotFoundError,
+)
+from hourglass.workflow import ParentClosePolicy
 
 from . import acts
 from .scenario import scenario
@@ -279,3 +286,51 @@ def a_child_that_was_started_before_is_kept(world: World) -> None:
     child.signal("tell", "hello")
     assert again.result(timeout=LIMIT) == "hello"
     world.handles[-1] = again
+
+
+@workflow.defn
+def has_two_children(name: str, policy: ParentClosePolicy) -> list[str]:
+    """Starts two children, with a step before each and after them; says whose ids were taken."""
+    taken: list[str] = []
+    for number in ("one", "two"):
+        acts.note(number)
+        try:
+            workflow.start_child_workflow(Sitter.run, id=f"{name}-{number}", parent_close_policy=policy)
+        except WorkflowAlreadyStartedError:
+            taken.append(number)
+    acts.note("three")
+    workflow.Channel("end", str).receive()
+    return taken
+
+
+def reset_with_children(world: World, policy: ParentClosePolicy, before: int) -> None:
+    """A parent whose children run is reset to one of its steps, and closes: none of them is touched, whatever its policy
+    says, for they are the children of the run that was reset.
+    """
+    name = f"{world.queue}-{policy.name}-{before}"
+    handle = world.start(has_two_children, name, policy)
+    world.until(handle, "ACTIVITY_TASK_COMPLETED", 3)
+    children = [world.client.get_workflow_handle(f"{name}-{number}") for number in ("one", "two")]
+    first_runs = [child.describe().run_id for child in children]
+    scheduled = [
+        int(event["activityTaskScheduledEventAttributes"]["workflowTaskCompletedEventId"])
+        for event in handle.history().events
+        if "activityTaskScheduledEventAttributes" in event
+    ]
+    again = handle.reset(event_id=scheduled[before])
+    again.signal("end", "now")
+    assert again.result(timeout=LIMIT) == ["one", "two"][before:]
+    assert [child.describe().status.name for child in children] == ["RUNNING", "RUNNING"]
+    assert [child.describe().run_id for child in children] == first_runs
+    for child in children:
+        child.signal("tell", "enough")
+        assert child.result(timeout=LIMIT) == "enough"
+    world.handles[-1] = again
+
+
+@scenario("loose")
+def a_reset_leaves_children_alone(world: World) -> None:
+    """Children that the new run does not know go on; the new run finds their ids taken, and hears nothing of their ends."""
+    for policy in (ParentClosePolicy.TERMINATE, ParentClosePolicy.ABANDON):
+        for before in (0, 1, 2):
+            reset_with_children(world, policy, before)

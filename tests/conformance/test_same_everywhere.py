@@ -19,6 +19,7 @@ from hourglass.testing import DevServer
 from . import (  # noqa: F401
     acts,
     attempts,
+    back_off,
     cancelling,
     cancelling_more,
     carried_on,
@@ -39,6 +40,7 @@ from . import (  # noqa: F401
     messages,
     notes,
     questions,
+    refusals,
     resets,
     schedule_actions,
     schedules,

@@ -14,6 +14,7 @@ from hourglass._embedded.rules.limits import (
     TOO_LARGE_HISTORY,
     TOO_LARGE_TRANSACTION,
     TOO_MANY_EVENTS,
+    TOO_MANY_SIGNALS,
     Limits,
 )
 from hourglass._engine import commands as c
@@ -262,6 +263,30 @@ def test_senders_are_held_back_while_too_much_is_held() -> None:
     run_async(body)
 
 
+def test_a_run_takes_so_many_signals_and_no_more() -> None:
+    """The one beyond the limit is refused, also one that comes with a start; one that was taken before is acknowledged
+    again, and a sender that is a workflow is told why.
+    """
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(signals=3))
+        run_id = (await world.start()).run_id
+        await world.activation()
+        for number in range(3):  # these are held until the task ends
+            await world.call(signal(number))
+        with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as refused:
+            await world.call(signal(3))
+        assert refused.value.status == "INVALID_ARGUMENT"
+        await world.call(signal(2))
+        await world.complete(run_id, c.StartTimer(1, 10**12))
+        with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS):
+            await world.start(signal_name="s")
+        assert world.kinds().count("WorkflowExecutionSignaled") == 3
+        await world.close()
+
+    run_async(body)
+
+
 def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
     """More than a row of the file could hold is refused before it is written, as a server refuses its transactions."""
 
@@ -311,3 +336,24 @@ def test_whatever_the_limits_let_pass_fits_into_a_row() -> None:
     limits = Limits()
     assert limits.transaction_bytes + limits.blob_bytes < 500_000_000
     assert limits.held_bytes + limits.blob_bytes < limits.transaction_bytes
+
+
+def test_a_workflow_that_sends_one_signal_too_many_is_told_why() -> None:
+    """What a client is refused a workflow is told as the failure of its signal, with the server's cause."""
+
+    async def body() -> None:
+        world = await World.new(limits=Limits(signals=1))
+        await world.start(task_queue="elsewhere")
+        await world.call(signal(1))
+        sender = (await world.start("sender")).run_id
+        await world.activation()
+        send = c.SignalExternalWorkflow(seq=1, workflow_id="w", signal_name="s")
+        await world.complete(sender, send)
+        (told,) = (await world.activation()).events
+        assert isinstance(told, e.ExternalSignalResolved)
+        assert told.failure is not None
+        assert "signal limit was exceeded" in told.failure.message
+        assert b"SIGNAL_COUNT_LIMIT_EXCEEDED" in b"".join(await world.history("sender"))
+        await world.close()
+
+    run_async(body)

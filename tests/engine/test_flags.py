@@ -231,3 +231,38 @@ def test_flags_survive_a_re_execution(drive: Drive) -> None:
     d.run.drop()
     d.send(d.done("charge", ""))
     assert used(d) == [(1000,), (1,), ()]
+
+
+@pytest.mark.parametrize(
+    ("replaying", "flags", "got", "recorded"),
+    [(True, (1000,), None, ()), (True, (1000, 1004), "text", ()), (False, (), "text", (1004,))],
+    ids=["before", "since", "live"],
+)
+def test_a_signal_without_a_value_is_no_message_to_a_channel_of_texts(
+    drive: Drive, replaying: bool, flags: tuple[int, ...], got: str | None, recorded: tuple[int, ...]
+) -> None:
+    """It is dropped, as any that cannot be decoded; runs that took it for None go on so."""
+
+    @workflow.defn
+    def run() -> Any:
+        return workflow.Channel("words", str).receive()
+
+    d = drive(run, replaying=replaying, flags=flags)
+    d.begin()
+    d.send(signal("words"), signal("words", "text"))
+    assert d.result == got
+    assert used(d)[-1] == recorded
+
+
+def test_a_signal_without_a_value_is_none_where_the_channel_has_it(drive: Drive) -> None:
+    """A channel of anything, or of texts or nothing, takes it; no flag is needed."""
+
+    @workflow.defn
+    def run() -> list[Any]:
+        return [workflow.Channel("any").receive(), workflow.Channel("some", str | None).receive()]
+
+    d = drive(run)
+    d.begin()
+    d.send(signal("any"), signal("some"))
+    assert d.result == [None, None]
+    assert used(d)[-1] == ()

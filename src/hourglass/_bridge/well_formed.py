@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hourglass._bridge.service import Request
-from hourglass._engine.options import check_text
+from hourglass._engine.options import INT64, check_text
 from hourglass.converter import Failure, Payload
 from hourglass.errors import UsageError
 
 Check: TypeAlias = Callable[[Any, str], None]
 
-_INT64 = range(-(2**63), 2**63)
+_LEAST = -INT64 - 1
 _PLAIN: tuple[type, ...] = (Payload, Failure)
 """What the converter made: not looked into."""
 
@@ -70,7 +70,8 @@ def _text(value: Any, what: str) -> None:
 
 
 def _whole(value: Any, what: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+    # By its limits: whether an enum's number is in a `range` is found out by going through it.
+    if not isinstance(value, int) or isinstance(value, bool) or not _LEAST <= value <= INT64:
         raise UsageError(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
 
 

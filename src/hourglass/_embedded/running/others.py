@@ -139,6 +139,8 @@ class Others:
         target = self._find(child.spec.workflow_id, "")
         if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
             return
+        if not children.is_child_of(target.run, parent.run):
+            return  # it was begun by the run that this one was reset from: a server leaves it alone
         if policy is ParentClosePolicy.REQUEST_CANCEL:
             self._runs.change(target, lambda run, now: children.cancelled_by(run, parent.run, "", 0, now))
         else:

@@ -143,7 +143,7 @@ class TaskDesk:
             )
         except tasks.Refused as refusal:
             asked_again = refusal.cause == h.UNHANDLED_COMMAND
-            failure = None if asked_again else Failure(str(refusal), ServerFailure(), source="Server")
+            failure = None if asked_again else Failure(str(refusal), ServerFailure())
             self.fail(record, number, refusal.cause, failure, answer.identity)
             if not asked_again:
                 logger.warning("run %s cannot go on: %s", record.run.run_id, refusal)

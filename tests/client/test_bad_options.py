@@ -1,0 +1,221 @@
+"""Whatever is given for an option, the answer is in our own words: an error of ours, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hourglass import Client, RetryPolicy, workflow
+from hourglass._bridge.service import CountWorkflows, SignalWorkflow, StartWorkflow
+from hourglass._bridge.well_formed import check_request
+from hourglass.client import (
+    IdReusePolicy,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+    StartOptions,
+    UpdateStage,
+)
+from hourglass.errors import HourglassError, UsageError
+
+ODD: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([10**30, -(10**30), 10**400, 2**31, 2**63, -1]),
+    st.floats(),
+    st.binary(max_size=3),
+    st.text(max_size=5),
+    st.sampled_from(["a\ud800b", "\x00", "", " ", "x" * 1001]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.one_of(st.integers(), st.text(max_size=2)), st.integers(), max_size=2),
+    st.sampled_from([timedelta.max, timedelta(-1), datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)]),
+    st.sampled_from([object(), object, RetryPolicy, IdReusePolicy.REJECT_DUPLICATE, UpdateStage.ACCEPTED, len]),
+)
+"""What nobody should give for most options, and some will."""
+
+
+@workflow.defn
+def idle() -> None:
+    """Is never run."""
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """One engine for all examples: whatever it was given, it must list its runs in the end."""
+    with Client.connect("local:") as client:
+        yield client
+        assert len(list(client.list_workflows())) == client.count_workflows()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ODD)
+def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
+    """A start with an odd option succeeds, or raises an error of ours."""
+    options: dict[str, Any] = {"task_queue": "idle", option: value}
+    if option == "start_signal_args":
+        options["start_signal"] = "go"
+    try:
+        client.start_workflow(idle, **options)
+    except HourglassError:
+        pass
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ODD)
+def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> None:
+    """So does a retry policy."""
+    try:
+        policy = RetryPolicy(**{option: value})
+    except UsageError:
+        return
+    client.start_workflow(idle, task_queue="idle", retry_policy=policy)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 20), value=ODD)
+def test_other_calls(client: Client, place: int, value: Any) -> None:
+    """So does every other call."""
+    handle = client.get_workflow_handle("nobody")
+    calls = (
+        lambda: client.start_workflow(value, task_queue="idle"),
+        lambda: client.get_workflow_handle(value).describe(),
+        lambda: client.get_workflow_handle("nobody", run_id=value).describe(),
+        lambda: handle.signal(value),
+        lambda: handle.signal("go", rpc_timeout=value),
+        lambda: handle.query(value),
+        lambda: handle.query("how", reject_condition=value),
+        lambda: handle.start_update("u", wait_for_stage=value),
+        lambda: handle.start_update("u", wait_for_stage=UpdateStage.ACCEPTED, id=value),
+        lambda: handle.get_update_handle(value).result(timeout=0),
+        lambda: handle.cancel(value),
+        lambda: handle.terminate(value),
+        lambda: handle.reset(event_id=value),
+        lambda: handle.reset(event_id=4, reason=value),
+        lambda: handle.describe(rpc_timeout=value),
+        lambda: list(client.list_workflows(value)),
+        lambda: list(client.list_workflows("WorkflowId = 'w'", page_size=value)),
+        lambda: list(client.list_workflows("WorkflowId = 'w'", limit=value)),
+        lambda: client.count_workflows(value),
+        lambda: client.describe_task_queue(value),
+        lambda: client.get_activity_handle(token=value).complete(None),
+    )
+    try:
+        calls[place]()
+    except (HourglassError, TimeoutError):
+        pass
+
+
+_PARTS: dict[type, tuple[str, ...]] = {
+    ScheduleSpec: (
+        "calendars",
+        "intervals",
+        "cron_expressions",
+        "skip",
+        "start_at",
+        "end_at",
+        "jitter",
+        "time_zone_name",
+    ),
+    SchedulePolicy: ("overlap", "catchup_window", "pause_on_failure"),
+    ScheduleState: ("note", "paused", "limited_actions", "remaining_actions"),
+    ScheduleIntervalSpec: ("every", "offset"),
+    ScheduleCalendarSpec: ("second", "hour", "month", "year", "day_of_week", "comment"),
+    Schedule: ("action", "spec", "policy", "state"),
+    Client: ("memo", "search_attributes", "backfill", "trigger_immediately", "rpc_timeout"),
+}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    part=st.sampled_from([(kind, name) for kind, names in _PARTS.items() for name in names]),
+    value=ODD,
+    number=st.uuids(),
+)
+def test_parts_of_a_schedule(client: Client, part: tuple[type, str], value: Any, number: Any) -> None:
+    """So does the creation of a schedule, whatever part of it is odd."""
+    kind, name = part
+    odd = {name: value}
+    hourly = ScheduleIntervalSpec(every=3600)
+    parts: dict[str, Any] = {"spec": ScheduleSpec(intervals=[hourly])}
+    options: dict[str, Any] = {}
+    try:
+        if kind is ScheduleSpec:
+            parts["spec"] = ScheduleSpec(**{"intervals": [hourly], **odd})  # type: ignore[arg-type]
+        elif kind is ScheduleIntervalSpec:
+            interval = ScheduleIntervalSpec(**{"every": 3600, **odd})
+            parts["spec"] = ScheduleSpec(intervals=[interval])
+        elif kind is ScheduleCalendarSpec:
+            parts["spec"] = ScheduleSpec(calendars=[ScheduleCalendarSpec(**odd)])
+        elif kind is SchedulePolicy:
+            parts["policy"] = SchedulePolicy(**odd)
+        elif kind is ScheduleState:
+            parts["state"] = ScheduleState(**odd)
+        elif kind is Schedule:
+            parts |= odd
+        else:
+            options = odd
+        parts.setdefault("action", ScheduleActionStartWorkflow(idle, id="w", task_queue="idle"))
+        client.create_schedule(str(number), Schedule(**parts), **options)
+    except (HourglassError, TimeoutError):
+        return
+    client.get_schedule_handle(str(number)).delete()
+
+
+def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
+    """The last gate knows the fields of every request, also those inside of others."""
+    good = StartWorkflow(workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    check_request(good)
+    for field, value in {
+        "workflow_id": 5,
+        "task_queue": "a\ud800",
+        "run_timeout": float("nan"),
+        "priority_key": 2**63,
+        "memo": {5: None},
+        "id_reuse_policy": 1.5,
+        "cron_schedule": None,
+    }.items():
+        broken: dict[str, Any] = {name: getattr(good, name) for name in good.__struct_fields__}
+        with pytest.raises(UsageError, match=field):
+            check_request(StartWorkflow(**{**broken, field: value}))
+    with pytest.raises(UsageError, match="query"):
+        check_request(CountWorkflows(query=b"bytes"))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="signal_name"):
+        check_request(SignalWorkflow(workflow_id="w", signal_name=None, request_id="r"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cron_schedule": 5}, "cron_schedule must be a text, not int"),
+        ({"priority_key": 10**30}, "priority_key must be a number from 0 to 2147483647"),
+        ({"run_timeout": 10**400}, "run_timeout must be between 0 and 292 years"),
+        ({"task_timeout": 121}, "task_timeout must be at most 120 s, not 121 s"),
+        ({"memo": {1: 2}}, "a name in memo must be a text, not int"),
+        ({"retry_policy": RetryPolicy}, "retry_policy must be a RetryPolicy, not the class RetryPolicy"),
+        ({"id_reuse_policy": "often"}, "id_reuse_policy must be one of IdReusePolicy: UNSPECIFIED"),
+        ({"id": "a\ud800"}, "id must be a text that UTF-8 can hold"),
+        ({"search_attributes": {5: 1}}, "the name of a search attribute must be a text"),
+        ({"start_signal": "go", "start_signal_args": 5}, "start_signal_args must be a list, not int"),
+    ],
+)
+def test_the_words(client: Client, options: dict[str, Any], words: str) -> None:
+    """The message names the option, what it must be and what it was."""
+    with pytest.raises(UsageError) as caught:
+        client.start_workflow(idle, **{"task_queue": "idle", **options})
+    assert words in str(caught.value)
+
+
+def test_a_stage_that_no_service_keeps(client: Client) -> None:
+    """Waiting for ADMITTED is refused, with the stages that there are."""
+    with pytest.raises(UsageError, match="must be ACCEPTED or COMPLETED, not ADMITTED"):
+        client.get_workflow_handle("w").start_update("u", wait_for_stage=UpdateStage.ADMITTED)

@@ -1,0 +1,164 @@
+"""What docs/moving.md says of the two engines is true: each line of its tables is walked by the test that is named for it.
+
+A line that is about one engine alone, or needs processes that die, is walked by a test elsewhere, which must exist.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import workflow
+from hourglass._embedded.rules.limits import MEGABYTE, Limits
+from hourglass.client import Client
+from hourglass.errors import ServiceError, UsageError, WorkflowNotFoundError
+from hourglass.testing import DevServer
+from hourglass.worker import Worker
+
+from . import test_same_everywhere  # noqa: F401 - enters all scenarios
+from .scenario import SCENARIOS
+from .world import kinds
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "moving.md").read_text()
+_ROW = re.compile(r"^\| (?P<name>[^|]+) \| [^|]+ \|", re.MULTILINE)
+
+Both = dict[str, Client]
+LINES: dict[str, Callable[[Both], None]] = {}
+
+ELSEWHERE = {
+    "where runs live": "tests/embedded/processes/test_hosts.py::test_without_an_owner_a_client_does_it_alone",
+    "workers": "tests/embedded/processes/test_hosts.py::test_the_first_owns_the_second_stands_by",
+    "a worker dies": "tests/embedded/test_recovery.py::test_an_attempt_in_flight_is_tried_again_with_its_cursor",
+    "namespaces": "tests/embedded/processes/test_serving.py::test_another_namespace_is_told_so",
+    "closed runs": "tests/embedded/test_upkeep.py::test_closed_runs_are_forgotten_after_the_retention",
+    "`priority_key`": "tests/embedded/test_priorities.py::test_the_most_urgent_comes_first",
+    "signals": "tests/embedded/test_limits.py::test_a_run_takes_so_many_signals_and_no_more",
+    "pending": "tests/embedded/test_limits.py",
+    "updates": "tests/embedded/test_updates.py",
+    "names": "names_that_are_too_long",
+    "search attributes": "search_attributes_that_cannot_be",
+    "task timeout": "what_the_client_refuses",
+    "event ids and times": "a_delayed_start_is_cancelled_at_once",
+}
+"""Lines that are walked by scenarios, or by tests of one engine."""
+
+
+def line(name: str) -> Callable[[Callable[[Both], None]], Callable[[Both], None]]:
+    """This walks a line."""
+
+    def enter(walk: Callable[[Both], None]) -> Callable[[Both], None]:
+        LINES[name] = walk
+        return walk
+
+    return enter
+
+
+@pytest.fixture(scope="module")
+def both(quick_server: DevServer) -> Iterator[Both]:
+    """A client of each engine."""
+    with Client.connect("local:") as embedded, Client.connect(quick_server.target) as server:
+        yield {"embedded": embedded, "server": server}
+
+
+def names() -> list[str]:
+    """The first cells of the page's tables."""
+    found = [match["name"].strip() for match in _ROW.finditer(PAGE)]
+    return [name for name in found if name and name != "limit" and not name.startswith("---")]
+
+
+def test_every_line_is_walked() -> None:
+    """The page says nothing that no test holds, and the tests hold nothing that the page no longer says."""
+    assert set(names()) == {*LINES, *ELSEWHERE}
+    for place in ELSEWHERE.values():
+        path, _, test = place.partition("::")
+        if "/" not in path:
+            assert place in SCENARIOS, place
+        else:
+            assert (ROOT / path).exists(), place
+            assert f"def {test}" in (ROOT / path).read_text(), place
+
+
+@workflow.defn
+def sleeps(seconds: float) -> float:
+    """Sleeps, and says how long it was away."""
+    began = workflow.time()
+    workflow.sleep(seconds)
+    return workflow.time() - began
+
+
+@workflow.defn
+def goes_on(left: int) -> int:
+    """Continues as new."""
+    if left:
+        workflow.continue_as_new(left - 1)
+    return left
+
+
+def run(client: Client, *call: Any) -> Any:
+    """The result of a workflow of this module."""
+    with Worker(client, "moving", workflows=[sleeps, goes_on]):
+        return client.execute_workflow(*call, task_queue="moving")
+
+
+@line("payload")
+def _payload(both: Both) -> None:
+    assert Limits().blob_bytes == 2 * MEGABYTE
+    for client in both.values():
+        with pytest.raises(ServiceError, match="size"):
+            client.start_workflow("any", "x" * (2 * MEGABYTE + 1), task_queue="moving-idle")
+
+
+@line("history")
+def _history(both: Both) -> None:
+    assert (Limits().history_events, Limits().history_bytes) == (51_200, 50 * MEGABYTE)
+
+
+@line("timers")
+def _timers(both: Both) -> None:
+    for client in both.values():
+        assert run(client, sleeps, 0.05) >= 0.05
+
+
+@line("a run's next attempt, continue-as-new")
+def _next_run(both: Both) -> None:
+    began = time.monotonic()
+    assert run(both["embedded"], goes_on, 20) == 0
+    assert time.monotonic() - began < 20  # a server with its defaults lets a second pass between two runs
+    assert run(both["server"], goes_on, 2) == 0
+
+
+@line("what may happen during one workflow task")
+def _held(both: Both) -> None:
+    assert Limits().held_events == 5_000
+
+
+@line("a run id that is no UUID")
+def _run_id(both: Both) -> None:
+    with pytest.raises(WorkflowNotFoundError):
+        both["embedded"].get_workflow_handle("w", run_id="no-uuid").describe()
+    with pytest.raises(ServiceError, match="Invalid RunId"):
+        both["server"].get_workflow_handle("w", run_id="no-uuid").describe()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", sorted(LINES))
+def test_line(name: str, both: Both) -> None:
+    """What the line says is so."""
+    LINES[name](both)
+
+
+@pytest.mark.server
+def test_the_limit_of_a_task_timeout(both: Both) -> None:
+    """Two minutes pass, more is refused by the client of either engine."""
+    for client in both.values():
+        handle = client.start_workflow("any", task_queue="moving-idle", task_timeout=120)
+        assert kinds(handle.history())[0] == "WORKFLOW_EXECUTION_STARTED"
+        handle.terminate()
+        with pytest.raises(UsageError, match="at most 120 s"):
+            client.start_workflow("any", task_queue="moving-idle", task_timeout=120.5)
