@@ -1,7 +1,7 @@
 """What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no engine.
 
-`Evaluations` belongs to one lane; everything here but `hand_over` and `suspect` runs on that lane's thread, because fibers
-cannot leave it.
+`Evaluations` belongs to one lane; everything here but what the control loop asks (a section of its own) runs on that lane's
+thread, because fibers cannot leave it.
 
 Invariants:
 
@@ -103,6 +103,7 @@ class Evaluations:
     def counts(self) -> Counts:
         """What the lane has done so far, and how much it holds now."""
         self._counts.cached, self._counts.live = self._cache.count(self), len(self._live)
+        self._counts.parked = self._parked.kinds()
         return self._counts
 
     @property
@@ -154,7 +155,7 @@ class Evaluations:
         while (entry := self._live.oldest()) is not None:
             self._drop(entry)
 
-    # --- the end of a lane, on the control loop ----------------------------------------------------------------------
+    # --- moving runs, on the control loop ----------------------------------------------------------------------------
 
     def suspect(self) -> Entry | None:
         """The run whose code is executing now, or is being unwound."""
@@ -170,10 +171,39 @@ class Evaluations:
         _silence(self._current)
         return heir
 
+    def beside(self, other: Evaluations) -> None:
+        """Share with another lane's what outlasts a run's stay on a lane: its state, why it is parked, what it did here
+        before. Before it starts.
+        """
+        if self._cache is not other._cache:
+            self._cache.release(self)
+            self._cache = other._cache
+            self._cache.admit(self)
+        self._parked, self._lost, self._turns = other._parked, other._lost, other._turns
+
+    def sibling(self) -> Evaluations:
+        """The same on another thread, with no runs yet."""
+        sibling = _heir_of(self)
+        sibling.beside(self)
+        return sibling
+
+    def pass_on(self, key: Key, other: Evaluations) -> Entry | None:
+        """Give a run that is not in work to another lane, as data; what is left has fibers that this lane must drop."""
+        left = self._cache.pass_on(key, self, other)
+        return left if left is not None and left.run.live is not None else None
+
+    def leave_to(self, other: Evaluations) -> None:
+        """Give all runs to another lane, as data. This one is idle, and will be asked for nothing but to close."""
+        self._cache.hand_over(self, other)
+
+    def work_of(self, key: Key) -> int:
+        """About how much it takes to execute a run again, 0 if nothing is known of it."""
+        entry = self._cache.find(key)
+        return entry.run.work if entry is not None else 0
+
     def park_hung(self, run_id: str, place: str) -> None:
         """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")
-        self._counts.parked = self._parked.kinds()
 
     def _stepped(self) -> None:
         self.steps += 1
@@ -305,12 +335,10 @@ class Evaluations:
     def _died(self, run_id: str, error: BaseException) -> Verdict:
         """The evaluation itself raised: the type is unknown, or we have a bug."""
         self._parked.say_died(run_id, error)
-        self._counts.parked = self._parked.kinds()
         return Verdict(task_failed(run_id, type(error).__name__, str(error) or type(error).__name__))
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
         self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
-        self._counts.parked = self._parked.kinds()
 
     def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()
@@ -320,8 +348,7 @@ class Evaluations:
             logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
-        if self._counts.parked and self._parked.forget(activation.run_id):
-            self._counts.parked = self._parked.kinds()
+        if self._parked.forget(activation.run_id):
             logger.info("run %s goes on", activation.run_id)
 
     def _forget(self, key: Key, failed: Activation | None = None) -> Entry | None:
@@ -376,7 +403,7 @@ def _heir_of(lane: Evaluations) -> Evaluations:
 
 def _bequeath(lane: Evaluations, heir: Evaluations, left: Entry | None, failed: Activation | None) -> None:
     """Leave an heir what a lane knows beside its runs; `left` is the one run that the heir does not have."""
-    heir._lost, heir._parked = lane._lost, lane._parked.copy()
+    heir.beside(lane)
     heir._counts = dataclasses.replace(lane._counts)
     if failed is not None:
         heir._counts.failed_tasks += 1

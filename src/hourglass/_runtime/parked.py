@@ -21,7 +21,7 @@ _REMEMBERED = 1000
 
 
 class ParkedRuns:
-    """The runs of one lane that are parked."""
+    """The runs that are parked, of all lanes that work together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,13 +69,6 @@ class ParkedRuns:
         """What kind of error and where, by run: never the message, which may quote data."""
         with self._lock:
             return {run_id: reason.partition(": ")[0] for run_id, reason in self._reasons.items()}
-
-    def copy(self) -> ParkedRuns:
-        """The same, for a lane that takes over."""
-        other = ParkedRuns()
-        with self._lock:
-            other._reasons.update(self._reasons)
-        return other
 
 
 def miss(run_id: str) -> TaskFailed:
