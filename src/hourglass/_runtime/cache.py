@@ -3,8 +3,8 @@
 `StateCache` maps (task queue, run id, generation of the handle) to the state of a run and outlives lanes and handles.
 It mirrors the engine's sticky cache: least recently used first, and bounded; what is too much is given back by asking the
 engine for its eviction, and so is a run whose journal has grown too long. Each state has one owner, the only one who
-may touch it. When a lane is replaced its states go to its successor, without their fibers; the former owner finds
-nothing any more.
+may touch it. When a lane is replaced its states go to its successor, without their fibers, and those of runs that wait
+behind code that does not come back go to another lane; the former owner finds nothing any more.
 
 `LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped first, and the
 journal brings them back. Neither drops fibers; the lane does, on its thread.
@@ -67,6 +67,7 @@ class Entry:
     eviction_requested: bool = field(default=False, repr=False)
     checked_work: int = 0
     counted_bytes: int = 0  # what the cache has counted of its journal
+    noted: bytes = b""  # what a lane writes down while it executes the run, where it does (see `lane_notes`)
 
     def grown(self, activation: Activation) -> None:
         """The run has handled an activation that its journal keeps."""
@@ -102,6 +103,7 @@ class Entry:
             self.eviction_requested,
             self.checked_work,
             self.counted_bytes,
+            self.noted,
         )
 
 
@@ -195,6 +197,21 @@ class StateCache:
                 inherited[key] = fresh
                 self._queues[key.task_queue, key.generation][key] = fresh
             return left
+
+    def pass_on(self, key: Key, owner: object, heir: object) -> Entry | None:
+        """One run of an owner goes to another, as data; gives what the owner had, whose fibers it must drop."""
+        with self._lock:
+            inherited = self._owned.get(heir)
+            entry = self._owned.get(owner, _NOTHING).pop(key, None) if inherited is not None else None
+            if entry is None or inherited is None:
+                return None
+            fresh = inherited[key] = entry.without_fibers()
+            self._queues[key.task_queue, key.generation][key] = fresh
+            return entry
+
+    def find(self, key: Key) -> Entry | None:
+        """A run, whoever owns it; it stays as recently used as it was."""
+        return self._queues.get((key.task_queue, key.generation), _NOTHING).get(key)
 
     def release(self, owner: object) -> None:
         """Forget an owner and all its states."""

@@ -1,7 +1,7 @@
 """What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no engine.
 
-`Evaluations` belongs to one lane; everything here but `hand_over` and `suspect` runs on that lane's thread, because fibers
-cannot leave it.
+`Evaluations` belongs to one lane; everything here but what the control loop asks (a section of its own) runs on that lane's
+thread, because fibers cannot leave it.
 
 Invariants:
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import zlib
 from collections.abc import Callable
 from typing import Literal, TypeAlias, cast
@@ -30,8 +31,9 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
+from hourglass._runtime.deaths import digest_of
 from hourglass._runtime.lane_counts import Counts as Counts
-from hourglass._runtime.lane_notes import LaneNote
+from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.lane_stopping import LaneStopped
 from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
 from hourglass._runtime.quarantine import Hang, Quarantine
@@ -77,6 +79,7 @@ class Evaluations:
         on_demand: bool = False,
     ) -> None:
         self._counts = Counts()
+        self._home = os.getpid()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self.steps = 0  # moves while a large run is executed again, or unwound
@@ -103,6 +106,7 @@ class Evaluations:
     def counts(self) -> Counts:
         """What the lane has done so far, and how much it holds now."""
         self._counts.cached, self._counts.live = self._cache.count(self), len(self._live)
+        self._counts.parked = self._parked.kinds()
         return self._counts
 
     @property
@@ -153,8 +157,10 @@ class Evaluations:
             self._current = None
         while (entry := self._live.oldest()) is not None:
             self._drop(entry)
+        if self._note is not None:
+            self._note.release()
 
-    # --- the end of a lane, on the control loop ----------------------------------------------------------------------
+    # --- moving runs, on the control loop ----------------------------------------------------------------------------
 
     def suspect(self) -> Entry | None:
         """The run whose code is executing now, or is being unwound."""
@@ -170,10 +176,39 @@ class Evaluations:
         _silence(self._current)
         return heir
 
+    def beside(self, other: Evaluations) -> None:
+        """Share with another lane's what outlasts a run's stay on a lane: its state, why it is parked, what it did here
+        before. Before it starts.
+        """
+        if self._cache is not other._cache:
+            self._cache.release(self)
+            self._cache = other._cache
+            self._cache.admit(self)
+        self._parked, self._lost, self._turns = other._parked, other._lost, other._turns
+
+    def sibling(self) -> Evaluations:
+        """The same on another thread, with no runs yet."""
+        sibling = _heir_of(self)
+        sibling.beside(self)
+        return sibling
+
+    def pass_on(self, key: Key, other: Evaluations) -> Entry | None:
+        """Give a run that is not in work to another lane, as data; what is left has fibers that this lane must drop."""
+        left = self._cache.pass_on(key, self, other)
+        return left if left is not None and left.run.live is not None else None
+
+    def leave_to(self, other: Evaluations) -> None:
+        """Give all runs to another lane, as data. This one is idle, and will be asked for nothing but to close."""
+        self._cache.hand_over(self, other)
+
+    def work_of(self, key: Key) -> int:
+        """About how much it takes to execute a run again, 0 if nothing is known of it."""
+        entry = self._cache.find(key)
+        return entry.run.work if entry is not None else 0
+
     def park_hung(self, run_id: str, place: str) -> None:
         """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")
-        self._counts.parked = self._parked.kinds()
 
     def _stepped(self) -> None:
         self.steps += 1
@@ -199,7 +234,10 @@ class Evaluations:
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, Hang):
-                self.park_hung(activation.run_id, begun.stack.place)
+                if begun.died:
+                    self._parked.remember(activation.run_id, "ProcessDied: ")
+                else:
+                    self.park_hung(activation.run_id, begun.stack.place)
                 return Verdict(refusal(activation.run_id, begun))
             entry = begun
         else:
@@ -211,7 +249,7 @@ class Evaluations:
             entry = self._current = found
             entry.run.on_step = self._on_step  # it may have come from another lane
             if self._note is not None:
-                self._note.take(key.run_id, found.run.definition.name)
+                self._note.take(found.noted)
         run = entry.run
         was_closed = run.closed
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
@@ -243,7 +281,7 @@ class Evaluations:
         if hang is not None:
             return hang
         if self._note is not None:
-            self._note.take(key.run_id, started.workflow_type)
+            self._note.take(packed(key.run_id, started.workflow_type))
         definition = self._resolve(started.workflow_type)
         hang = self.quarantine.held(key.run_id, definition)
         if hang is not None:
@@ -256,6 +294,9 @@ class Evaluations:
             workflow_id=started.workflow_id,
             verified=verified,
         )
+        if self._note is not None:
+            entry.noted = packed(key.run_id, started.workflow_type, digest_of(definition))
+            self._note.take(entry.noted)
         entry.run.on_step = self._on_step
         entry.run.seen = self._lost.take(key.run_id)
         self._current = entry
@@ -264,14 +305,14 @@ class Evaluations:
         return entry
 
     def _activate(self, entry: Entry, activation: Activation, watcher: Watcher | None) -> Completion:
-        if watcher is None:
-            completion = entry.run.activate(activation)
-            complaint: HourglassError | None = None
-        else:
+        complaint: HourglassError | None = None
+        if watcher is not None:
             watcher.enter(entry.run)
-            try:
-                completion = entry.run.activate(activation)
-            finally:
+        try:
+            completion = entry.run.activate(activation)
+        finally:
+            _end_fork(self._home)  # before anything that another thread may have held when it forked
+            if watcher is not None:
                 complaint = watcher.exit()
         if self._retired:
             raise LaneStopped
@@ -285,7 +326,10 @@ class Evaluations:
         """Execute the run a second time, now and then and at its close, and compare."""
         if self._on_demand or not (closing or entry.is_to_be_checked()):
             return completion
-        difference = verify_run(entry.run)
+        try:
+            difference = verify_run(entry.run)
+        finally:
+            _end_fork(self._home)
         self._raise_if_retired()
         if difference is None:
             return completion
@@ -305,12 +349,10 @@ class Evaluations:
     def _died(self, run_id: str, error: BaseException) -> Verdict:
         """The evaluation itself raised: the type is unknown, or we have a bug."""
         self._parked.say_died(run_id, error)
-        self._counts.parked = self._parked.kinds()
         return Verdict(task_failed(run_id, type(error).__name__, str(error) or type(error).__name__))
 
     def _park(self, entry: Entry, error: BaseException | None) -> None:
         self._parked.say_parked(entry.run.definition.name, entry.workflow_id, entry.key.run_id, error)
-        self._counts.parked = self._parked.kinds()
 
     def _note_progress(self, entry: Entry, activation: Activation, *, only_looks: bool) -> None:
         notices, entry.run.notices = entry.run.notices, ()
@@ -320,8 +362,7 @@ class Evaluations:
             logger.warning("workflow %s (%s): %s", entry.run.definition.name, entry.workflow_id, notice)
         if not only_looks:
             self.quarantine.forget(activation.run_id)
-        if self._counts.parked and self._parked.forget(activation.run_id):
-            self._counts.parked = self._parked.kinds()
+        if self._parked.forget(activation.run_id):
             logger.info("run %s goes on", activation.run_id)
 
     def _forget(self, key: Key, failed: Activation | None = None) -> Entry | None:
@@ -343,8 +384,11 @@ class Evaluations:
         """Lose a run's fibers."""
         self._dropping = entry
         if self._note is not None:
-            self._note.take(entry.key.run_id, entry.run.definition.name)
-        _unwind(entry)
+            self._note.take(entry.noted)
+        try:
+            _unwind(entry)
+        finally:
+            _end_fork(self._home)
         self._live.discard(entry)
         self._dropping = None
         if self._note is not None and self._current is None:
@@ -376,12 +420,26 @@ def _heir_of(lane: Evaluations) -> Evaluations:
 
 def _bequeath(lane: Evaluations, heir: Evaluations, left: Entry | None, failed: Activation | None) -> None:
     """Leave an heir what a lane knows beside its runs; `left` is the one run that the heir does not have."""
-    heir._lost, heir._parked = lane._lost, lane._parked.copy()
+    heir.beside(lane)
     heir._counts = dataclasses.replace(lane._counts)
     if failed is not None:
         heir._counts.failed_tasks += 1
         if left is not None:
             _remember(heir._lost, left, failed)
+
+
+def _end_fork(home: int) -> None:
+    """End this process if workflow code has forked it, and the code is left: it would sleep for ever, with all that the
+    worker has open.
+    """
+    if os.getpid() == home:
+        return
+    try:
+        os.write(
+            2, b"hourglass: a process that a workflow forked has left the workflow's code, and ends here\n"
+        )
+    finally:
+        os._exit(1)
 
 
 def _silence(entry: Entry | None) -> None:

@@ -155,7 +155,7 @@ class Lane:
         self._put(Chore(chore))
 
     def take_over(self, work: Iterable[Work]) -> None:
-        """Begin with what another lane has not done."""
+        """Do what another lane has not done."""
         for each in work:
             self._put(each)
 
@@ -190,6 +190,19 @@ class Lane:
         self._deliver()
         job = busy if isinstance(busy, Job) and not busy.answered else None
         return Remains(job, tuple(queued))
+
+    def part_with(self, at: Work, wanted: Callable[[Job], bool]) -> list[Job]:
+        """Take activations that wait from the lane, in order, while it is at a given work; none if it is not any more."""
+        with self._mutex:
+            if self._abandoned or self._busy is not at:
+                return []
+            waiting = list(self._work)
+            given = [each for each in waiting if isinstance(each, Job) and wanted(each)]
+            if given:
+                gone = set(map(id, given))
+                self._work.clear()
+                self._work.extend(each for each in waiting if id(each) not in gone)
+            return given
 
     def interrupt(self, attempt: int) -> None:
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
@@ -237,6 +250,8 @@ class Lane:
             with self._mutex:
                 if self._abandoned:
                     return False
+                if not self._work:
+                    continue  # it was given to another lane
                 work = self._work[0]
                 work.since = self._clock()
                 self._busy = work  # first, and only then struck off: see `abandon`

@@ -28,6 +28,14 @@ class Counts:
     closed: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many runs closed, by workflow type and how."""
 
+    def add(self, other: Counts) -> None:
+        """Count what a lane that is no more has done."""
+        self.activations += other.activations
+        self.failed_tasks += other.failed_tasks
+        self.misses += other.misses
+        for key, number in other.closed.items():
+            self.closed[key] = self.closed.get(key, 0) + number
+
     def run_closed(self, workflow_type: str, result: object) -> None:
         """A run has sent its last command."""
         key = workflow_type, _ENDS.get(type(result), "")

@@ -5,13 +5,18 @@ activation and each fiber: only one that takes too long by itself is a hang. And
 loop was awake to see it. If the whole process stood still — a C call that held the interpreter, a paused machine — the
 lane is not to blame, and gets its time again.
 
-Looks only: whoever asks replaces the lane. Runs on the control loop, never in the lane.
+And notices, long before that, lanes whose work takes so long that what waits behind it should not wait there (`Delays`).
+
+Looks only: whoever asks replaces or relieves the lane. Runs on the control loop, never in the lane.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.hung_stack import frame_of, is_debugged
@@ -19,6 +24,11 @@ from hourglass._runtime.lane import Lane, Work
 
 _LOOKS = 4  # per timeout
 _UNGUARDED_INTERVAL = 1.0
+LOOK = 0.02
+"""How often `Delays` looks, in seconds."""
+_DELAYED_AFTER = 0.04
+_SECONDS_PER_STEP = 20e-6  # what executing a run again takes for each event and command, about
+_SHORT_TURN = 0.0005  # seconds; usual are 0.005
 _MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
 
@@ -72,11 +82,69 @@ class LaneGuard:
             watched.seconds += passed
         if watched.seconds < self.timeout:
             return False
-        thread_id = lane.thread_id
-        if thread_id is not None and is_debugged(thread_id, frame_of(thread_id)):
+        if _is_debugged(lane):
             watched.seconds = 0.0  # whoever steps through the code takes their time
             return False
         return True
+
+
+class Delays:
+    """For how long each lane has been at one piece of work. Seen at two looks at least: if the whole process stood still, it
+    is news to the first.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[Lane, tuple[Work, float]] = {}
+
+    def look(self, lanes: list[Lane]) -> dict[Lane, float]:
+        """The lanes that do not come back, and for how long they have not. To be asked once per `LOOK`."""
+        now = self._clock()
+        before, self._seen = self._seen, {}
+        delayed: dict[Lane, float] = {}
+        for lane in lanes:
+            work = lane.busy
+            if work is None:
+                continue
+            seen = before.get(lane)
+            if seen is None or seen[0] is not work:
+                seen = work, now
+            elif now - seen[1] >= _DELAYED_AFTER and not _is_debugged(lane):
+                delayed[lane] = now - seen[1]
+            self._seen[lane] = seen
+        return delayed
+
+
+class Hurry:
+    """While a lane does not come back, the interpreter goes round more often: code that spins keeps it for as long as it may,
+    and every step of all others waits for that. The setting is the whole process's, and is put back afterwards.
+    """
+
+    _lock = threading.Lock()
+    _hurrying: ClassVar[set[object]] = set()
+    _usual: ClassVar[float] = 0.0
+
+    def set(self, *, wanted: bool) -> None:
+        """Hurry, or do no longer; another one may still want to."""
+        if wanted == (self in self._hurrying):
+            return
+        with self._lock:
+            if not self._hurrying:
+                Hurry._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(self._usual, _SHORT_TURN))
+            (self._hurrying.add if wanted else self._hurrying.discard)(self)
+            if not self._hurrying:
+                sys.setswitchinterval(self._usual)
+
+
+def is_worth_moving(delay: float, work: int) -> bool:
+    """Whether a run that waits should be executed again elsewhere: once it has waited for as long as that takes."""
+    return delay >= work * _SECONDS_PER_STEP
+
+
+def _is_debugged(lane: Lane) -> bool:
+    thread_id = lane.thread_id
+    return thread_id is not None and is_debugged(thread_id, frame_of(thread_id))
 
 
 def progress_of(evaluations: Evaluations) -> int:

@@ -1,7 +1,11 @@
 """The lanes of one worker: where each run lives, and how a lane that hangs or dies is replaced.
 
-A run is bound to the lane on which it started, because its fibers cannot leave the thread that made them. When a lane is
-replaced, the activation that it was at fails with the stack of the code that hung; all its other runs go on
+A run is bound to the lane on which it started, because its fibers cannot leave the thread that made them. What waits
+behind code that does not come back at once (a loop, a sleep, a lock, or just long work) leaves for another lane, a spare one
+if need be, and is executed there from its journal; the run that takes so long keeps its lane and its fibers. A spare lane
+takes no new runs while another lane can, and ends when it has had nothing to do for a while.
+
+When a lane is replaced, the activation that it was at fails with the stack of the code that hung; all its other runs go on
 on the new thread, from their journals, without asking the engine; what was queued moves, in order.
 
 Invariants: each activation is answered once, on the control loop (I3), whatever becomes of its lane; a lane that was
@@ -13,18 +17,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 
 from hourglass._bridge.handle_record import is_eviction
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted
-from hourglass._runtime.cache import Entry
+from hourglass._runtime.cache import Entry, Key
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict, let_go
 from hourglass._runtime.gil_watchdog import GilWatchdog
 from hourglass._runtime.hung_stack import HungStack, frame_of, take_stack
 from hourglass._runtime.lane import STOP, Job, Lane, Reply, Work
-from hourglass._runtime.lane_guard import LaneGuard
+from hourglass._runtime.lane_guard import LOOK, Delays, Hurry, LaneGuard, is_worth_moving
 from hourglass._runtime.lane_stopping import Stopper
 from hourglass._runtime.parked import task_failed
 from hourglass._runtime.quarantine import HANGS, Quarantine
@@ -36,8 +41,11 @@ logger = logging.getLogger("hourglass.worker")
 
 DEADLOCK_TIMEOUT = 2.0
 MAX_STUCK_LANES = 8
+MAX_SPARE_LANES = 50
 _ABANDONED_JOIN_LIMIT = 1.0
 _THREAD_DELAY = 1.0
+_SPARE_IDLE_LIMIT = 5.0
+_SPARE_LOOK = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,11 +63,16 @@ class LaneStatus:
 
 @dataclass(eq=False)
 class _Place:
-    """Where runs live: a name that stays while lanes come and go."""
+    """Where runs live: a name that stays while lanes come and go. `used` is when a spare lane last had something to do;
+    one that is `leaving` has nothing any more, and ends.
+    """
 
     lane: Lane
     runs: int = 0
     replaced: int = 0
+    spare: bool = False
+    used: float = 0.0
+    leaving: bool = False
 
 
 class LaneSet:
@@ -71,6 +84,7 @@ class LaneSet:
         *,
         deadlock_timeout: float | None = DEADLOCK_TIMEOUT,
         max_stuck_lanes: int = MAX_STUCK_LANES,
+        max_spare_lanes: int = MAX_SPARE_LANES,
         on_too_many_stuck: Callable[[], object] | None = None,
         on_replaced: Callable[[str, str], object] | None = None,
         quarantine: Quarantine | None = None,
@@ -83,6 +97,14 @@ class LaneSet:
         self._homes: dict[tuple[int, str], _Place] = {}
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock=clock)
         self._guard = LaneGuard(deadlock_timeout, clock)
+        self._delays = Delays(clock)
+        self._hurry = Hurry()
+        self._max_spares = max_spare_lanes
+        self._spares = 0  # made so far
+        self._suspects = ""  # the name of the lane for those that may kill the process
+        self._open = list(self._places.values())  # for new runs
+        self._former = Counts()  # what spare lanes have done that are no more
+        self._oldest = 0  # of the generations that are wanted
         self._stopper = Stopper(max_stuck_lanes, self._too_many_stuck)
         self._on_too_many_stuck = on_too_many_stuck
         self._on_replaced = on_replaced
@@ -90,8 +112,10 @@ class LaneSet:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._spare_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         for lane in lanes:
+            lane.evaluations.beside(lanes[0].evaluations)
             lane.evaluations.quarantine = self._quarantine
             lane.on_died = self._lane_died
 
@@ -109,6 +133,10 @@ class LaneSet:
         if self._timer is None:
             self._arm()
 
+    def attempt_ended(self, run_id: str, activity: str) -> None:
+        """A local activity of a run has ended."""
+        self._quarantine.attempt_ended(run_id, activity)
+
     def forget(self, generation: int, run_id: str) -> None:
         """A run is at home nowhere any more."""
         home = self._homes.pop((generation, run_id), None)
@@ -121,21 +149,23 @@ class LaneSet:
 
     def forget_older(self, generation: int) -> None:
         """Drop all that belongs to handles before this generation: their engine sends the runs anew."""
+        self._oldest = max(self._oldest, generation)
         for home in [each for each in self._homes if each[0] < generation]:
             self._homes.pop(home).runs -= 1
         self._do(lambda evaluations: evaluations.forget_older(generation))
 
     def _do(self, chore: Callable[[Evaluations], None]) -> None:
-        for lane in self._lanes():
-            lane.do(chore)
+        for place in self._staying():
+            place.lane.do(chore)
         if self._timer is None:
             self._arm()
 
     def stop(self) -> None:
         """Let every lane finish and end; waits for nothing."""
         self._stopping = True
-        for lane in self._lanes():
-            lane.stop()
+        self._hurry.set(wanted=False)
+        for place in self._staying():
+            place.lane.stop()
         if self._timer is None:
             self._arm()
 
@@ -159,12 +189,13 @@ class LaneSet:
         return self._stopper.too_many
 
     def names(self) -> list[str]:
-        """The lanes' names, which stay when a lane is replaced."""
-        return list(self._places)
+        """The lanes' names, which stay when a lane is replaced; spare ones come and go, and are not among them."""
+        return [name for name, place in self._places.items() if not place.spare]
 
     def counts(self) -> list[Counts]:
-        """What each lane has done so far."""
-        return [lane.counts for lane in self._lanes()]
+        """What each lane has done so far. What is parked is known to all, and told by the first."""
+        first, *others = [lane.counts for lane in self._lanes()]
+        return [first, *(replace(each, parked={}) for each in others), self._former]
 
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""
@@ -185,6 +216,9 @@ class LaneSet:
     def _lanes(self) -> list[Lane]:
         return [place.lane for place in self._places.values()]
 
+    def _staying(self) -> list[_Place]:
+        return [place for place in self._places.values() if not place.leaving]
+
     def _place_of(self, activation: Activation, generation: int) -> _Place:
         run = (generation, activation.run_id)
         home = self._homes.get(run)
@@ -195,11 +229,119 @@ class LaneSet:
             home.runs -= 1
             return home
         if home is None:
-            home = min(self._places.values(), key=lambda place: place.runs)
+            if self._quarantine.is_suspect(activation.run_id):
+                home = self._for_suspects()
+            else:
+                home = min(self._open, key=lambda place: place.runs)
             if any(isinstance(event, RunStarted) for event in activation.events):
                 self._homes[run] = home
                 home.runs += 1
         return home
+
+    # --- relieving ---------------------------------------------------------------------------------------------------
+
+    def relieve(self) -> None:
+        """Let leave what waits behind work that does not come back. The timer asks while there is work."""
+        delayed = self._delays.look(self._lanes())
+        self._hurry.set(wanted=bool(delayed) and not self._stopping)
+        if delayed and not self._stopping:
+            for place in self._staying():
+                delay = delayed.get(place.lane)
+                if delay is not None and place.lane.queued:
+                    self._relieve(place, delay, delayed)
+        free = [place for place in self._staying() if place.lane not in delayed]
+        usual = [place for place in free if not place.spare]
+        self._open = usual or free or [place for place in self._places.values() if not place.spare]
+        if self._spares:
+            self._tend_spares()
+
+    def _relieve(self, place: _Place, delay: float, delayed: Mapping[Lane, float]) -> None:
+        lane, work = place.lane, place.lane.busy
+        free = [each for each in self._staying() if each.lane not in delayed]
+        spares = sum(each.spare for each in self._places.values())
+        if work is None or (not free and spares >= self._max_spares):
+            return
+        itself = work.activation.run_id if isinstance(work, Job) else None
+        evaluations = lane.evaluations
+
+        def may_leave(job: Job) -> bool:
+            run_id = job.activation.run_id
+            if run_id == itself or job.generation < self._oldest or self._quarantine.is_suspect(run_id):
+                return False
+            key = Key(evaluations.task_queue, run_id, job.generation)
+            return is_worth_moving(delay, evaluations.work_of(key))
+
+        jobs = lane.part_with(work, may_leave)
+        if not jobs:
+            return
+        refuge = min(free, key=lambda each: (each.spare, each.lane.queued)) if free else self._add_spare(lane)
+        for job in jobs:
+            self._move(job, place, refuge)
+        refuge.lane.take_over(jobs)
+
+    def _move(self, job: Job, place: _Place, refuge: _Place) -> None:
+        run = (job.generation, job.activation.run_id)
+        key = Key(place.lane.evaluations.task_queue, job.activation.run_id, job.generation)
+        left = place.lane.evaluations.pass_on(key, refuge.lane.evaluations)
+        if left is not None:
+            place.lane.do(partial(let_go, entry=left))
+        if self._homes.get(run) is place:
+            self._homes[run] = refuge
+            place.runs, refuge.runs = place.runs - 1, refuge.runs + 1
+
+    def _add_spare(self, beside: Lane) -> _Place:
+        assert self._loop is not None
+        self._spares += 1
+        name = f"{next(iter(self._places))}+{self._spares}"
+        lane = Lane(name, beside.evaluations.sibling(), self._loop, clock=self._clock)
+        lane.on_died = self._lane_died
+        place = self._places[name] = _Place(lane, spare=True, used=self._clock())
+        self._begin(lane)
+        return place
+
+    def _for_suspects(self) -> _Place:
+        """The one lane for all runs of which one may kill the process: who dies then, died alone."""
+        place = self._places.get(self._suspects)
+        if place is None or place.leaving:
+            place = self._add_spare(next(iter(self._places.values())).lane)
+            self._suspects = place.lane.name
+        return place
+
+    def _tend_spares(self) -> None:
+        now = self._clock()
+        for name, place in list(self._places.items()):
+            if not place.spare:
+                continue
+            if place.lane.busy is not None or place.lane.queued:
+                place.used = now
+            elif place.leaving:
+                if place.lane.ended:
+                    del self._places[name]
+                    self._former.add(place.lane.counts)
+            elif now - place.used >= _SPARE_IDLE_LIMIT and not self._stopping:
+                self._let_go(place)
+        if self._spare_timer is None and self._loop is not None and not self._stopping and self._has_spares():
+            self._spare_timer = self._loop.call_later(_SPARE_LOOK, self._look_at_spares)
+
+    def _look_at_spares(self) -> None:
+        self._spare_timer = None
+        self._tend_spares()
+
+    def _has_spares(self) -> bool:
+        return any(place.spare for place in self._places.values())
+
+    def _let_go(self, place: _Place) -> None:
+        """A spare lane has nothing to do: its runs go back, as data, and it ends."""
+        usual = min((each for each in self._places.values() if not each.spare), key=lambda each: each.runs)
+        place.leaving = True
+        place.lane.evaluations.leave_to(usual.lane.evaluations)
+        for run, home in self._homes.items():
+            if home is place:
+                self._homes[run] = usual
+        usual.runs, place.runs = usual.runs + place.runs, 0
+        usual.replaced, place.replaced = usual.replaced + place.replaced, 0
+        self._open = [each for each in self._open if each is not place] or [usual]
+        place.lane.stop()
 
     # --- replacing ---------------------------------------------------------------------------------------------------
 
@@ -220,7 +362,7 @@ class LaneSet:
 
     def _arm(self) -> None:
         if self._loop is not None:
-            self._timer = self._loop.call_later(self._guard.interval, self._tick)
+            self._timer = self._loop.call_later(min(self._guard.interval, LOOK), self._tick)
             if self._watchdog is not None:
                 self._watchdog.feed()
 
@@ -228,12 +370,14 @@ class LaneSet:
         self._timer = None
         try:
             self.check()
+            self.relieve()
         except Exception:
             logger.exception("the lanes could not be looked at")
         if any(lane.busy is not None or lane.queued for lane in self._lanes()):
             self._arm()
         else:
             self._guard.pause()
+            self._hurry.set(wanted=False)
             if self._watchdog is not None:
                 self._watchdog.rest()
 
@@ -284,7 +428,7 @@ class LaneSet:
         failed, generation = (job.activation, job.generation) if job is not None else (None, 0)
         heir = self._successor(place, lane.evaluations.hand_over(failed, generation))
         heir.take_over(remains.queued)
-        if self._stopping and STOP not in remains.queued:
+        if (self._stopping or place.leaving) and STOP not in remains.queued:
             heir.stop()
         place.lane, place.replaced = heir, place.replaced + 1
         self._stopper.tell(lane, self._loop)

@@ -21,7 +21,7 @@ _REMEMBERED = 1000
 
 
 class ParkedRuns:
-    """The runs of one lane that are parked."""
+    """The runs that are parked, of all lanes that work together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,13 +70,6 @@ class ParkedRuns:
         with self._lock:
             return {run_id: reason.partition(": ")[0] for run_id, reason in self._reasons.items()}
 
-    def copy(self) -> ParkedRuns:
-        """The same, for a lane that takes over."""
-        other = ParkedRuns()
-        with self._lock:
-            other._reasons.update(self._reasons)
-        return other
-
 
 def miss(run_id: str) -> TaskFailed:
     """The run is not here, and its start is not among the events."""
@@ -86,7 +79,15 @@ def miss(run_id: str) -> TaskFailed:
 
 
 def refusal(run_id: str, hang: Hang) -> TaskFailed:
-    """The run hung too often to be executed now."""
+    """The run hung, or killed its process, too often to be executed now."""
+    if hang.died:
+        text = (
+            f"this run is not executed, because the worker's process died while "
+            f"{f'its local activity {hang.activity}' if hang.activity else 'its code'} was executing ({hang.times}×): a crash "
+            f"in an extension module, too much memory, a kill. It is tried again when the workflow's file has changed, or "
+            f"after a while"
+        )
+        return task_failed(run_id, "ProcessDied", text)
     text = (
         f"this run is not executed, because its code hung ({hang.times}×), last at {hang.stack.place}. "
         f"It is tried again when the code has changed, or after a while"
