@@ -53,6 +53,8 @@ class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
     event_id: int
     activity_type: str = ""
     activity_id: str = ""
+    seq: int = 0
+    """Core's number for it, 0 where Core had no hand in it."""
     arguments: Payloads | None = None
     time_ns: int = 0
     attempt: int = 1
@@ -188,6 +190,7 @@ def _core_local(details: _Details) -> Mark:
         event_id=details.event_id,
         activity_type=data.get("activity_type") or "",
         activity_id=data.get("activity_id") or "",
+        seq=int(data.get("seq") or 0),
         time_ns=_core_ns(data.get("complete_time")),
         attempt=int(data.get("attempt") or 1),
         backoff=_core_ns(data.get("backoff")) / _SECOND,

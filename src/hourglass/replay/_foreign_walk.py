@@ -30,6 +30,7 @@ from hourglass.replay._foreign_order import Order
 from hourglass.replay._foreign_origins import ORDERS, Origins
 from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
 from hourglass.replay._session import Execution
+from hourglass.replay._trace import Unread
 
 
 class Walk:
@@ -223,7 +224,7 @@ class Walk:
                 raise changed
 
     def _refuse(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
-        was = [self._recorded.get(event.id) or _Unread(event.id, event.attributes) for event in missing]
+        was = [self._recorded.get(event.id) or Unread(event.id, event.attributes) for event in missing]
         now = [each for each in map(self._asked, surplus) if each is not None]
         now += [_local(command, self._origins.site(command)) for command in self._locals.waiting]
         site = now[0].site if now else self._execution.waiting_at()
@@ -232,7 +233,7 @@ class Walk:
     def _check_marks(self) -> None:
         untold = self._locals.untold()
         if untold is not None:
-            expected = _Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
+            expected = Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
             waits = self._locals.waiting
             now = _local(waits[0], self._origins.site(waits[0])) if waits else None
             site = now.site if now is not None else self._execution.waiting_at()
@@ -244,16 +245,6 @@ class Walk:
     def _asked(self, command: c.Command) -> Asked | None:
         site = self._origins.site(command)
         return asked(command, site) or Asked(type(command).__name__, "", "", (), None, site)
-
-
-class _Unread:
-    """Something that a history says and that has no name among what is compared."""
-
-    def __init__(self, event_id: int, attributes: Any, kind: str = "") -> None:
-        self.event_id = event_id
-        self.kind = kind or type(attributes).__name__
-        self.key = self.name = ""
-        self.duration_ns: int | None = None
 
 
 def _local(command: c.ScheduleLocalActivity, site: Site) -> Asked:
