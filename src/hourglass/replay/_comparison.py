@@ -130,6 +130,32 @@ def is_made_up(key: str) -> bool:
     return bool(_MADE_UP.fullmatch(key))
 
 
+def same_thing(was: Any, now: Asked, names: Mapping[str, str], *, foreign: bool) -> bool:
+    """Whether what is asked for now goes by the name and the id of what is on record."""
+    if now.kind in ("continue-as-new", "acceptance of update"):
+        return True
+    if was.name != now.name and was.kind == now.kind:
+        return False
+    match now.kind:
+        case "activity":
+            return same_id(was.key, now, foreign=foreign)
+        case "child workflow":
+            return bool(was.key == now.key) or (foreign and now.is_default and is_made_up(was.key))
+        case "signal to another workflow" | "cancel request to another workflow":
+            return bool(was.key == names.get(now.key, now.key))
+        case "result of update" | "failure of update":
+            return bool(was.key == now.key)
+        case _:
+            return True
+
+
+def same_id(key: str, now: Asked, *, foreign: bool) -> bool:
+    """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
+    if key == now.key:
+        return True
+    return foreign and now.is_default and (key.isdigit() or is_made_up(key))
+
+
 def describe(item: Any, nothing: str = "nothing more") -> str:
     """An expected or produced thing in a few words, without payloads."""
     if item is None:
