@@ -31,8 +31,8 @@ _DEEPEST = 200  # levels of JSON; a chain of causes takes one each
 def history_from_json(text: str | bytes) -> bytes:
     """A history as an encoded History message. Raises `HistoryError`.
 
-    It is given in JSON (an object with `events`, they alone, or a list of such objects: its pages) or, as bytes, in Temporal's binary
-    form.
+    It is given in JSON (an object with `events`, they alone, or a list of such objects: its pages) or, as bytes, in
+    Temporal's binary form.
     """
     try:
         document = _load(text)
@@ -55,7 +55,9 @@ def _events_in(document: Any) -> Any:
     pages = document if isinstance(document, list) else []
     if pages and all(isinstance(page, dict) and ("events" in page or "history" in page) for page in pages):
         found = [_events_in(page) for page in pages]
-        return [event for page in found for event in page] if all(isinstance(p, list) for p in found) else None
+        return (
+            [event for page in found for event in page] if all(isinstance(p, list) for p in found) else None
+        )
     return document or None
 
 

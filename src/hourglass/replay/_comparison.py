@@ -45,7 +45,9 @@ from hourglass.converter import (
 from hourglass.errors import NondeterminismError
 
 _TOLERANCE_NS = 2_000_000  # SDKs round durations differently, to the millisecond at worst
-_NO_TYPE = "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
+_NO_TYPE = (
+    "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
+)
 _MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
 _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
@@ -199,7 +201,9 @@ def _place(site: Site) -> str:
     if not site[0]:
         return ""
     callers = site.callers if isinstance(site, Place) else ()
-    return f"   at {site[0]}:{site[1]}" + "".join(f"\n      called at {file}:{line}" for file, line in callers)
+    return f"   at {site[0]}:{site[1]}" + "".join(
+        f"\n      called at {file}:{line}" for file, line in callers
+    )
 
 
 def compared(was: Any, now: Asked, *, foreign: bool = False) -> NondeterminismError | None:

@@ -3,9 +3,9 @@
 Must not know: commands, how things are told. Invariants:
 
 - Tasks that failed or timed out leave no trace; what happened before them is told in the next that was completed.
-- What a run asked for belongs to the task that was completed last before it: where it stands says whose it is, not the number that
-  it names, for servers made for tests number it otherwise. What became at once of something that was asked for (an activity that was
-  cancelled before it began) may stand between.
+- What a run asked for belongs to the task that was completed last before it: where it stands says whose it is, not the
+  number that it names, for servers made for tests number it otherwise. What became at once of something that was asked for
+  (an activity that was cancelled before it began) may stand between.
 - A history that ends within a task has a last task of which it is not known what the run asked for.
 """
 

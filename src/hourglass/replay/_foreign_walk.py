@@ -292,10 +292,11 @@ class Walk:
         if not self._order.eager:
             return
         for mark in task.marks:
-            if isinstance(mark, VersionMark) and mark.patches and not mark.is_deprecated:
-                if not self._patches.intersection(mark.patches):
-                    was = Unread(mark.event_id, None, f"patch {mark.change_id!r}")
-                    raise differs(was, None, self._execution.waiting_at(), self._where())
+            if not isinstance(mark, VersionMark) or not mark.patches or mark.is_deprecated:
+                continue
+            if not self._patches.intersection(mark.patches):
+                was = Unread(mark.event_id, None, f"patch {mark.change_id!r}")
+                raise differs(was, None, self._execution.waiting_at(), self._where())
 
     def _where(self) -> str:
         return f"in the workflow task that started with event {self._task.history_length}"

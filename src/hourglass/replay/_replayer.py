@@ -36,9 +36,10 @@ _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 class ReplayResult:
     """How the replay of one history went: the answers to two questions.
 
-    `error` answers whether a worker would go on with this run on today's code, doing what is on record: it is why not. That is
-    Core's verdict, and Hourglass's where Core does not look or cannot read the history. `difference` answers whether the code does
-    the same things as the history says, whatever order another SDK does them in within a task: it is what it does otherwise.
+    `error` answers whether a worker would go on with this run on today's code, doing what is on record: it says why not.
+    That is Core's verdict, and Hourglass's where Core does not look or cannot read the history. `difference` answers whether
+    the code does the same things as the history says, in whatever order another SDK does them within a task: it says what
+    is otherwise. Where `error` is None, so is `difference`.
     """
 
     history: History

@@ -5,7 +5,8 @@ finds it; of the last task there is no event to pair with; names and ids of hist
 all arguments, are not looked at. Here everything is held together once more. Invariants:
 
 - A command belongs to the task whose activation it answered: an activation tells the start of its task as the history's length.
-- Which commands leave at all (what was taken back in its task does not) follows from the embedded engine's rules, which are Core's.
+- Which commands leave at all (what was taken back in its task does not) follows from the embedded engine's rules, which are
+  Core's.
 - Commands and events of a task are compared in their order. Only where Core has taken another order is each event given the
   command that fits it best.
 """
@@ -269,5 +270,3 @@ def _groups(tasks: Sequence[WorkflowTask]) -> list[list[WorkflowTask]]:
                 continue
         groups.append([task])
     return groups
-
-
