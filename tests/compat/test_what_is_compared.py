@@ -17,7 +17,7 @@ from hourglass.testing import Environment
 from .foreign.replaying import fits, refused, replay
 from .foreign.writer import Writer, payload, payloads
 
-MAKES = ("hourglass", "temporal-typescript", "")
+MAKES = ("hourglass", "temporal-typescript", "", "old")
 COLOUR = SearchAttributeKey.for_keyword("Colour")
 
 
@@ -33,6 +33,8 @@ def of_make(history: History, make: str) -> History:
         completed = event.get("workflowTaskCompletedEventAttributes")
         if completed is not None and make != "hourglass":
             completed["sdkMetadata"] = {"coreUsedFlags": [1], **({"sdkName": make} if make else {})}
+            if make == "old":
+                del completed["sdkMetadata"]  # Core compares neither types nor ids then
     return History.from_json(json.dumps({"events": events}))
 
 
@@ -201,6 +203,22 @@ def test_an_order_that_a_worker_refuses(sdk: str) -> None:
         Replayer(workflows=[workflow.defn(name="W")(the_other_way_round)]) as r,
     ):
         r.replay(History.from_json(one_after_another(sdk).json()))
+
+
+def test_the_real_difference_is_told() -> None:
+    """Beyond an order that is forgiven, what is missing later is the difference, not the order that Core complains about."""
+
+    def code() -> str:
+        the_other_way_round()
+        act("third")
+        return "done"
+
+    result = replay(one_after_another("temporal-typescript"), code)
+    assert isinstance(result.error, NondeterminismError)
+    assert isinstance(result.difference, NondeterminismError)
+    assert "activity first" in result.error.expected
+    assert "activity third" in result.difference.produced
+    assert "completion" in result.difference.expected
 
 
 @pytest.mark.parametrize("sdk", ["temporal-typescript", "temporal-python", ""])

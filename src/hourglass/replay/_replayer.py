@@ -116,27 +116,26 @@ class Replayer:
                 facts = history._facts
                 settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
                 if facts.dialect is Dialect.OTHER:
-                    execution, error = self._walks(history, settings, None)
+                    execution, error = self._walks(history, settings)
                 else:
                     execution, error = self._cores(history, settings)
                 difference = error
                 if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
                     # Its SDK may only have issued the same commands in another order, which Core does not take.
-                    difference = self._second_look(history, settings, error)
+                    difference = self._second_look(history, settings)
             except (HourglassError, TimeoutError) as raised:
                 error = difference = raised
             if error is not None:
                 self._leave_session()
             return ReplayResult(history, execution.activations if execution else 0, error, difference)
 
-    def _second_look(
-        self, history: History, settings: RunSettings, error: HourglassError
-    ) -> HourglassError | TimeoutError | None:
+    def _second_look(self, history: History, settings: RunSettings) -> HourglassError | TimeoutError | None:
         """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
         naps = (Naps,) if has_naps(history._facts.expected) else ()
         forgiving = msgspec.structs.replace(settings, interceptors=(*settings.interceptors, *naps))
+        self._leave_session()
         try:
-            return self._walks(history, forgiving, error)[1]
+            return self._walks(history, forgiving)[1]
         except (HourglassError, TimeoutError) as raised:
             return raised
 
@@ -162,12 +161,10 @@ class Replayer:
         )
         return self._judge(history, execution, waiting_at)
 
-    def _walks(
-        self, history: History, settings: RunSettings, error: HourglassError | None
-    ) -> tuple[Execution, HourglassError | None]:
-        """Replay a history whose order is not ours, in each order that its SDK may have had. The first error counts."""
-        if error is not None:
-            self._leave_session()
+    def _walks(self, history: History, settings: RunSettings) -> tuple[Execution, HourglassError | None]:
+        """Replay a history whose order is not ours, in each order that its SDK may have had. The error that comes last in the
+        history counts: that order went furthest.
+        """
         from hourglass.replay._foreign_order import Search
 
         execution = self._execution(settings)
@@ -175,13 +172,16 @@ class Replayer:
         # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
         eager = history._facts.dialect is Dialect.CORE
         search = Search(len(history), has_updates=has_updates, eager=eager)
+        error: HourglassError | None = None
+        furthest = -1
         for order in search.orders():
             execution = self._execution(settings)
             walk = self._new_walk(history, execution, order)
             found = self._walk(walk, history, execution)
             if not isinstance(found, _DIFFERENCES):
                 return execution, found
-            error = error or found
+            if walk.at > furthest:
+                error, furthest = found, walk.at
             search.missed(walk.at, walk.choices)
         return execution, error
 

@@ -77,14 +77,16 @@ class Trace:
 
     def difference(self, tasks: Sequence[WorkflowTask], steps: Sequence[Step]) -> NondeterminismError | None:
         """The first thing that differs, if anything does."""
-        last = max((step.history_length for step in steps), default=0)
+        by_task: dict[int, list[Step]] = {}
+        for step in steps:
+            by_task.setdefault(step.history_length, []).append(step)
+        last = max(by_task, default=0)
         marked = {mark.seq for task in tasks for mark in task.marks if isinstance(mark, LocalMark)}
         try:
             for group in _groups(tasks):
                 if group[0].history_length > last or not group[-1].is_completed:
                     break
-                numbers = {task.history_length for task in group}
-                self._take(group, [step for step in steps if step.history_length in numbers])
+                self._take(group, [step for task in group for step in by_task.get(task.history_length, ())])
                 self._compare_group(group)
             self._compare_locals(tasks, marked)
         except NondeterminismError as error:
