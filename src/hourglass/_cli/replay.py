@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def replay(
     histories: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE|FOLDER", help="Histories in JSON; a folder means all in it."),
+        typer.Argument(
+            metavar="FILE|FOLDER", help="Histories in JSON or binary (.bin); a folder means all in it."
+        ),
     ] = None,
     code: Annotated[
         list[str] | None,
@@ -42,7 +44,8 @@ def replay(
 ) -> None:
     """Replay histories on the code: does it still fit?
 
-    Exit code 1 where it does not: with file and line, what was expected and what came.
+    Exit code 1 where a worker would not go on with the run: with file and line, what was expected and what came. Of
+    histories of other SDKs it is also told whether the code does the same things, only in another order.
 
     \b
     Examples:
@@ -91,9 +94,9 @@ def _files(paths: list[str]) -> Iterator[Path]:
     for text in paths:
         path = Path(text)
         if path.is_dir():
-            found = sorted(path.rglob("*.json"))
+            found = sorted([*path.rglob("*.json"), *path.rglob("*.bin")])
             if not found:
-                raise UsageError(f"there are no .json files in {path}")
+                raise UsageError(f"there are no .json or .bin files in {path}")
             yield from found
         elif path.is_file():
             yield path
@@ -104,9 +107,23 @@ def _files(paths: list[str]) -> Iterator[Path]:
 def _tell(name: str, result: ReplayResult, json: bool) -> None:
     error = result.error
     if json:
-        asking.write_json({"history": name, "ok": result.ok, "error": error}, indent=None)
+        told = {
+            "ok": result.ok,
+            "error": error,
+            "same": result.does_the_same,
+            "difference": result.difference,
+        }
+        asking.write_json({"history": name, **told}, indent=None)
     elif error is None:
         console.show(f"fits    {name}")
     else:
         console.show(f"{'BROKEN' if isinstance(error, HistoryError) else 'BREAKS'}  {name}")
-        console.show("        " + str(error).replace("\n", "\n        "))
+        _indented(str(error))
+        if result.does_the_same:
+            _indented("the code does the same things as this history says, in another order")
+        elif result.difference is not None and str(result.difference) != str(error):
+            _indented(f"apart from their order, this differs:\n{result.difference}")
+
+
+def _indented(text: str) -> None:
+    console.show("        " + text.replace("\n", "\n        "))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
-from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun
+from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun, raised_at, returned_at
 from hourglass._engine.events import AnyEvent, RunStarted
 from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation, watched
 from hourglass._engine.intercepted import executed
@@ -72,7 +72,8 @@ class MainFiber(HandlerFiber):
             value = _call(live.definition.run, self.arguments)
         else:
             value = executed(live, live.inbound, self.arguments)
-        live.issue(CompleteRun(live.converter.encode(value)), self)
+        at = returned_at(self, live.definition.run) if live.sites is not None else None
+        live.issue(CompleteRun(live.converter.encode(value)), self, at=at)
 
 
 class RefusedFiber(HandlerFiber):
@@ -124,17 +125,18 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
     try:
         call()
     except ContinueAsNewRequest as request:
-        live.issue(request.command, fiber)
+        live.issue(request.command, fiber, at=raised_at(request) if live.sites is not None else None)
     except (Exception, Cancelled) as error:
         if live.dead:
             raise
+        at = raised_at(error) if live.sites is not None else None
         if live.cancel_reason is not None and is_cancellation(error):
-            live.issue(CancelRun(), fiber)
+            live.issue(CancelRun(), fiber, at=at)
         elif isinstance(error, Cancelled) or (isinstance(error, TaskCancelledError) and not live.is_ours):
             # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
             failed = CancelledError("the workflow was cancelled from within")
-            live.issue(FailRun(live.converter.to_failure(failed)), fiber)
+            live.issue(FailRun(live.converter.to_failure(failed)), fiber, at=at)
         elif is_failure(live, error):
-            live.issue(FailRun(live.converter.to_failure(error)), fiber)
+            live.issue(FailRun(live.converter.to_failure(error)), fiber, at=at)
         else:
             live.error = error

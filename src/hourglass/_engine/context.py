@@ -11,8 +11,9 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import unwrap
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
@@ -64,6 +65,13 @@ _OUR_CODE = str(Path(__file__).resolve().parent.parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 Site = tuple[str, int]
+_CALLERS = 2  # so many of the author's frames above the one that asked are worth telling
+
+
+class Place(tuple[str, int]):
+    """A site, with the author's frames that led there, the nearest first."""
+
+    callers: tuple[Site, ...] = ()
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +110,7 @@ class LiveRun:
         "fibers_made",
         "flags",
         "handlers",
+        "has_drawn",
         "inbound",
         "latched",
         "main",
@@ -138,6 +147,7 @@ class LiveRun:
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | None = None
         self._random: random.Random | None = None
+        self.has_drawn = False  # whether the author's code has asked for randomness: default ids do not count
         self._notes: Notes | None = None
         self.patches: frozenset[str] = frozenset()
         self.patch_memo: dict[str, bool] | None = None
@@ -219,8 +229,12 @@ class LiveRun:
         fiber: FiberTask[Any],
         key: Numbered | None = None,
         operation: Any = None,
+        at: Site | None = None,
     ) -> None:
-        """Ask for something in the name of a fiber; a numbered command is entered so that its answer finds its way back."""
+        """Ask for something in the name of a fiber; a numbered command is entered so that its answer finds its way back.
+
+        `at` says where that was, if it is not where the code runs now.
+        """
         if self.latched:
             self.refuse(fiber, "a command")
         fiber.requests += 1
@@ -230,7 +244,7 @@ class LiveRun:
             self.accumulator.register_assignments(key, command_id)
         self.accumulator.add(command_id, command)
         if self.sites is not None:
-            self.sites.append(call_site())
+            self.sites.append(call_site() if at is None else at)
 
     def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
         """A numbered command was answered: the operation that waits for it, None if nobody does."""
@@ -264,11 +278,6 @@ class LiveRun:
             assert self.started is not None
             self._random = random.Random(self.started.seed)
         return self._random
-
-    @property
-    def has_drawn(self) -> bool:
-        """Whether the code has asked for randomness."""
-        return self._random is not None
 
     def reseed(self, seed: int) -> None:
         """Randomness goes on from another seed; after a reset that may be said before the run has started."""
@@ -351,16 +360,79 @@ def require_run(what: str) -> LiveRun:
 
 
 def call_site() -> Site:
-    """File and line of the author's code that is running, ("", 0) where a command comes from the scheduler itself."""
-    if current_fiber() is None:
+    """File and line of the author's code that is running, ("", 0) where a command comes from the scheduler itself.
+
+    Of a fiber that runs none, a library's function that was spawned, it is where it was spawned.
+    """
+    fiber = current_fiber()
+    if fiber is None:
         return "", 0
-    frame: FrameType | None = sys._getframe(1)
+    frame = sys._getframe(1)
+    found = place_of(frame)
+    if found[0] and fiber.run.settings.trace and fiber.outermost is None:
+        fiber.outermost = _outermost(frame)
+    return found if found[0] else fiber.spawned_at
+
+
+def _outermost(frame: FrameType | None) -> FrameType | None:
+    found = None
     while frame is not None:
+        if not is_library(frame.f_code.co_filename):
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def place_of(frame: FrameType | None) -> Site:
+    """The first of the author's frames from here upwards, and the next ones as its callers; ("", 0) if there is none."""
+    sites: list[Site] = []
+    while frame is not None and len(sites) <= _CALLERS:
         name = frame.f_code.co_filename
         if not name.startswith("<frozen") and not is_library(name):
-            return name, frame.f_lineno
+            sites.append((name, frame.f_lineno))
         frame = frame.f_back
-    return "", 0
+    return _placed(sites)
+
+
+def raised_at(error: BaseException) -> Site:
+    """Where the author's code raised an exception, or let a library raise it; ("", 0) if it did not."""
+    sites: list[Site] = []
+    trace = error.__traceback__
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not is_library(name):
+            sites.append((name, trace.tb_lineno))
+        trace = trace.tb_next
+    return _placed(sites[: -_CALLERS - 2 : -1])
+
+
+def returned_at(fiber: FiberTask[Any], function: object) -> Site:
+    """Where a fiber's function has returned just now."""
+    code = getattr(unwrap(function) if callable(function) else function, "__code__", None)
+    frame, fiber.outermost = fiber.outermost, None
+    if frame is not None and (code is None or frame.f_code is code):
+        return frame.f_code.co_filename, frame.f_lineno  # a frame that has ended stands where it ended
+    if code is None or is_library(code.co_filename):
+        return fiber.spawned_at
+    return code.co_filename, _only_return(code)
+
+
+def _only_return(code: CodeType) -> int:
+    """The line of the only `return` of a function that has asked for nothing, else that of the function itself."""
+    from dis import get_instructions
+
+    steps = get_instructions(code)
+    lines = {step.positions.lineno for step in steps if step.positions and step.opname.startswith("RETURN_")}
+    only = lines.pop() if len(lines) == 1 else None
+    return only or code.co_firstlineno
+
+
+def _placed(sites: list[Site]) -> Site:
+    if not sites:
+        return "", 0
+    place = Place(sites[0])
+    place.callers = tuple(sites[1:])
+    return place
 
 
 def is_library(filename: str) -> bool:

@@ -106,6 +106,7 @@ class FiberTask(Task[T]):
         "function",
         "label",
         "must_cancel",
+        "outermost",
         "path",
         "raised_at",
         "refusals",
@@ -113,6 +114,7 @@ class FiberTask(Task[T]):
         "run",
         "scope",
         "shield_depth",
+        "spawned_at",
         "waiting_on",
     )
 
@@ -137,6 +139,9 @@ class FiberTask(Task[T]):
         self.refusals = 0
         self.raised_at: TracebackType | None = None
         self.scope: Any = None
+        # Known where a run keeps note of its sites: where it was spawned, and the outermost frame of the author's.
+        self.spawned_at: tuple[str, int] = ("", 0)
+        self.outermost: FrameType | None = None
         self.function: tuple[Callable[..., T], tuple[Any, ...]] | None = (function, args)
         self.fiber: _Fiber | None = None
         run.add_fiber(self)

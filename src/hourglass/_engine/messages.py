@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, RejectUpdate
-from hourglass._engine.context import LiveRun
+from hourglass._engine.context import LiveRun, raised_at, returned_at
 from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
 from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
 from hourglass._engine.fibers import FiberTask, error_of, require_fiber
@@ -247,7 +247,8 @@ class Handlers:
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
         try:
             result = run.converter.encode(call())
-            run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber)
+            at = returned_at(fiber, handler[0].fn if handler else None) if run.sites is not None else None
+            run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
         except ContinueAsNewRequest:
             run.error = UsageError(
                 "an update handler cannot continue as new; only the body of the workflow can"
@@ -257,8 +258,9 @@ class Handlers:
                 return
             # A task that somebody cancelled is no bug here, as it is none in an update of Temporal's own SDK.
             if isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
+                at = raised_at(error) if run.sites is not None else None
                 failure = run.converter.to_failure(_plain(error))
-                run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
+                run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber, at=at)
             else:
                 run.error = error
         finally:

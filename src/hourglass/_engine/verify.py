@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.commands import (
+    TERMINAL_KINDS,
     AnswerQuery,
     Command,
     CompleteRun,
@@ -62,6 +63,7 @@ def compare(
         if was is not None and now is not None and _bare(was) == _bare(now):
             continue
         is_missing = now is None or (was is not None and _kind(now) in map(_kind, expected[position + 1 :]))
+        is_missing = is_missing or (type(now) in TERMINAL_KINDS and type(was) not in TERMINAL_KINDS)
         sites = _site(first, position), _site(again, position)
         file, line = next((each for each in (sites if is_missing else sites[::-1]) if each[0]), ("", 0))
         return NondeterminismError(

@@ -10,8 +10,10 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
 from hourglass._engine.events import Payloads
-from hourglass._temporal.dialect import Dialect, dialect_of
-from hourglass._temporal.payloads import payloads_from
+from hourglass._temporal.dialect import Dialect, dialect_of, sdk_name
+from hourglass._temporal.failures import failure_from
+from hourglass._temporal.payloads import payload_map_from, payloads_from
+from hourglass.converter import Failure, Payload
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -23,6 +25,9 @@ class Expected(msgspec.Struct, frozen=True):
     name: str = ""
     payloads: Payloads = ()
     duration_ns: int | None = None
+    failure: Failure | None = None
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -34,9 +39,9 @@ class Facts(msgspec.Struct, frozen=True):
     task_queue: str
     events: int
     expected: tuple[Expected, ...]
-    is_settled: bool = False
-    """Whether the run is open and its last workflow task was completed: then all that it asked for is on record."""
     dialect: Dialect = Dialect.PYTHON
+    may_be_python: bool = True
+    """Whether Python's SDK may have written it: histories that name no SDK do not say."""
 
 
 def read_facts(history: bytes) -> Facts:
@@ -55,18 +60,9 @@ def read_facts(history: bytes) -> Facts:
         task_queue=first.task_queue.name,
         events=len(message.events),
         expected=tuple(expected),
-        is_settled=_is_settled(message),
         dialect=dialect_of(message.events),
+        may_be_python=sdk_name(message.events) in ("", "temporal-python"),
     )
-
-
-def _is_settled(history: History) -> bool:
-    for event in reversed(history.events):
-        if event.event_type in _TASKS:
-            return bool(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
-        if event.event_type in _CLOSED:
-            return False
-    return False
 
 
 def _activity(event: HistoryEvent) -> Expected:
@@ -84,7 +80,13 @@ def _timer(event: HistoryEvent) -> Expected:
 def _child(event: HistoryEvent) -> Expected:
     a = event.start_child_workflow_execution_initiated_event_attributes
     return Expected(
-        event.event_id, "child workflow", a.workflow_id, a.workflow_type.name, payloads_from(a.input.payloads)
+        event.event_id,
+        "child workflow",
+        a.workflow_id,
+        a.workflow_type.name,
+        payloads_from(a.input.payloads),
+        memo=payload_map_from(a.memo.fields),
+        search_attributes=payload_map_from(a.search_attributes.indexed_fields),
     )
 
 
@@ -109,27 +111,72 @@ def _completed(event: HistoryEvent) -> Expected:
     return Expected(event.event_id, "completion", payloads=payloads_from(a.result.payloads))
 
 
+def _failed(event: HistoryEvent) -> Expected:
+    a = event.workflow_execution_failed_event_attributes
+    return Expected(event.event_id, "failure", failure=failure_from(a.failure))
+
+
 def _continued(event: HistoryEvent) -> Expected:
     a = event.workflow_execution_continued_as_new_event_attributes
+    # Servers of the first years ended a run so that was to be tried again, or came round by its cron schedule.
+    if a.initiator == _RETRY or (a.initiator == _CRON and a.HasField("failure")):
+        return Expected(event.event_id, "failure", failure=failure_from(a.failure))
+    if a.initiator == _CRON:
+        return Expected(
+            event.event_id, "completion", payloads=payloads_from(a.last_completion_result.payloads)
+        )
     return Expected(
-        event.event_id, "continue-as-new", name=a.workflow_type.name, payloads=payloads_from(a.input.payloads)
+        event.event_id,
+        "continue-as-new",
+        name=a.workflow_type.name,
+        payloads=payloads_from(a.input.payloads),
+        memo=payload_map_from(a.memo.fields),
+        search_attributes=payload_map_from(a.search_attributes.indexed_fields),
     )
 
 
-_TASKS = (
-    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED,
-    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
-    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
-    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
-)
-_CLOSED = (
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
-)
+def _activity_cancel(event: HistoryEvent) -> Expected:
+    a = event.activity_task_cancel_requested_event_attributes
+    return Expected(event.event_id, "cancellation of the activity of event", str(a.scheduled_event_id))
+
+
+def _timer_cancel(event: HistoryEvent) -> Expected:
+    a = event.timer_canceled_event_attributes
+    return Expected(event.event_id, "cancellation of the timer of event", str(a.started_event_id))
+
+
+def _upserted(event: HistoryEvent) -> Expected:
+    a = event.upsert_workflow_search_attributes_event_attributes
+    fields = payload_map_from(a.search_attributes.indexed_fields)
+    return Expected(event.event_id, "change of search attributes", search_attributes=fields)
+
+
+def _modified(event: HistoryEvent) -> Expected:
+    a = event.workflow_properties_modified_event_attributes
+    return Expected(event.event_id, "change of the memo", memo=payload_map_from(a.upserted_memo.fields))
+
+
+def _accepted(event: HistoryEvent) -> Expected:
+    a = event.workflow_execution_update_accepted_event_attributes
+    return Expected(
+        event.event_id,
+        "acceptance of update",
+        a.accepted_request.meta.update_id or a.protocol_instance_id,
+        a.accepted_request.input.name,
+    )
+
+
+def _update_completed(event: HistoryEvent) -> Expected:
+    a = event.workflow_execution_update_completed_event_attributes
+    key = a.meta.update_id
+    if a.outcome.HasField("failure"):
+        return Expected(event.event_id, "failure of update", key, failure=failure_from(a.outcome.failure))
+    return Expected(
+        event.event_id, "result of update", key, payloads=payloads_from(a.outcome.success.payloads)
+    )
+
+
+_RETRY, _CRON = 2, 3
 
 _READ: dict[Any, Callable[[HistoryEvent], Expected]] = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: _activity,
@@ -138,7 +185,13 @@ _READ: dict[Any, Callable[[HistoryEvent], Expected]] = {
     EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED: _signal,
     EventType.EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED: _cancel,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: _completed,
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: lambda event: Expected(event.event_id, "failure"),
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: _failed,
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: lambda event: Expected(event.event_id, "cancellation"),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: _continued,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED: _activity_cancel,
+    EventType.EVENT_TYPE_TIMER_CANCELED: _timer_cancel,
+    EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: _upserted,
+    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: _modified,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: _accepted,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED: _update_completed,
 }

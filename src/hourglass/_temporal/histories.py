@@ -8,6 +8,7 @@ ours. What is read is checked: Core hangs on some histories that are malformed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,24 +17,61 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryResponse
 
 from hourglass._temporal import quick_json
 from hourglass._temporal.dialect import Dialect, dialect_of
 from hourglass._temporal.history_rules import check_rules
 from hourglass.errors import HistoryError
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*").fullmatch
 _DEEPEST = 200  # levels of JSON; a chain of causes takes one each
 
 
 def history_from_json(text: str | bytes) -> bytes:
-    """A history in JSON (an object with `events`, or they alone) as an encoded History message. Raises `HistoryError`."""
-    document = _load(text)
-    if isinstance(document, dict) and isinstance(document.get("history"), dict):
-        document = document["history"]  # the answer of Temporal's own API, with the history in it
-    events = document.get("events") if isinstance(document, dict) else document or None
+    """A history as an encoded History message. Raises `HistoryError`.
+
+    It is given in JSON (an object with `events`, they alone, or a list of such objects: its pages) or, as bytes, in
+    Temporal's binary form.
+    """
+    try:
+        document = _load(text)
+    except HistoryError:
+        binary = _from_binary(text) if isinstance(text, bytes) else None
+        if binary is None:
+            raise
+        _check(binary)
+        return binary.SerializeToString()
+    events = _events_in(document)
     if not isinstance(events, list):
         raise HistoryError("a history in JSON is an object with a list of events")
     return _encode([_event(event, at) for at, event in enumerate(events, 1)])
+
+
+def _events_in(document: Any) -> Any:
+    if isinstance(document, dict):
+        inner = document.get("history")  # the answer of Temporal's own API, with the history in it
+        return inner.get("events") if isinstance(inner, dict) else document.get("events")
+    pages = document if isinstance(document, list) else []
+    if pages and all(isinstance(page, dict) and ("events" in page or "history" in page) for page in pages):
+        found = [_events_in(page) for page in pages]
+        return (
+            [event for page in found for event in page] if all(isinstance(p, list) for p in found) else None
+        )
+    return document or None
+
+
+def _from_binary(data: bytes) -> History | None:
+    """Bytes as a History message, or as the answer of Temporal's own API with one in it; None where they are neither."""
+    for kind in (History, GetWorkflowExecutionHistoryResponse):
+        try:
+            message = kind.FromString(data)
+        except Exception:
+            continue
+        found: History = message if isinstance(message, History) else message.history
+        if found.events and found.events[0].WhichOneof("attributes") is not None:
+            return found
+    return None
 
 
 def history_from_events(events: Iterable[bytes]) -> bytes:
@@ -129,6 +167,9 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
         return [_modern_field(item, field, depth) for item in value]
     if field.enum_type is not None and isinstance(value, str):
         return quick_json.modern_name(value, field.enum_type)
+    if field.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not _is_base64(value):
+        # Protobuf would leave out what it cannot read, and take the rest for the whole.
+        raise ValueError(f"its field {field.json_name} is no base64")
     kind = field.message_type
     if kind is None or not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
         return value
@@ -136,6 +177,12 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
         inner = kind.fields_by_name["value"]
         return {key: _modern_field(item, inner, depth) for key, item in value.items()}
     return _modernise(value, kind, depth)
+
+
+def _is_base64(text: str) -> bool:
+    """Whether a text is base64 of either alphabet, with its padding or without."""
+    bare = text.rstrip("=")
+    return bool(_BASE64(bare)) and len(bare) % 4 != 1 and len(text) - len(bare) in (0, -len(bare) % 4)
 
 
 def _check(history: History) -> None:

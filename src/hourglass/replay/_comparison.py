@@ -1,33 +1,56 @@
-"""What a replay asked for against what the history says: where it went another way, and whose arguments changed. Pure."""
+"""What a replay asked for against what the history says: what differs, in words. Pure.
+
+Must not know: tasks, order, which command goes with which event (see `_trace` and `_foreign_matching`). What Temporal lets
+change between two executions (arguments, durations, results, failures, memos, search attributes) is compared apart from what it
+does not (kinds, names, ids).
+"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from hourglass._engine.commands import (
+    AcceptUpdate,
     CancelRun,
-    CancelTimer,
     Command,
     CompleteRun,
+    CompleteUpdate,
     ContinueAsNew,
     FailRun,
-    RequestCancelActivity,
+    RejectUpdate,
     RequestCancelExternal,
     ScheduleActivity,
+    ScheduleLocalActivity,
     SignalExternalWorkflow,
     StartChildWorkflow,
     StartTimer,
+    UpsertMemo,
+    UpsertSearchAttributes,
 )
-from hourglass._engine.context import Site
+from hourglass._engine.context import Place, Site
 from hourglass._engine.events import Payloads
-from hourglass.converter import Payload
+from hourglass.converter import (
+    ActivityFailure,
+    ApplicationFailure,
+    CanceledFailure,
+    ChildWorkflowFailure,
+    Failure,
+    Payload,
+)
 from hourglass.errors import NondeterminismError
 
 _TOLERANCE_NS = 2_000_000  # SDKs round durations differently, to the millisecond at worst
+_NO_TYPE = (
+    "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
+)
+_MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
+_OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
+"""Search attributes that SDKs and servers keep by themselves."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -39,65 +62,113 @@ class Asked(msgspec.Struct, frozen=True):
     payloads: Payloads
     duration_ns: int | None
     site: Site
+    failure: Failure | None = None
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+    is_default: bool = False
+    """Whether its key is one that the author did not choose."""
 
 
 def asked(command: Command, site: Site) -> Asked | None:
     """A command in the terms of a history; None where a history has no trace of it, or not a reliable one."""
+
+    def found(kind: str, key: str = "", name: str = "", payloads: Payloads = (), **more: Any) -> Asked:
+        return Asked(kind, key, name, payloads, more.pop("duration_ns", None), site, **more)
+
     match command:
-        case ScheduleActivity():
-            return Asked(
-                "activity", command.activity_id, command.activity_type, command.arguments, None, site
+        case ScheduleActivity() | ScheduleLocalActivity():
+            kind = "activity" if isinstance(command, ScheduleActivity) else "local activity"
+            default = command.activity_id == str(command.seq)
+            return found(
+                kind, command.activity_id, command.activity_type, command.arguments, is_default=default
             )
         case StartTimer():
-            return Asked("timer", str(command.seq), "", (), command.duration_ns, site)
+            return found("timer", str(command.seq), duration_ns=command.duration_ns, is_default=True)
         case StartChildWorkflow():
-            return Asked(
-                "child workflow", command.workflow_id, command.workflow_type, command.arguments, None, site
+            return found(
+                "child workflow",
+                command.workflow_id,
+                command.workflow_type,
+                command.arguments,
+                memo=command.memo,
+                search_attributes=command.search_attributes,
+                is_default=is_made_up(command.workflow_id),
             )
         case SignalExternalWorkflow():
-            return Asked(
-                "signal to another workflow",
-                command.workflow_id,
-                command.signal_name,
-                command.arguments,
-                None,
-                site,
-            )
+            kind = "signal to another workflow"
+            return found(kind, command.workflow_id, command.signal_name, command.arguments)
         case RequestCancelExternal():
-            return Asked("cancel request to another workflow", command.workflow_id, "", (), None, site)
+            return found("cancel request to another workflow", command.workflow_id)
         case CompleteRun():
-            return Asked("completion", "", "", (command.result,), None, site)
+            return found("completion", payloads=(command.result,))
         case FailRun():
-            return Asked("failure", "", "", (), None, site)
+            return found("failure", failure=command.failure)
         case CancelRun():
-            return Asked("cancellation", "", "", (), None, site)
+            return found("cancellation")
         case ContinueAsNew():
-            return Asked("continue-as-new", "", command.workflow_type, command.arguments, None, site)
+            return found(
+                "continue-as-new",
+                name=command.workflow_type,
+                payloads=command.arguments,
+                memo=command.memo,
+                search_attributes=command.search_attributes,
+            )
+        case UpsertSearchAttributes():
+            return found("change of search attributes", search_attributes=command.search_attributes)
+        case UpsertMemo():
+            return found("change of the memo", memo=command.memo)
+        case AcceptUpdate():
+            return found("acceptance of update", command.protocol_instance_id)
+        case CompleteUpdate():
+            return found("result of update", command.protocol_instance_id, payloads=(command.result,))
+        case RejectUpdate():
+            return found("failure of update", command.protocol_instance_id, failure=command.failure)
         case _:
             return None
 
 
-def visible(commands: list[tuple[Command, Site]]) -> list[Asked]:
-    """What a history should show: starts that were taken back before they left are not there."""
-    taken_back = {("timer", str(c.seq)) for c, _ in commands if isinstance(c, CancelTimer)}
-    taken_back |= {("activity", str(c.seq)) for c, _ in commands if isinstance(c, RequestCancelActivity)}
-    found = []
-    for command, site in commands:
-        item = asked(command, site)
-        if item is not None:
-            found.append(item)
-    return [item for item in found if (item.kind, item.key) not in taken_back] if taken_back else found
+def is_made_up(key: str) -> bool:
+    """Whether an id looks like one that an SDK has drawn."""
+    return bool(_MADE_UP.fullmatch(key))
 
 
-def describe(item: Any) -> str:
+def same_thing(was: Any, now: Asked, names: Mapping[str, str], *, foreign: bool) -> bool:
+    """Whether what is asked for now goes by the name and the id of what is on record."""
+    if now.kind in ("continue-as-new", "acceptance of update"):
+        return True
+    if was.name != now.name and was.kind == now.kind:
+        return False
+    match now.kind:
+        case "activity":
+            return same_id(was.key, now, foreign=foreign)
+        case "child workflow":
+            return bool(was.key == now.key) or (foreign and now.is_default and is_made_up(was.key))
+        case "signal to another workflow" | "cancel request to another workflow":
+            return bool(was.key == names.get(now.key, now.key))
+        case "result of update" | "failure of update":
+            return bool(was.key == now.key)
+        case _:
+            return True
+
+
+def same_id(key: str, now: Asked, *, foreign: bool) -> bool:
+    """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
+    if key == now.key:
+        return True
+    return foreign and now.is_default and (key.isdigit() or is_made_up(key))
+
+
+def describe(item: Any, nothing: str = "nothing more") -> str:
     """An expected or produced thing in a few words, without payloads."""
     if item is None:
-        return "nothing more"
+        return nothing
     text: str = item.kind
     if item.name:
         text += f" {item.name}"
-    if item.key and item.kind in ("activity", "timer"):
+    if item.key and item.kind in ("activity", "timer", "local activity"):
         text += f" number {item.key}" if item.key.isdigit() else f" {item.key!r}"
+    elif item.key and item.key.isdigit():
+        text += f" {item.key}"
     elif item.key:
         text += f" with id {item.key!r}"
     if item.duration_ns is not None:
@@ -105,76 +176,48 @@ def describe(item: Any) -> str:
     return text
 
 
-def first_difference(
-    expected: tuple[Any, ...], commands: list[tuple[Command, Site]], waiting_at: Site, reason: str
-) -> NondeterminismError:
-    """The report for a replay that Core has refused: where the code first went another way."""
-    produced = visible(commands)
-    known = {(item.kind, item.key) for item in produced}
-    every = [c for c in (asked(command, site) for command, site in commands) if c is not None]
-    taken_back = {(item.kind, item.key) for item in every} - known
-    wanted = [item for item in expected if (item.kind, item.key) not in taken_back]
-    for position in range(max(len(wanted), len(produced))):
-        was = wanted[position] if position < len(wanted) else None
-        now = produced[position] if position < len(produced) else None
-        if was is not None and now is not None and _same(was, now):
-            continue
-        return differs(was, now, now.site if now is not None else waiting_at, reason)
-    return differs(None, None, waiting_at, reason)
-
-
-def asks_for_more(expected: tuple[Any, ...], commands: list[tuple[Command, Site]]) -> bool:
-    """Whether the code asked for something that the history has no trace of."""
-    known = Counter((item.kind, item.key) for item in expected)
-    return bool(Counter((item.kind, item.key) for item in visible(commands)) - known)
-
-
-def _same(was: Any, now: Asked) -> bool:
-    return (was.kind, was.key, was.name) == (now.kind, now.key, now.name)
-
-
 def differs(was: Any, now: Asked | None, site: Site, reason: str) -> NondeterminismError:
     """The report for code that went another way than its history: what was expected, what came, and where."""
     expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
-    place = f"   at {site[0]}:{site[1]}" if site[0] else ""
+    produced = describe(now)
+    if was is None and now is None:
+        expected, produced = "something else, which Core does not name", "what it asks for here"
+    elif now is None and site[0]:
+        produced = "nothing more: it waits"
+    place = _place(site)
     return NondeterminismError(
         "the workflow's code no longer fits this history\n"
         f"  the history says: {expected}\n"
-        f"  the code asks for: {describe(now)}{place}\n"
+        f"  the code asks for: {produced}{place}\n"
         f"  {reason}".rstrip(),
         expected=expected,
-        produced=describe(now),
+        produced=produced,
         file=site[0],
         line=site[1],
     )
 
 
-def changed_arguments(
-    expected: tuple[Any, ...], commands: list[tuple[Command, Site]]
-) -> NondeterminismError | None:
-    """The first thing that was asked for with other arguments, another duration or another result than on record."""
-    recorded: dict[tuple[str, str], list[Any]] = {}
-    for item in expected:
-        recorded.setdefault((item.kind, item.key), []).append(item)
-    for command, site in commands:
-        now = asked(command, site)
-        if now is None or not recorded.get((now.kind, now.key)):
-            continue
-        changed = compared(recorded[now.kind, now.key].pop(0), now)
-        if changed is not None:
-            return changed
-    return None
+def _place(site: Site) -> str:
+    if not site[0]:
+        return ""
+    callers = site.callers if isinstance(site, Place) else ()
+    return f"   at {site[0]}:{site[1]}" + "".join(
+        f"\n      called at {file}:{line}" for file, line in callers
+    )
 
 
-def compared(was: Any, now: Asked) -> NondeterminismError | None:
-    """What changed between a thing on record and the same thing as it is asked for now, if anything did."""
-    what = _changed(was, now)
+def compared(was: Any, now: Asked, *, foreign: bool = False) -> NondeterminismError | None:
+    """What changed between a thing on record and the same thing as it is asked for now, if anything did.
+
+    `foreign`: the history is of another language, whose failures are worded otherwise.
+    """
+    what = _changed(was, now, foreign)
     if not what:
         return None
-    place = f"{now.site[0]}:{now.site[1]}" if now.site[0] else "an unknown place"
+    place = _place(now.site).strip() or "at an unknown place"
     return NondeterminismError(
         f"{what} of {describe(now)} changed since event {was.event_id} was recorded\n"
-        f"  asked for at {place}\n"
+        f"  asked for {place}\n"
         "  Temporal allows this; to allow it here too: Replayer(…, compare_arguments=False)",
         expected=f"{describe(was)} (event {was.event_id}) with the recorded {what}",
         produced=f"{describe(now)} with another {what}",
@@ -183,19 +226,33 @@ def compared(was: Any, now: Asked) -> NondeterminismError | None:
     )
 
 
-def _changed(was: Any, now: Asked) -> str:
-    if was.name != now.name:
-        return "type"
+def _changed(was: Any, now: Asked, foreign: bool) -> str:
+    if now.kind == "continue-as-new":
+        if now.name and was.name != now.name:
+            return "type"
+        if now.memo and not _same_fields(was.memo, now.memo):
+            return "memo"
+        if now.search_attributes and not _same_fields(was.search_attributes, now.search_attributes):
+            return "search attributes"
+    elif now.kind not in ("acceptance of update",):
+        if was.name != now.name:
+            return "type"
+        if not _same_fields(was.memo, now.memo):
+            return "memo"
+        if not _same_fields(was.search_attributes, now.search_attributes):
+            return "search attributes"
     if was.duration_ns is not None and now.duration_ns is not None:
         return "duration" if abs(was.duration_ns - now.duration_ns) > _TOLERANCE_NS else ""
-    if now.kind == "completion":
+    if was.failure is not None and now.failure is not None:
+        return failure_change(was.failure, now.failure, foreign=foreign)
+    if now.kind in ("completion", "result of update"):
         return "" if _same_result(was.payloads, now.payloads) else "result"
     return "" if same_payloads(was.payloads, now.payloads) else "arguments"
 
 
 def _same_result(was: Payloads, now: Payloads) -> bool:
     """A result of nothing may be sent as null or not at all."""
-    return same_payloads(was, now) or (not was and all(p.encoding == "binary/null" for p in now))
+    return same_payloads(was, now) or (not was and all(_is_null(p) for p in now))
 
 
 def same_payloads(was: Payloads, now: Payloads) -> bool:
@@ -210,11 +267,96 @@ def _same_payload(was: Payload, now: Payload) -> bool:
         return True  # SDKs differ in how they say nothing
     if {was.encoding, now.encoding} <= {"json/plain", "json/protobuf"}:
         try:
-            return bool(json.loads(was.data) == json.loads(now.data))
+            return _same_value(json.loads(was.data), json.loads(now.data))
         except (ValueError, RecursionError):
             return False
     return False
 
 
+def _same_value(was: Any, now: Any) -> bool:
+    """Whether two values of JSON are the same. `true` is not 1, though Python says so."""
+    if isinstance(was, bool) or isinstance(now, bool):
+        return was is now
+    if isinstance(was, dict) and isinstance(now, dict):
+        return was.keys() == now.keys() and all(_same_value(was[key], now[key]) for key in was)
+    if isinstance(was, list) and isinstance(now, list):
+        return len(was) == len(now) and all(map(_same_value, was, now))
+    return bool(was == now)
+
+
 def _is_null(payload: Payload) -> bool:
     return payload.encoding == "binary/null" or (payload.encoding == "json/plain" and payload.data == b"null")
+
+
+def _same_fields(was: Mapping[str, Payload], now: Mapping[str, Payload]) -> bool:
+    """Whether memos or search attributes are the same. SDKs write one value as itself or as a list of it."""
+    left = {key: _bare(value) for key, value in was.items() if key not in _OF_SERVERS}
+    right = {key: _bare(value) for key, value in now.items() if key not in _OF_SERVERS}
+    return left.keys() == right.keys() and all(_same_payload(left[key], right[key]) for key in left)
+
+
+def _bare(payload: Payload) -> Payload:
+    if payload.encoding != "json/plain" or not payload.data.startswith(b"["):
+        return payload
+    try:
+        value = json.loads(payload.data)
+    except (ValueError, RecursionError):
+        return payload
+    if value == []:
+        return Payload(b"null")
+    return Payload(json.dumps(value[0]).encode()) if len(value) == 1 else payload
+
+
+def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
+    """What differs between two failures, "" if nothing does that the code decides."""
+    one: Failure | None = was
+    other: Failure | None = now
+    where = ""
+    while one is not None and other is not None:
+        if foreign and type(one.info) is not type(other.info):
+            # Some SDKs let what an activity raised pass as it is, others say whose it was.
+            one, other = _unwrapped(one), _unwrapped(other)
+        what = _failure_difference(one, other, foreign)
+        if what:
+            return f"{what}{where}"
+        if isinstance(one.info, CanceledFailure) or _is_timeout(one):
+            return ""  # their causes are the SDK's
+        one, other = one.cause, other.cause
+        where = " (in its cause)"
+    return "" if foreign or (one is None and other is None) else "cause"
+
+
+def _unwrapped(failure: Failure) -> Failure:
+    while isinstance(failure.info, (ActivityFailure, ChildWorkflowFailure)) and failure.cause is not None:
+        failure = failure.cause
+    return failure
+
+
+def _is_timeout(failure: Failure) -> bool:
+    """Whether a wait of the language's own was over, in words of its own."""
+    return isinstance(failure.info, ApplicationFailure) and failure.info.type == "TimeoutError"
+
+
+def _failure_difference(was: Failure, now: Failure, foreign: bool) -> str:
+    if type(was.info) is not type(now.info):
+        return "" if foreign and was.info is None else "kind of failure"
+    match was.info, now.info:
+        case ApplicationFailure() as a, ApplicationFailure() as b:
+            if a.type != b.type and not (not a.type and b.type == _NO_TYPE):
+                return "failure's type"
+            if was.message != now.message and not _is_timeout(was):
+                return "failure's message"
+            if not same_payloads(a.details, b.details):
+                return "failure's details"
+            if a.non_retryable != b.non_retryable:
+                return "failure's non_retryable"
+        case CanceledFailure() as a, CanceledFailure() as b:
+            return "" if same_payloads(a.details, b.details) else "failure's details"
+        case ActivityFailure() as a, ActivityFailure() as b:
+            return "" if a.activity_type == b.activity_type else "failed activity"
+        case ChildWorkflowFailure() as a, ChildWorkflowFailure() as b:
+            return "" if a.workflow_type == b.workflow_type else "failed child"
+        case _:
+            if not foreign and was.message != now.message:
+                return "failure's message"
+    return ""

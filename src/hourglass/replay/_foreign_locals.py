@@ -33,6 +33,10 @@ class LocalActivities:
     _doomed: dict[str, list[int]] = field(default_factory=dict)
     _cancelled: list[str] = field(default_factory=list)
     _named: dict[str, Payload | None] = field(default_factory=dict)
+    _effects: dict[str, str] = field(default_factory=dict)
+    _calls: dict[str, int] = field(default_factory=dict)
+    changed: list[tuple[LocalMark, c.ScheduleLocalActivity]] = field(default_factory=list)
+    """Those that were asked for with other arguments than their marks say."""
 
     def foresee(self, marks: Iterable[Mark]) -> None:
         """These are the marks of the whole history."""
@@ -110,7 +114,9 @@ class LocalActivities:
     def _of(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
         if isinstance(mark, EffectMark):
             own = {each.activity_type for each in self.marks if isinstance(each, LocalMark)}
-            return next((each for each in self.waiting if each.activity_type not in own), None)
+            others = [each for each in self.waiting if each.activity_type not in own]
+            others.sort(key=lambda each: each.activity_type != mark.name)
+            return next((each for each in others if self._is_call(each.activity_type, mark)), None)
         fitting = [
             each
             for each in self.waiting
@@ -124,11 +130,19 @@ class LocalActivities:
             fitting.sort(key=lambda each: not same_payloads(known, each.arguments))
         return fitting[0] if fitting else None
 
+    def _is_call(self, activity_type: str, mark: EffectMark) -> bool:
+        """Whether it is for this call that a value was written down: Go counts the calls of each name."""
+        known = self._effects.get(activity_type)
+        if known is None:
+            return True
+        return known == mark.name and mark.call <= self._calls[activity_type] + 1
+
     def _repeated(self) -> list[e.AnyEvent]:
         """A `MutableSideEffect` is written down when its value changes: without a mark it is as it was."""
         for command in self.waiting:
             if command.activity_type in self._named:
                 self.waiting.remove(command)
+                self._calls[command.activity_type] += 1
                 return [e.ActivityCompleted(command.seq, self._named[command.activity_type], is_local=True)]
         return []
 
@@ -136,9 +150,14 @@ class LocalActivities:
         seq = command.seq
         if isinstance(mark, EffectMark):
             if mark.name:
-                self._named[command.activity_type] = mark.value
+                kind = command.activity_type
+                self._named[kind] = mark.value
+                self._effects[kind] = mark.name
+                self._calls[kind] = max(mark.call, self._calls.get(kind, 0) + 1)
             return e.ActivityCompleted(seq, mark.value, is_local=True)
         self.time_ns = max(self.time_ns, mark.time_ns)
+        if mark.arguments is not None and not same_payloads(mark.arguments, command.arguments):
+            self.changed.append((mark, command))
         if mark.backoff:
             original = mark.original_schedule_ns or command.original_schedule_time_ns
             return e.ActivityBackedOff(seq, mark.attempt + 1, mark.backoff, original)

@@ -38,6 +38,8 @@ class VersionMark(msgspec.Struct, frozen=True):
     event_id: int
     change_id: str
     version: int = 1
+    is_deprecated: bool = False
+    """Whether the code need not ask for it any more."""
 
     @property
     def patches(self) -> tuple[str, ...]:
@@ -53,6 +55,8 @@ class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
     event_id: int
     activity_type: str = ""
     activity_id: str = ""
+    seq: int = 0
+    """Core's number for it, 0 where Core had no hand in it."""
     arguments: Payloads | None = None
     time_ns: int = 0
     attempt: int = 1
@@ -68,6 +72,8 @@ class EffectMark(msgspec.Struct, frozen=True):
     event_id: int
     value: Payload | None
     name: str = ""
+    call: int = 0
+    """The how-manieth call of that name it was, from 1; 0 where that is not known."""
 
 
 Mark: TypeAlias = VersionMark | LocalMark | EffectMark
@@ -93,6 +99,13 @@ class _Details:
             if key in self:
                 return payloads_from(self.attributes.details[key].payloads)
         return ()
+
+    def decoded(self, key: str) -> Payloads:
+        """The payloads of this one as the code knew them."""
+        found = self.payloads(key)
+        if self._decode is None or all(each.encoding in _READABLE for each in found):
+            return found
+        return tuple(self._decode(found))
 
     def json(self, *keys: str) -> Any:
         """The value of the first of these that is there."""
@@ -127,7 +140,7 @@ def read_marker(event: Any, decode: Decode | None = None) -> Mark:
         )
     try:
         return read(_Details(event.event_id, attributes, decode))
-    except (ValueError, TypeError, LookupError, AttributeError, HourglassError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, HourglassError):
         raise HistoryError(f"event {event.event_id}: the marker {name!r} cannot be read") from None
 
 
@@ -142,7 +155,7 @@ def _core_patch(details: _Details) -> Mark:
     data = details.json("patch-data")
     if data is None:  # as Core wrote it in its first years
         return VersionMark(details.event_id, details.payloads("patch_id")[0].data.decode(), 0)
-    return VersionMark(details.event_id, data["id"], 0)
+    return VersionMark(details.event_id, data["id"], 0, bool(data.get("deprecated")))
 
 
 def _local(details: _Details) -> Mark:
@@ -173,7 +186,7 @@ def _java_local(details: _Details) -> Mark:
         event_id=details.event_id,
         activity_type=details.json("type") or "",
         activity_id=activity_id,
-        arguments=details.payloads("input") if "input" in details else None,
+        arguments=details.decoded("input") if "input" in details else None,
         time_ns=int(details.json("time") or 0) * _MILLISECOND,
         attempt=int(meta.get("atpt") or 1),
         backoff=float(meta.get("backoff") or 0),
@@ -188,6 +201,7 @@ def _core_local(details: _Details) -> Mark:
         event_id=details.event_id,
         activity_type=data.get("activity_type") or "",
         activity_id=data.get("activity_id") or "",
+        seq=int(data.get("seq") or 0),
         time_ns=_core_ns(data.get("complete_time")),
         attempt=int(data.get("attempt") or 1),
         backoff=_core_ns(data.get("backoff")) / _SECOND,
@@ -216,7 +230,10 @@ def _mutable_effect(details: _Details) -> Mark:
         name, value = details.plain(data[0]), details.plain(data[1])
         read = payloads_from_bytes if value.encoding == "binary/protobuf" else payloads_from_json
         inner = read(value.data)
-        return EffectMark(details.event_id, inner[0] if inner else None, json.loads(name.data))
+        call = details.json("mutable-side-effect-call-counter")
+        return EffectMark(
+            details.event_id, inner[0] if inner else None, json.loads(name.data), int(call or 0)
+        )
     named = details.json("id", "side-effect-id")
     return EffectMark(details.event_id, data[0] if data else None, named if isinstance(named, str) else "")
 

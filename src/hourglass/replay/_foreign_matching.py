@@ -10,7 +10,6 @@ over; and a timer that was taken back in the task in which it was asked for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,9 +21,8 @@ from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.events import Payloads
-from hourglass.replay._comparison import same_payloads
+from hourglass.replay._comparison import is_made_up, same_payloads
 
-_MADE_UP = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _TOLERANCE_NS = 2_000_000
 
 
@@ -105,7 +103,8 @@ def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
         return False
     match command:
         case c.ScheduleActivity():
-            return command.activity_type == attributes.activity_type and view.has(command.arguments)
+            same = command.activity_type == attributes.activity_type and view.has(command.arguments)
+            return same and _has_id(command, attributes.activity_id)
         case c.StartTimer():
             return not exact or abs(command.duration_ns - attributes.duration_ns) <= _TOLERANCE_NS
         case c.CancelTimer():
@@ -135,7 +134,16 @@ def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
     if command.workflow_id == view.attributes.workflow_id:
         return True
     # An id that was not chosen comes from the run's randomness, which is another in each language.
-    return view.has(command.arguments) and bool(_MADE_UP.fullmatch(command.workflow_id))
+    drawn = is_made_up(command.workflow_id) and is_made_up(view.attributes.workflow_id)
+    return drawn and view.has(command.arguments)
+
+
+def _has_id(command: c.ScheduleActivity, recorded: str) -> bool:
+    """Whether an activity goes by the id on record: one that was chosen, or one that was chosen neither here nor there."""
+    if command.activity_id == recorded:
+        return True
+    is_default = command.activity_id == str(command.seq)
+    return is_default and (recorded.isdigit() or is_made_up(recorded))
 
 
 def _reaches(workflow_id: str, view: _View) -> bool:

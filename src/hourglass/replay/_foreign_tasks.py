@@ -3,8 +3,9 @@
 Must not know: commands, how things are told. Invariants:
 
 - Tasks that failed or timed out leave no trace; what happened before them is told in the next that was completed.
-- What a run asked for follows the completion of its task directly: where it stands says whose it is, not the number that it
-  names, for servers made for tests number it otherwise.
+- What a run asked for belongs to the task that was completed last before it: where it stands says whose it is, not the
+  number that it names, for servers made for tests number it otherwise. What became at once of something that was asked for
+  (an activity that was cancelled before it began) may stand between.
 - A history that ends within a task has a last task of which it is not known what the run asked for.
 """
 
@@ -18,6 +19,7 @@ import msgspec
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_updates as u
 from hourglass._temporal.payloads import nanos_from
+from hourglass.errors import HistoryError
 from hourglass.replay._foreign_events import ASKED, read_event
 from hourglass.replay._foreign_markers import Decode, Mark, read_marker
 
@@ -62,11 +64,15 @@ def tasks_of(events: Sequence[Any], decode: Decode | None = None) -> list[Workfl
             started = None
             told += _read(event)
         elif kind == "workflow_task_completed" and started is not None:
-            asked, marks, position = _asked(events, position, decode)
+            asked, marks, between, position = _asked(events, position, decode)
             tasks.append(_task(told, started, asked=tuple(asked), marks=tuple(marks)))
-            told, started = [], None
+            told, started = between, None
         else:
             told += _read(event)
+            if told and isinstance(told[-1].attributes, ASKED) and told[-1].id == event.event_id:
+                raise HistoryError(
+                    f"event {event.event_id} ({kind}) was asked for by no workflow task: none was completed before it"
+                )
     if started is not None:
         tasks.append(_task(told, started, is_completed=False))
     return tasks
@@ -93,22 +99,26 @@ def _read(event: Any) -> list[h.HistoryEvent]:
 
 def _asked(
     events: Sequence[Any], position: int, decode: Decode | None
-) -> tuple[list[h.HistoryEvent], list[Mark], int]:
-    """What follows the completion of a task, and where it ends."""
+) -> tuple[list[h.HistoryEvent], list[Mark], list[h.HistoryEvent], int]:
+    """What a task asked for, what happened between, and where the next task starts."""
     asked: list[h.HistoryEvent] = []
     marks: list[Mark] = []
+    between: list[h.HistoryEvent] = []
     while position < len(events):
         event = events[position]
-        if event.WhichOneof("attributes") == "marker_recorded_event_attributes":
+        kind = event.WhichOneof("attributes")
+        if kind == "workflow_task_started_event_attributes":
+            break
+        if kind == "marker_recorded_event_attributes":
             marks.append(read_marker(event, decode))
         else:
             read = _read(event)
             if not read or not isinstance(read[0].attributes, ASKED):
-                break
-            if not is_patch_index(read[0].attributes):
+                between += read
+            elif not is_patch_index(read[0].attributes):
                 asked += read
         position += 1
-    return asked, marks, position
+    return asked, marks, between, position
 
 
 def is_patch_index(attributes: h.Attributes) -> bool:

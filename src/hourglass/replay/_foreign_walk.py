@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hourglass._embedded.events.history import HistoryEvent, WorkflowExecutionStarted
+from hourglass._embedded.events.history import (
+    ActivityTaskCancelRequested,
+    ActivityTaskScheduled,
+    HistoryEvent,
+    WorkflowExecutionStarted,
+)
 from hourglass._embedded.events.history_updates import (
     UpdateRequest,
     WorkflowExecutionUpdateAccepted,
@@ -21,8 +26,9 @@ from hourglass._embedded.workers.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import Site
+from hourglass._temporal.expectations import Expected
 from hourglass.errors import HistoryError, NondeterminismError
-from hourglass.replay._comparison import Asked, asked, compared, differs
+from hourglass.replay._comparison import Asked, compared, differs
 from hourglass.replay._foreign_locals import LocalActivities
 from hourglass.replay._foreign_markers import Decode, VersionMark
 from hourglass.replay._foreign_matching import pair_up
@@ -30,6 +36,7 @@ from hourglass.replay._foreign_order import Order
 from hourglass.replay._foreign_origins import ORDERS, Origins
 from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
 from hourglass.replay._session import Execution
+from hourglass.replay._trace import Unread, asked_of
 
 
 class Walk:
@@ -62,6 +69,8 @@ class Walk:
         self._time_ns = 0
         self._timers: dict[int, int] = {}
         self._taken_back: list[int] = []
+        self._given_up: list[c.ScheduleActivity] = []
+        self._patches: set[str] = set()
 
     def run(self, events: Sequence[Any]) -> None:
         """Replay these events (Temporal's messages). Raises `NondeterminismError` or `HistoryError`."""
@@ -80,6 +89,7 @@ class Walk:
         self._locals.begin_task(task.marks)
         self._timers.clear()
         self._taken_back.clear()
+        self._given_up.clear()
         self._time_ns = max(self._time_ns, task.time_ns)
         due: list[e.AnyEvent] = []
         for mark in task.marks:
@@ -158,7 +168,11 @@ class Walk:
                 self._timers[command.seq] = command.duration_ns
             case c.CancelTimer() if command.seq in self._timers:
                 self._taken_back.append(self._timers.pop(command.seq))
+            case c.RequestCancelActivity():
+                started = [each for each in self._outcomes.issued if isinstance(each, c.ScheduleActivity)]
+                self._given_up += [each for each in started if each.seq == command.seq]
             case c.SetPatchMarker():
+                self._patches.add(command.patch_id)
                 return []  # the history's own markers have said what it is to take
             case _:
                 pass
@@ -185,18 +199,23 @@ class Walk:
         ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
         ordered = self._origins.ordered(ordinary, self._order.pairing_of(self.at, self.choices[-1]))
         pairing = pair_up(task.asked, ordered + terminal[:1], self._outcomes, self._names, self._recorded)
-        missing = tuple(event for event in pairing.missing if not self._was_taken_back(event.attributes))
+        given_up = self._were_given_up(pairing.missing)
+        missing = tuple(
+            event
+            for event in pairing.missing
+            if event.id not in given_up and not self._was_taken_back(event.attributes)
+        )
         # What was asked for after the end is not in every history: some SDKs hold it back.
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
         surplus = tuple(each for each in pairing.surplus if not any(each is one for one in late))
         if missing or surplus:
             self._refuse(missing, surplus)
         self._check_marks()
+        self._check_patches(task)
         for event, command in pairing.pairs:
             if isinstance(command, c.StartChildWorkflow):
                 self._names[command.workflow_id] = getattr(event.attributes, "workflow_id", "")
-            if self._compare and not self._has_drawn():
-                self._compare_pair(event.id, command)
+            self._compare_pair(event.id, command)
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
         if pairing.is_ambiguous:
@@ -210,6 +229,24 @@ class Walk:
         self._taken_back.remove(duration)
         return True
 
+    def _were_given_up(self, missing: Sequence[HistoryEvent]) -> set[int]:
+        """The events of activities that were cancelled in the task that asked for them: some SDKs ask for both all the same."""
+        found: set[int] = set()
+        cancels = {
+            event.attributes.scheduled_event_id: event.id
+            for event in missing
+            if isinstance(event.attributes, ActivityTaskCancelRequested)
+        }
+        left = list(self._given_up)
+        for event in missing:
+            if not isinstance(event.attributes, ActivityTaskScheduled) or event.id not in cancels:
+                continue
+            fit = next((each for each in left if each.activity_type == event.attributes.activity_type), None)
+            if fit is not None:
+                left.remove(fit)
+                found |= {event.id, cancels[event.id]}
+        return found
+
     def _has_drawn(self) -> bool:
         """Whether the code has asked for randomness: from then on its values are others than those on record."""
         run = self._execution.run
@@ -217,14 +254,18 @@ class Walk:
 
     def _compare_pair(self, event_id: int, command: c.Command) -> None:
         was, now = self._recorded.get(event_id), self._asked(command)
-        if was is not None and now is not None and was.kind == now.kind:
-            changed = compared(was, now)
+        if was is None:
+            return
+        if was.kind != now.kind:
+            raise differs(was, now, now.site, self._where())
+        if self._compare and not self._has_drawn():
+            changed = compared(was, now, foreign=True)
             if changed is not None:
                 raise changed
 
     def _refuse(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
-        was = [self._recorded.get(event.id) or _Unread(event.id, event.attributes) for event in missing]
-        now = [each for each in map(self._asked, surplus) if each is not None]
+        was = [self._recorded.get(event.id) or Unread(event.id, event.attributes) for event in missing]
+        now = [self._asked(each) for each in surplus]
         now += [_local(command, self._origins.site(command)) for command in self._locals.waiting]
         site = now[0].site if now else self._execution.waiting_at()
         raise differs(was[0] if was else None, now[0] if now else None, site, self._where())
@@ -232,28 +273,36 @@ class Walk:
     def _check_marks(self) -> None:
         untold = self._locals.untold()
         if untold is not None:
-            expected = _Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
+            expected = Unread(untold.event_id, None, f"local activity {untold.activity_type}".rstrip())
             waits = self._locals.waiting
             now = _local(waits[0], self._origins.site(waits[0])) if waits else None
             site = now.site if now is not None else self._execution.waiting_at()
             raise differs(expected, now, site, self._where())
+        for mark, command in self._locals.changed:
+            if not self._compare or self._has_drawn():
+                break
+            was = Expected(mark.event_id, "local activity", "", mark.activity_type, mark.arguments or ())
+            changed = compared(was, _local(command, self._origins.site(command)), foreign=True)
+            if changed is not None:
+                raise changed
+        self._locals.changed.clear()
+
+    def _check_patches(self, task: WorkflowTask) -> None:
+        """A patch on record is one that the code still asks for, unless it was given up. Go and Java let code forget it."""
+        if not self._order.eager:
+            return
+        for mark in task.marks:
+            if not isinstance(mark, VersionMark) or not mark.patches or mark.is_deprecated:
+                continue
+            if not self._patches.intersection(mark.patches):
+                was = Unread(mark.event_id, None, f"patch {mark.change_id!r}")
+                raise differs(was, None, self._execution.waiting_at(), self._where())
 
     def _where(self) -> str:
         return f"in the workflow task that started with event {self._task.history_length}"
 
-    def _asked(self, command: c.Command) -> Asked | None:
-        site = self._origins.site(command)
-        return asked(command, site) or Asked(type(command).__name__, "", "", (), None, site)
-
-
-class _Unread:
-    """Something that a history says and that has no name among what is compared."""
-
-    def __init__(self, event_id: int, attributes: Any, kind: str = "") -> None:
-        self.event_id = event_id
-        self.kind = kind or type(attributes).__name__
-        self.key = self.name = ""
-        self.duration_ns: int | None = None
+    def _asked(self, command: c.Command) -> Asked:
+        return asked_of(command, self._origins.site(command), self._outcomes)
 
 
 def _local(command: c.ScheduleLocalActivity, site: Site) -> Asked:

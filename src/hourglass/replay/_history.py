@@ -1,4 +1,7 @@
-"""A recorded history, in Temporal's JSON form: what `temporal workflow show --output json` and every SDK write and read."""
+"""A recorded history, in Temporal's JSON form: what `temporal workflow show --output json` and every SDK write and read.
+
+Temporal's binary form, which some tools keep in `.bin` files, is read too.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ class History:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, workflow_id: str = "") -> History:
-        """A history from its JSON text."""
+        """A history from its JSON text, or (as bytes) from Temporal's binary form."""
         if not isinstance(text, (str, bytes)):
             raise HistoryError(f"a history is given as JSON text, not {type(text).__name__}")
         return cls(workflow_id, text)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, workflow_id: str = "") -> History:
-        """A history from a file of JSON."""
+        """A history from a file, of JSON or in Temporal's binary form."""
         try:
             return cls(workflow_id, Path(path).read_bytes())
         except OSError as error:

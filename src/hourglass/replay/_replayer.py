@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hourglass._engine.commands import Command
 from hourglass._engine.context import RunSettings, Site, is_library
 from hourglass._runtime.resolver import Resolver
 from hourglass._temporal.dialect import Dialect
@@ -19,7 +18,7 @@ from hourglass.client._interception import Interceptor, checked, workflow_interc
 from hourglass.converter import Codec, Converter, default_converter, map_payloads
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
-from hourglass.replay._comparison import asks_for_more, changed_arguments, first_difference
+from hourglass.replay._comparison import differs
 from hourglass.replay._foreign_naps import Naps, has_naps
 from hourglass.replay._history import History
 from hourglass.replay._session import Execution, Session
@@ -35,16 +34,28 @@ _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """How the replay of one history went: `error` is None where today's code fits it."""
+    """How the replay of one history went: the answers to two questions.
+
+    `error` answers whether a worker would go on with this run on today's code, doing what is on record: it says why not.
+    That is Core's verdict, and Hourglass's where Core does not look or cannot read the history. `difference` answers whether
+    the code does the same things as the history says, in whatever order another SDK does them within a task: it says what
+    is otherwise. Where `error` is None, so is `difference`.
+    """
 
     history: History
     activations: int
     error: HourglassError | TimeoutError | None = None
+    difference: HourglassError | TimeoutError | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the code fits the history."""
+        """Whether a worker would go on with this run."""
         return self.error is None
+
+    @property
+    def does_the_same(self) -> bool:
+        """Whether the code does the things that the history says. True also where only their order keeps a worker from it."""
+        return self.difference is None
 
 
 class Replayer:
@@ -100,35 +111,40 @@ class Replayer:
         with self._lock:
             execution: Execution | None = None
             error: HourglassError | TimeoutError | None
+            difference: HourglassError | TimeoutError | None
             try:
                 facts = history._facts
-                settings = self._settings_for(facts)
+                settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
                 if facts.dialect is Dialect.OTHER:
-                    execution, error = self._walks(history, settings, None)
+                    execution, error = self._walks(history, settings)
                 else:
                     execution, error = self._cores(history, settings)
+                difference = error
                 if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
                     # Its SDK may only have issued the same commands in another order, which Core does not take.
-                    execution, error = self._walks(history, settings, error)
+                    difference = self._second_look(history, settings)
             except (HourglassError, TimeoutError) as raised:
-                error = raised
+                error = difference = raised
             if error is not None:
                 self._leave_session()
-            return ReplayResult(history, execution.activations if execution else 0, error)
+            return ReplayResult(history, execution.activations if execution else 0, error, difference)
 
-    def _settings_for(self, facts: Any) -> RunSettings:
-        naps = (Naps,) if facts.dialect is Dialect.CORE and has_naps(facts.expected) else ()
-        own = self._settings
-        return msgspec.structs.replace(
-            own, task_queue=facts.task_queue, interceptors=(*own.interceptors, *naps)
-        )
+    def _second_look(self, history: History, settings: RunSettings) -> HourglassError | TimeoutError | None:
+        """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
+        naps = (Naps,) if has_naps(history._facts.expected) else ()
+        forgiving = msgspec.structs.replace(settings, interceptors=(*settings.interceptors, *naps))
+        self._leave_session()
+        try:
+            return self._walks(history, forgiving)[1]
+        except (HourglassError, TimeoutError) as raised:
+            return raised
 
     def _cores(self, history: History, settings: RunSettings) -> tuple[Execution, HourglassError | None]:
         """Replay a history through Core, in the turns of each Python that may have written it. The first error counts."""
         execution = self._execution(settings)
         error = self._core(history, execution)
         is_theirs = execution.run is not None and not execution.run.is_ours
-        if not (is_theirs and history._facts.dialect is Dialect.PYTHON and isinstance(error, _DIFFERENCES)):
+        if not (is_theirs and history._facts.may_be_python and isinstance(error, _DIFFERENCES)):
             return execution, error
         self._leave_session()
         again = self._execution(msgspec.structs.replace(settings, newer_turns=True))
@@ -140,18 +156,15 @@ class Replayer:
 
     def _core(self, history: History, execution: Execution) -> HourglassError | None:
         """Replay a history through Core."""
-        facts = history._facts
         waiting_at = self._open_session().execute(
             history.workflow_id, history.replayable, execution, self._timeout
         )
-        return self._judge(execution, self._recorded(facts.expected), waiting_at, is_settled=facts.is_settled)
+        return self._judge(history, execution, waiting_at)
 
-    def _walks(
-        self, history: History, settings: RunSettings, error: HourglassError | None
-    ) -> tuple[Execution, HourglassError | None]:
-        """Replay a history whose order is not ours, in each order that its SDK may have had. The first error counts."""
-        if error is not None:
-            self._leave_session()
+    def _walks(self, history: History, settings: RunSettings) -> tuple[Execution, HourglassError | None]:
+        """Replay a history whose order is not ours, in each order that its SDK may have had. The error that comes last in the
+        history counts: that order went furthest.
+        """
         from hourglass.replay._foreign_order import Search
 
         execution = self._execution(settings)
@@ -159,13 +172,16 @@ class Replayer:
         # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
         eager = history._facts.dialect is Dialect.CORE
         search = Search(len(history), has_updates=has_updates, eager=eager)
+        error: HourglassError | None = None
+        furthest = -1
         for order in search.orders():
             execution = self._execution(settings)
             walk = self._new_walk(history, execution, order)
             found = self._walk(walk, history, execution)
             if not isinstance(found, _DIFFERENCES):
                 return execution, found
-            error = error or found
+            if walk.at > furthest:
+                error, furthest = found, walk.at
             search.missed(walk.at, walk.choices)
         return execution, error
 
@@ -209,23 +225,39 @@ class Replayer:
         codec = self._codec
         return tuple(map_payloads(item, codec.decode) for item in expected)
 
-    def _judge(
-        self, execution: Execution, expected: tuple[Any, ...], waiting_at: Site, *, is_settled: bool
-    ) -> HourglassError | None:
-        commands: list[tuple[Command, Site]] = execution.commands
+    def _judge(self, history: History, execution: Execution, waiting_at: Site) -> HourglassError | None:
+        """Core's verdict, and what it does not look at."""
         eviction = execution.eviction
         assert eviction is not None
         error = execution.error
-        if isinstance(error, NondeterminismError):
-            return first_difference(expected, commands, waiting_at, str(error))
-        if error is not None:
+        if error is not None and not isinstance(error, NondeterminismError):
             return error if isinstance(error, HourglassError) and execution.run is None else _parked(error)
-        if eviction.reason not in _BENIGN:
-            return first_difference(expected, commands, waiting_at, f"Core says: {_reason(eviction.message)}")
-        if is_settled and asks_for_more(expected, commands):
-            # Core compares a task's commands with the events that follow it: of the last task it has none to compare.
-            return first_difference(expected, commands, waiting_at, "the run was not waiting for this")
-        return changed_arguments(expected, commands) if self._compare else None
+        reason = "" if error is None else str(error)
+        if error is None and eviction.reason not in _BENIGN:
+            reason = f"Core says: {_reason(eviction.message)}"
+        found = self._traced(history, execution, waiting_at, reason)
+        if found is None and reason:
+            return differs(None, None, waiting_at, reason)
+        return found
+
+    def _traced(
+        self, history: History, execution: Execution, waiting_at: Site, reason: str
+    ) -> NondeterminismError | None:
+        from hourglass.replay._foreign_tasks import tasks_of
+        from hourglass.replay._trace import Trace
+
+        facts = history._facts
+        trace = Trace(
+            facts.run_id,
+            {item.event_id: item for item in self._recorded(facts.expected)},
+            foreign=facts.dialect is not Dialect.PYTHON,
+            compare=self._compare,
+            accepted=not reason,
+            reason=reason,
+            waiting_at=waiting_at,
+        )
+        decode = self._codec.decode if self._codec is not None else None
+        return trace.difference(tasks_of(history._messages, decode), execution.steps)
 
     def _leave_session(self) -> None:
         # After a failure Core may still have something to say about that run: the next history gets a new worker.

@@ -15,8 +15,10 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings, Site, is_library
+from hourglass._engine.context import RunSettings, Site, place_of
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
@@ -30,6 +32,16 @@ _SILENT_TICKS = (
 _BYTES_A_TICK = 20_000  # of the encoded history; an event has about a hundred
 
 
+class Step(msgspec.Struct, frozen=True):
+    """What a run asked for in answer to one activation, and where."""
+
+    history_length: int
+    """The event with which its workflow task started."""
+    commands: tuple[tuple[Command, Site], ...]
+    has_drawn: bool
+    """Whether the author's code has asked for randomness by then."""
+
+
 class Execution:
     """One history on its way through Core: the run, and all that it asked for."""
 
@@ -38,6 +50,7 @@ class Execution:
         self._settings = settings
         self.run: Run | None = None
         self.commands: list[tuple[Command, Site]] = []
+        self.steps: list[Step] = []
         self.error: BaseException | None = None
         self.eviction: RunEvicted | None = None
         self.activations = 0
@@ -58,9 +71,12 @@ class Execution:
         completion = run.activate(activation)
         if isinstance(completion, Succeeded):
             sites = run.live.sites if run.live is not None else None
-            self.commands += zip(
-                completion.commands, sites or [("", 0)] * len(completion.commands), strict=False
+            found = tuple(
+                zip(completion.commands, sites or [("", 0)] * len(completion.commands), strict=False)
             )
+            self.commands += found
+            drawn = run.live is not None and run.live.has_drawn
+            self.steps.append(Step(activation.history_length, found, drawn))
         else:
             self.error = run.error
         return completion
@@ -89,12 +105,7 @@ class Execution:
     def waiting_at(self) -> Site:
         """File and line where the body waits, ("", 0) if it does not."""
         live = self.run.live if self.run is not None else None
-        frame = live.main.frame() if live is not None and live.main is not None else None
-        while frame is not None:
-            if not is_library(frame.f_code.co_filename):
-                return frame.f_code.co_filename, frame.f_lineno
-            frame = frame.f_back
-        return "", 0
+        return place_of(live.main.frame() if live is not None and live.main is not None else None)
 
 
 class Session:

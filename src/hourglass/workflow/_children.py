@@ -32,7 +32,7 @@ from hourglass._engine.outgoing import Encode
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._channels import Channel
-from hourglass.workflow._facts import uuid4
+from hourglass.workflow._facts import default_id
 from hourglass.workflow._given import given_message, given_workflow
 
 R = TypeVar("R")
@@ -244,7 +244,7 @@ def _note(run: LiveRun, text: str | None) -> Payload | None:
 
 def _id(options: Mapping[str, Any]) -> str:
     if "id" not in options:
-        return str(uuid4())
+        return default_id()
     name = options["id"]
     if not isinstance(name, str) or not name.strip():
         raise UsageError("the id of a child workflow must be a text that is not empty")

@@ -248,15 +248,26 @@ def time_ns() -> int:
 
 def random() -> _random.Random:
     """The run's own source of random numbers, the same on every execution."""
-    live = require_run("workflow.random")
-    if live.latched:
-        _refuse_randomness(live)
+    live = _unlatched()
+    live.has_drawn = True
     return live.random
 
 
 def uuid4() -> _uuid.UUID:
     """A new UUID, the same on every execution. Use it in the place of `uuid.uuid4`."""
     return _uuid.UUID(int=random().getrandbits(128), version=4)
+
+
+def default_id() -> str:
+    """An id for something that the author gave none: the same on every execution, and no randomness of the author's."""
+    return str(_uuid.UUID(int=_unlatched().random.getrandbits(128), version=4))
+
+
+def _unlatched() -> LiveRun:
+    live = require_run("workflow.random")
+    if live.latched:
+        _refuse_randomness(live)
+    return live
 
 
 def _refuse_randomness(live: LiveRun) -> None:

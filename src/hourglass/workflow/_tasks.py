@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from hourglass._engine import operations
-from hourglass._engine.context import SINGLE_BATCH, current_run
+from hourglass._engine.context import SINGLE_BATCH, call_site, current_run
 from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
 from hourglass._engine.operations import Timer
@@ -49,6 +49,8 @@ def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
     task.scope = fiber.scope
     if fiber.scope is not None:
         fiber.scope.add(task)
+    if fiber.run.sites is not None:
+        task.spawned_at = call_site()
     task.start_soon()
     return task
 

@@ -20,14 +20,15 @@ def replay(text: str | Writer, code: Callable[..., Any], name: str = "W", **opti
 
 
 def fits(text: str | Writer, code: Callable[..., Any], **options: Any) -> None:
-    """Assert that the code fits the history."""
+    """Assert that the code does what the history says, in whatever order within a task."""
     result = replay(text, code, **options)
-    if result.error is not None:
-        raise result.error
+    if result.difference is not None:
+        raise result.difference
 
 
 def refused(text: str | Writer, code: Callable[..., Any], **options: Any) -> NondeterminismError:
     """Assert that it does not, and give the report."""
-    error = replay(text, code, **options).error
-    assert isinstance(error, NondeterminismError)
-    return error
+    result = replay(text, code, **options)
+    assert isinstance(result.error, NondeterminismError)
+    assert isinstance(result.difference, NondeterminismError)
+    return result.difference

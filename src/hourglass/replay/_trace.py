@@ -1,0 +1,274 @@
+"""What a run asked for while Core replayed it, task by task, against what its history says that it asked for there. Pure.
+
+Core pairs commands with events in their order, but is blind to much: what is asked for a task too early waits for its event and
+finds it; of the last task there is no event to pair with; names and ids of histories without Core's flag for them, and
+all arguments, are not looked at. Here everything is held together once more. Invariants:
+
+- A command belongs to the task whose activation it answered: an activation tells the start of its task as the history's length.
+- Which commands leave at all (what was taken back in its task does not) follows from the embedded engine's rules, which are
+  Core's.
+- Commands and events of a task are compared in their order. Only where Core has taken another order is each event given the
+  command that fits it best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hourglass._embedded.events import history as h
+from hourglass._embedded.events.history_updates import UpdateRequest, WorkflowExecutionUpdateAdmitted
+from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.workers.matching import COMMAND_OF
+from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
+from hourglass._engine import commands as c
+from hourglass._engine.context import Site
+from hourglass.errors import NondeterminismError
+from hourglass.replay._comparison import Asked, asked, compared, differs, same_thing
+from hourglass.replay._foreign_markers import LocalMark
+from hourglass.replay._foreign_matching import pair_up
+from hourglass.replay._foreign_tasks import WorkflowTask
+from hourglass.replay._session import Step
+
+_NOWHERE: Site = ("", 0)
+
+
+class Unread:
+    """Something that a history says and that has no name among what is compared."""
+
+    def __init__(self, event_id: int, attributes: Any, kind: str = "") -> None:
+        self.event_id = event_id
+        self.kind = kind or type(attributes).__name__
+        self.key = self.name = ""
+        self.duration_ns: int | None = None
+
+
+class Trace:
+    """The commands of one run that Core replayed, held against its history.
+
+    `foreign`: another SDK's, whose default ids and random numbers are not ours. `accepted`: Core has said yes.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        recorded: Mapping[int, Any],
+        *,
+        foreign: bool,
+        compare: bool,
+        accepted: bool,
+        reason: str = "",
+        waiting_at: Site = _NOWHERE,
+    ) -> None:
+        self._recorded = recorded
+        self._foreign = foreign
+        self._compare = compare
+        self._accepted = accepted
+        self._reason = reason
+        self._waiting_at = waiting_at
+        self._outcomes = Outcomes(run_id)
+        self._admitted: dict[str, UpdateRequest] = {}
+        self._sites: dict[tuple[type[c.Command], int], Site] = {}
+        self._by_identity: dict[int, tuple[c.Command, Site]] = {}
+        self._names: dict[str, str] = {}
+        self._drawn = False
+        self._locals: dict[int, c.ScheduleLocalActivity] = {}
+        self._cancelled_locals: set[int] = set()
+
+    def difference(self, tasks: Sequence[WorkflowTask], steps: Sequence[Step]) -> NondeterminismError | None:
+        """The first thing that differs, if anything does."""
+        by_task: dict[int, list[Step]] = {}
+        for step in steps:
+            by_task.setdefault(step.history_length, []).append(step)
+        last = max(by_task, default=0)
+        marked = {mark.seq for task in tasks for mark in task.marks if isinstance(mark, LocalMark)}
+        try:
+            for group in _groups(tasks):
+                if group[0].history_length > last or not group[-1].is_completed:
+                    break
+                self._take(group, [step for task in group for step in by_task.get(task.history_length, ())])
+                self._compare_group(group)
+            self._compare_locals(tasks, marked)
+        except NondeterminismError as error:
+            return error
+        except BadCommand:
+            return None  # Core has taken it, and a server will say what it thinks of it
+        return None
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def _take(self, group: Sequence[WorkflowTask], steps: Sequence[Step]) -> None:
+        for task in group:
+            for event in task.told:
+                if isinstance(event.attributes, WorkflowExecutionUpdateAdmitted):
+                    request = event.attributes.request
+                    self._admitted[request.update_id] = request
+                self._outcomes.resolve(event.attributes, event.id)
+            for accepted in task.updates:
+                request_or_none = accepted.request or self._admitted.get(accepted.update_id)
+                if request_or_none is not None:
+                    self._outcomes.updates.receive(request_or_none, 0, is_replaying=True)
+        for step in steps:
+            self._drawn = self._drawn or step.has_drawn
+            for command, site in step.commands:
+                self._issue(command, site)
+
+    def _issue(self, command: c.Command, site: Site) -> None:
+        self._sites[type(command), getattr(command, "seq", 0)] = site
+        self._by_identity[id(command)] = command, site
+        match command:
+            case c.ScheduleLocalActivity():
+                self._locals.setdefault(command.seq, command)
+            case c.RequestCancelLocalActivity():
+                self._cancelled_locals.add(command.seq)
+            case c.SetPatchMarker():
+                pass  # which Core holds against the markers
+            case _:
+                self._outcomes.issue(command, replaying=True)
+
+    def _site(self, command: c.Command) -> Site:
+        found = self._by_identity.get(id(command))
+        if found is not None and found[0] is command:
+            return found[1]
+        return self._sites.get((type(command), getattr(command, "seq", 0)), _NOWHERE)
+
+    def _asked(self, command: c.Command) -> Asked:
+        return asked_of(command, self._site(command), self._outcomes)
+
+    # --- comparing --------------------------------------------------------------------------------------------------
+
+    def _compare_group(self, group: Sequence[WorkflowTask]) -> None:
+        issued = list(self._outcomes.issued)
+        terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
+        ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
+        late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
+        events = [event for task in group for event in task.asked]
+        pairs = self._pairs(events, ordinary + terminal[:1], late, group[-1])
+        for event, command in pairs:
+            if isinstance(command, c.StartChildWorkflow):
+                self._names[command.workflow_id] = getattr(event.attributes, "workflow_id", "")
+            self._compare_pair(event, command, group[-1])
+            self._outcomes.bind(command, event.id)
+        self._outcomes.issued.clear()
+
+    def _pairs(
+        self,
+        events: list[h.HistoryEvent],
+        commands: list[c.Command],
+        late: list[c.Command],
+        task: WorkflowTask,
+    ) -> list[tuple[h.HistoryEvent, c.Command]]:
+        kept = [each for each in commands if not any(each is one for one in late)]
+        for candidates in (commands, kept) if late else (commands,):
+            if len(candidates) == len(events) and all(map(self._fits, events, candidates)):
+                return list(zip(events, candidates, strict=True))
+        if self._accepted:
+            pairing = pair_up(events, commands, self._outcomes, self._names, self._recorded)
+            surplus = [each for each in pairing.surplus if not any(each is one for one in late)]
+            if not pairing.missing and not surplus:
+                return list(pairing.pairs)
+        self._refuse(events, kept, task)
+        return []
+
+    def _fits(self, event: h.HistoryEvent, command: c.Command) -> bool:
+        """Whether a command could have led to this event: kind, name, id, and what it refers to."""
+        if not isinstance(command, COMMAND_OF[type(event.attributes)]):
+            return False
+        match command:
+            case c.CancelTimer():
+                return bool(self._outcomes.link_of(command) == event.attributes.started_event_id)  # type: ignore[attr-defined]
+            case c.RequestCancelActivity():
+                return bool(self._outcomes.link_of(command) == event.attributes.scheduled_event_id)  # type: ignore[attr-defined]
+            case _:
+                pass
+        was, now = self._recorded.get(event.id), self._asked(command)
+        return was is None or same_thing(was, now, self._names, foreign=self._foreign)
+
+    def _refuse(
+        self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command], task: WorkflowTask
+    ) -> None:
+        for position in range(max(len(events), len(commands))):
+            event = events[position] if position < len(events) else None
+            command = commands[position] if position < len(commands) else None
+            if event is not None and command is not None and self._fits(event, command):
+                continue
+            was = None
+            if event is not None:
+                was = self._recorded.get(event.id) or Unread(event.id, event.attributes)
+            now = self._asked(command) if command is not None else None
+            site = now.site if now is not None else self._waiting_at
+            raise differs(was, now, site, self._where(task))
+
+    def _compare_pair(self, event: h.HistoryEvent, command: c.Command, task: WorkflowTask) -> None:
+        was, now = self._recorded.get(event.id), self._asked(command)
+        if was is None:
+            return
+        if was.kind != now.kind:
+            raise differs(was, now, now.site, self._where(task))
+        if self._compare and not (self._foreign and self._drawn):
+            changed = compared(was, now, foreign=self._foreign)
+            if changed is not None:
+                raise changed
+
+    def _compare_locals(self, tasks: Sequence[WorkflowTask], marked: set[int]) -> None:
+        for task in tasks:
+            for mark in task.marks:
+                command = self._locals.get(mark.seq) if isinstance(mark, LocalMark) else None
+                if command is None or not isinstance(mark, LocalMark) or not mark.activity_type:
+                    continue
+                now = asked(command, self._site(command))
+                if now is not None and mark.activity_type != command.activity_type:
+                    raise differs(local_of(mark), now, now.site, self._where(task))
+        if not self._accepted or not tasks or not tasks[-1].is_completed or self._has_closed():
+            return
+        if not tasks[-1].asked and not tasks[-1].marks:
+            return  # it may have been completed only to be given more time
+        for seq, command in self._locals.items():
+            if seq not in marked and seq not in self._cancelled_locals:
+                now = asked(command, self._site(command))
+                raise differs(None, now, self._site(command), self._where(tasks[-1]))
+
+    def _has_closed(self) -> bool:
+        return any(isinstance(command, c.TERMINAL) for command, _ in self._by_identity.values())
+
+    def _where(self, task: WorkflowTask) -> str:
+        where = f"in the workflow task that started with event {task.history_length}"
+        return f"{where}\n  {self._reason}" if self._reason else where
+
+
+def local_of(mark: LocalMark) -> Unread:
+    """A local activity of which a marker tells."""
+    return Unread(mark.event_id, None, f"local activity {mark.activity_type}".rstrip())
+
+
+def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> Asked:
+    """Whatever a run asked for, in the terms of a history."""
+    match command:
+        case RequestCancelChild():
+            plain = c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id)
+            return asked(plain, site) or _unnamed(command, site)
+        case c.CancelTimer():
+            key = str(outcomes.link_of(command))
+            return Asked("cancellation of the timer of event", key, "", (), None, site)
+        case c.RequestCancelActivity():
+            key = str(outcomes.link_of(command))
+            return Asked("cancellation of the activity of event", key, "", (), None, site)
+        case _:
+            return asked(command, site) or _unnamed(command, site)
+
+
+def _unnamed(command: c.Command, site: Site) -> Asked:
+    return Asked(type(command).__name__, "", "", (), None, site)
+
+
+def _groups(tasks: Sequence[WorkflowTask]) -> list[list[WorkflowTask]]:
+    """Tasks, those that were completed only to be given more time (by a local activity) with the next."""
+    groups: list[list[WorkflowTask]] = []
+    for task in tasks:
+        if groups and not task.told:
+            before = groups[-1][-1]
+            if not before.asked and not before.marks:
+                groups[-1].append(task)
+                continue
+        groups.append([task])
+    return groups
