@@ -99,7 +99,28 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
 def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
     """An attempt that was taken but reached no worker waits again, as if nobody had taken it."""
     draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, started_ns=0, heartbeat_ns=0))
+    waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
+    draft.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
+    return draft.step()
+
+
+def hand_out_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
+    """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
+    draft = Draft(run, now_ns)
+    late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
+    draft.put_activity(
+        msgspec.structs.replace(late, started_ns=now_ns, last_started_ns=now_ns, heartbeat_ns=now_ns)
+    )
+    return draft.step()
+
+
+def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Step:
+    """The store stood still since then: these activities, which wait for a worker, could not be given to one."""
+    draft = Draft(run, now_ns)
+    for event_id in event_ids:
+        activity = run.activities[event_id]
+        withheld = now_ns - max(since_ns, activity.available_ns)
+        draft.put_activity(activities.put_off(activity, max(0, withheld)))
     return draft.step()
 
 
@@ -151,8 +172,12 @@ def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: s
     return draft.step()
 
 
-def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> Step:
-    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole."""
+def elapse(
+    run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
+) -> Step:
+    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may not
+    have reached its worker, for the store stands still, does not time out: its clock begins again.
+    """
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
@@ -167,7 +192,9 @@ def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> 
     task = draft.run.task
     if task is not None and task.started_event_id:
         due = task.started_ns + to_ns(run.started.task_timeout)
-        if now_ns >= due:
+        if now_ns >= due and task_is_withheld:
+            draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
+        elif now_ns >= due:
             time_out_task(draft)
     return draft.step()
 

@@ -94,6 +94,7 @@ class Upkeep:
             return
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
         self._follow_jumps()
+        self._runs.store_stands_still()
         self._drop_idle()
         self.wake_sleepers()
         if self._open:
@@ -218,3 +219,4 @@ class Upkeep:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
+            self._runs.store_stands_still()  # it moves: what was withheld gets its time back now
