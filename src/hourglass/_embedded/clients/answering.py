@@ -19,6 +19,9 @@ from hourglass.errors import WorkflowNotFoundError
 
 LONG_POLL = 20.0
 
+MOST_LISTED = 1000
+"""So many are on a page of a list at most, as on a server."""
+
 A = TypeVar("A")
 
 

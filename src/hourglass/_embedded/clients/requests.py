@@ -14,7 +14,7 @@ from typing import Any
 from hourglass._bridge import service as s
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
-from hourglass._embedded.clients.answering import Answer, check_open, find, holding, wait
+from hourglass._embedded.clients.answering import MOST_LISTED, Answer, check_open, find, holding, wait
 from hourglass._embedded.clients.deployment_requests import DEPLOYMENT_HANDLERS
 from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
@@ -130,7 +130,8 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Desc
 async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
     """List runs, newest first."""
     await engine.durable(engine.runs.newest)  # the store answers from what is durable
-    page = engine.store.page(request.query, request.next_page_token, max(1, request.page_size))
+    size = min(max(1, request.page_size), MOST_LISTED)
+    page = await engine.store.page(request.query, request.next_page_token, size)
     return Answer(page, 0)
 
 
@@ -138,7 +139,7 @@ async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
     """Count runs."""
     await engine.durable(engine.runs.newest)
     store = engine.store
-    return Answer(s.Count(store.count(request.query), store.groups(request.query)), 0)
+    return Answer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
 
 
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:

@@ -13,7 +13,7 @@ import msgspec
 
 from hourglass._bridge import service_schedules as sc
 from hourglass._bridge.service import Nothing, Request
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import MOST_LISTED, Answer
 from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
 from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
@@ -70,7 +70,8 @@ async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Answer[
 async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc.SchedulePage]:
     """List schedules, the newest first."""
     records = [_as_of_now(engine, record) for record in engine.schedules.all()]
-    found = page(records, request.query, request.next_page_token, max(1, request.page_size))
+    size = min(max(1, request.page_size), MOST_LISTED)
+    found = await page(records, request.query, request.next_page_token, size)
     return Answer(found, engine.runs.newest)
 
 

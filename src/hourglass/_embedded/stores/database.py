@@ -36,7 +36,12 @@ _WRITER = (
     "PRAGMA secure_delete = FAST",
     "PRAGMA temp_store = MEMORY",
 )
-_READER = ("PRAGMA query_only = ON", "PRAGMA wal_autocheckpoint = 0", "PRAGMA cache_size = -8192")
+_READER = (
+    "PRAGMA query_only = ON",
+    "PRAGMA wal_autocheckpoint = 0",
+    "PRAGMA cache_size = -8192",
+    "PRAGMA temp_store = MEMORY",  # a list can be made on a full disk
+)
 
 
 class Opened(msgspec.Struct, frozen=True):

@@ -100,17 +100,17 @@ class MemoryStore:
         """The earliest wake time later than this."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
-        return self._listing.page(text, token, limit)
+        return await self._listing.page(text, token, limit)
 
-    def count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        return self._listing.count(text)
+        return await self._listing.count(text)
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
         """How many runs pass a filter in each of its groups, if it has any."""
-        return self._listing.groups(text)
+        return await self._listing.groups(text)
 
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule, if it was kept."""

@@ -1,9 +1,9 @@
 """The durable store: an engine's runs in one SQLite file.
 
-Must not know: transitions, queues, sockets, who may own the file (its owner opens it). Two connections: one
-writes, on the store thread; one reads, on the control loop, what is durable. A change is written when somebody waits
-for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of the control
-loop, without a wait in between, becomes durable together.
+Must not know: transitions, queues, sockets, who may own the file (its owner opens it). One connection writes, on the
+store thread; one reads single runs, on the control loop; lists have their own (`list_reader`). A change is written when
+somebody waits for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of
+the control loop, without a wait in between, becomes durable together.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
 from hourglass._embedded.stores.batch_writer import Batch, BatchWriter
-from hourglass._embedded.stores.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
+from hourglass._embedded.stores.disk_faults import (
+    Identity,
+    Surroundings,
+    reason_to_hold,
+    storage_error,
+    storage_errors,
+)
 from hourglass._embedded.stores.durability import Durability
 from hourglass._embedded.stores.known_ids import KnownIds
+from hourglass._embedded.stores.list_reader import ListReader
 from hourglass._embedded.stores.standstill import WORK, Work
 from hourglass._embedded.stores.store import Change, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.stores.store_thread import StoreThread, Turn
@@ -38,6 +45,9 @@ PATIENCE = 0.002
 """A change that nobody waits for is handed over after so many seconds at the latest. Most are followed at once by one
 that somebody waits for, and share its commit: what an activity returned is written with what the workflow then asks for.
 """
+
+LISTS_AT_ONCE = 2
+"""So many lists and counts are worked on at the same time: one that takes long does not keep a quick one waiting."""
 
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""
@@ -56,6 +66,8 @@ class SqliteStore:
         self.latest_ns = self._reads.latest_ns()
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._surroundings = Surroundings(path, reserve_bytes)
+        self._identity = Identity.of(path)
+        self._lists = ListReader(path, self._connect_lists, inherited.close, threads=LISTS_AT_ONCE)
         self._durability = Durability()
         self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
@@ -172,6 +184,7 @@ class SqliteStore:
         if self not in _live:
             return
         _live.discard(self)
+        self._lists.close()
         self._hand_over()
         self._thread.close()
         self._durability.settle()
@@ -216,20 +229,20 @@ class SqliteStore:
         with self._reading():
             return self._reads.next_due_ns(after_ns)
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.page(self._reads.connection, text, token, limit)
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
 
-    def count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.count(self._reads.connection, text)
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.count(connection, text))
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
         """How many runs pass a filter in each of its groups, if it has any."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.groups(self._reads.connection, text)
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
 
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule that is not in memory."""
@@ -264,6 +277,13 @@ class SqliteStore:
         if self._turn and self.failure is None:
             self._thread.give(Turn(tuple(self._turn), self._durability.given))
         self._turn.clear()
+
+    def _connect_lists(self) -> sqlite3.Connection:
+        connection = database.connect_read_only(self.path)
+        if Identity.of(self.path) != self._identity:
+            inherited.close(connection)
+            raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
+        return connection
 
     def _reading(self) -> Work:
         """What every read is done inside of; raises if nothing can be read any more."""
