@@ -30,7 +30,7 @@ def test_lists_follow_the_table() -> None:
 
     async def body() -> None:
         runs: dict[str, Run] = {"run-1": run(1)}
-        listing = MemoryListing(runs)
+        listing = MemoryListing(runs, real_time=True)
         assert await ids(listing, "") == ["w-1"]
         runs["run-2"] = run(2, search_attributes={"Region": attribute('"eu"')})
         runs["run-1"] = run(1, closed=1)
@@ -51,7 +51,7 @@ def test_an_index_that_was_let_go_is_made_again() -> None:
     """After `close` a listing answers as before."""
 
     async def body() -> None:
-        listing = MemoryListing({"run-1": run(1), "run-2": run(2)})
+        listing = MemoryListing({"run-1": run(1), "run-2": run(2)}, real_time=True)
         listing.close()
         assert await listing.count("") == 2
         listing.close()
@@ -65,7 +65,7 @@ def test_many_asked_at_once_are_answered_each_for_itself() -> None:
     """Lists that wait for one another on the thread get their own answers."""
 
     async def body() -> None:
-        listing = MemoryListing({f"run-{number}": run(number) for number in range(1, 40)})
+        listing = MemoryListing({f"run-{number}": run(number) for number in range(1, 40)}, real_time=True)
         asked = [listing.count(f"WorkflowId != 'w-{number}'") for number in range(1, 20)]
         assert await asyncio.gather(*asked) == [38] * 19
         listing.close()

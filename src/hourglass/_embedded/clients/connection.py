@@ -30,7 +30,7 @@ async def connect_memory(
 
     On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
     """
-    engine = Engine(store=MemoryStore(), namespace=namespace, clock=clock)
+    engine = Engine(store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock)
     if clock is None:
         await engine.open_existing()
     else:

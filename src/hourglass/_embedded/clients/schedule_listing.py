@@ -24,7 +24,9 @@ SLICE = 200
 """So many schedules are shown to the index before others get their turn."""
 
 
-async def page(records: Sequence[Record], text: str, token: bytes, limit: int) -> SchedulePage:
+async def page(
+    records: Sequence[Record], text: str, token: bytes, limit: int, *, real_time: bool
+) -> SchedulePage:
     """Schedules that pass a filter, the newest first, from where another page ended.
 
     Raises `ServiceError` for a filter or a token that is not understood.
@@ -32,9 +34,9 @@ async def page(records: Sequence[Record], text: str, token: bytes, limit: int) -
     shown: dict[str, Run] = {}
     for record in records:
         shown[record.schedule_id] = _as_run(record)
-        if not len(shown) % SLICE:
+        if real_time and not len(shown) % SLICE:
             await asyncio.sleep(0)
-    listing = MemoryListing(shown, {_ID.name: "Keyword"})
+    listing = MemoryListing(shown, {_ID.name: "Keyword"}, real_time=real_time)
     try:
         found = await listing.page(text, token, limit)
     finally:

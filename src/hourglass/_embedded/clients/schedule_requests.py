@@ -18,6 +18,7 @@ from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
 from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
 from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.timing.clock import RealClock
 from hourglass.errors import ScheduleAlreadyExistsError, ScheduleNotFoundError, ServiceError, UsageError
 
 
@@ -71,7 +72,8 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc
     """List schedules, the newest first."""
     records = [_as_of_now(engine, record) for record in engine.schedules.all()]
     size = min(max(1, request.page_size), MOST_LISTED)
-    found = await page(records, request.query, request.next_page_token, size)
+    real_time = isinstance(engine.clock, RealClock)
+    found = await page(records, request.query, request.next_page_token, size, real_time=real_time)
     return Answer(found, engine.runs.newest)
 
 

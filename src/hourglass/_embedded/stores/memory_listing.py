@@ -1,8 +1,9 @@
 """Lists of runs that are kept in memory: the same index as a file's, made when it is first asked for.
 
 Must not know: who keeps the runs. Most engines in memory are those of tests, which never list: until somebody
-does, a change costs one entry in a table. What is small is answered at once, so that on virtual time a list takes no
-time; what is not is left to a thread (`list_reader`). Invariant: an answer is about the runs as they are when it is given.
+does, a change costs one entry in a table. On virtual time a list takes no time: it is answered at once. On real time only
+what is small is; all else is left to a thread (`list_reader`). Invariant: an answer is about the runs as they are when
+it is given.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ LITTLE = 200_000
 
 class MemoryListing:
     """Lists the runs of a table that somebody else keeps and tells us of. `types` are the search attributes that are
-    known before their first use, by Temporal's names of types.
+    known before their first use, by Temporal's names of types. On `real_time` nothing long is done on the control loop.
     """
 
-    def __init__(self, runs: Mapping[str, Run], types: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, runs: Mapping[str, Run], types: Mapping[str, str] | None = None, *, real_time: bool = False
+    ) -> None:
         self._runs = runs
+        self._real_time = real_time
         self._types = types or {}
         self._changed: dict[str, None] = dict.fromkeys(runs)
         self._connection: sqlite3.Connection | None = None
@@ -68,6 +72,8 @@ class MemoryListing:
 
     async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
         reader = self._reader
+        if not self._real_time:
+            return self._at_once(work)
         if len(self._changed) <= FEW and (reader is None or not reader.is_busy):
             try:
                 return self._at_once(work)
@@ -81,7 +87,8 @@ class MemoryListing:
     def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with WORK:
             connection = self._up_to_date(self._index())
-            connection.set_progress_handler(lambda: True, LITTLE)
+            if self._real_time:
+                connection.set_progress_handler(lambda: True, LITTLE)
             try:
                 return work(connection)
             finally:

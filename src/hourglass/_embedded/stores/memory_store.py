@@ -18,15 +18,15 @@ from hourglass._embedded.stores.store import Change, NoteChange, ScheduleChange,
 
 
 class MemoryStore:
-    """Implements `Store`."""
+    """Implements `Store`. On `real_time` long lists are made on a thread; on virtual time they take no time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, real_time: bool = False) -> None:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}
         self._wakes: dict[str, int] = {}
         self._requests: dict[str, set[str]] = {}
         self._current: dict[str, str] = {}
-        self._listing = MemoryListing(self._runs)
+        self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
         self._schedules: dict[str, tuple[Schedule, int]] = {}
         self._notes: dict[str, bytes] = {}
