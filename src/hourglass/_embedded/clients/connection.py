@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.service import Request
 from hourglass._embedded.clients.answering import Answer
-from hourglass._embedded.clients.requests import HANDLERS, PATIENT
+from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.timing.clock import Clock
@@ -101,6 +103,8 @@ class EngineConnection:
         engine.offers.stir()
         if engine.is_over or not engine.is_durable(answer.rests_on):
             await engine.durable(answer.rests_on)
+        if type(request) in LOOKS and (trouble := engine.trouble):
+            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=trouble))
         return answer.value
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:

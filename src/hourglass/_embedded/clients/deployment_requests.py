@@ -10,7 +10,7 @@ from typing import Any
 
 from hourglass._bridge import service as s
 from hourglass._bridge import service_deployments as d
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import Answer, is_written
 from hourglass._embedded.rules.versioning import external_name
 from hourglass._embedded.running.deployments import Build
 from hourglass._embedded.running.engine import Engine
@@ -27,7 +27,7 @@ async def describe(engine: Engine, request: d.DescribeDeployment) -> Answer[d.De
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
-    await engine.durable(engine.runs.newest)  # the store counts what is durable
+    await is_written(engine, engine.runs.newest)  # the store counts what is durable
     versions = [
         d.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),

@@ -8,6 +8,7 @@ opened it before would lock a file that nobody sees); it is opened by nobody who
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,6 +18,7 @@ import time
 import msgspec
 
 from hourglass._embedded.processes import descriptors
+from hourglass._embedded.stores.disk_faults import is_full, no_room
 from hourglass._embedded.stores.standstill import WORK
 from hourglass.errors import StorageError
 
@@ -98,6 +100,8 @@ class FileLock:
             return descriptor
         except OSError as error:
             gone = isinstance(error, FileNotFoundError)
+            if is_full(error):
+                raise no_room(self.path) from None
             raise StorageError(
                 f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
                 + ("; its folder is gone: put it back" if gone else ""),
@@ -130,8 +134,9 @@ class FileLock:
 
     def _write_note(self, descriptor: int) -> None:
         text = msgspec.json.encode(Note(os.getpid(), self.since_ns, socket.gethostname()))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
+        with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text, 0)
 
 
 def _close(descriptor: int) -> None:

@@ -16,6 +16,7 @@ from hourglass._embedded.rules.recovery import is_backing_off, try_now
 from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
+from hourglass._embedded.running.starting import why_no_more
 from hourglass._embedded.stores.store import AT_ONCE
 from hourglass._embedded.timing.clock import Cancel, to_ns
 from hourglass.errors import StorageError
@@ -50,6 +51,7 @@ class Upkeep:
         self._watch: asyncio.Task[None] | None = None
         self._retries: asyncio.Task[None] | None = None
         self._jumps = 0
+        self._short_of_room = False
 
     async def open(
         self,
@@ -95,6 +97,7 @@ class Upkeep:
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
         self._follow_jumps()
         self._runs.store_stands_still()
+        self._watch_room()
         self._drop_idle()
         self.wake_sleepers()
         if self._open:
@@ -107,6 +110,15 @@ class Upkeep:
             read()
         except StorageError as error:
             self._die(error)
+
+    def _watch_room(self) -> None:
+        """Say when the room on the disk begins to be short, and when it no longer is."""
+        trouble = why_no_more(self._runs)
+        if trouble and not self._short_of_room:
+            logger.warning("%s", trouble)
+        elif self._short_of_room and not trouble:
+            logger.info("there is room again on the disk: new workflows are taken")
+        self._short_of_room = bool(trouble)
 
     def _follow_jumps(self) -> None:
         clock = self._runs.clock

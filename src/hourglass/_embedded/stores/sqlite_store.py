@@ -21,6 +21,7 @@ from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
 from hourglass._embedded.stores.batch_writer import Batch, BatchWriter
 from hourglass._embedded.stores.disk_faults import (
+    Condition,
     Identity,
     Surroundings,
     reason_to_hold,
@@ -66,6 +67,7 @@ class SqliteStore:
         self.latest_ns = self._reads.latest_ns()
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._surroundings = Surroundings(path, reserve_bytes)
+        self._reserve_bytes = reserve_bytes
         self._identity = Identity.of(path)
         self._lists = ListReader(path, self._connect_lists, inherited.close, threads=LISTS_AT_ONCE)
         self._durability = Durability()
@@ -173,6 +175,15 @@ class SqliteStore:
         if self._thread.held:
             return f"the file {self.path} cannot be written at present: {self._thread.held}"
         return self._surroundings.shortage()
+
+    @property
+    def held(self) -> str:
+        """Why nothing can be written at present; "" if it can."""
+        return self._thread.held
+
+    def condition(self) -> Condition:
+        """How it stands with the file and its disk."""
+        return Condition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
 
     @property
     def failure(self) -> StorageError | None:
