@@ -48,6 +48,8 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
     timer_id: str
     started_event_id: int
     due_ns: int
+    began_ns: int = 0
+    """When it was started, by the clock: its event may have a later time, where the clock was set back."""
 
 
 class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -87,6 +89,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close_ns: int = 0
     final: h.Attributes | None = None
     length: int = 0
+    latest_ns: int = 0
+    """The latest time of an event: none that follows has an earlier one."""
     history_size: int = 0
     task: Task | None = None
     task_count: int = 0

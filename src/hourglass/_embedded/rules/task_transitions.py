@@ -290,7 +290,8 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
             summary=command.summary,
         )
     )
-    draft.put_timer(Timer(timer_id, started, draft.now_ns + command.duration_ns))
+    now = draft.now_ns
+    draft.put_timer(Timer(timer_id, started, now + command.duration_ns, now))
 
 
 def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:

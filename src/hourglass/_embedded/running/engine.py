@@ -40,10 +40,11 @@ class Engine:
         self.namespace = namespace
         self.store = store
         self.clock: Clock = RealClock() if clock is None else clock
-        self.clock.not_before(getattr(store, "latest_ns", 0))
+        keep = Upkeep(retention)
+        keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
         self.offers = Offers()
-        self._upkeep = Upkeep(retention)
+        self._upkeep = keep
         self.runs = Ledger(
             store=store,
             clock=self.clock,

@@ -84,12 +84,17 @@ class Ledger:
             self._alarms.silence(record)
 
     def realign(self) -> None:
-        """Time has jumped: set all alarms anew."""
+        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now."""
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
+            self._set_back(record, now)
             self._alarms.silence(record)
             self._alarms.set(record, 0, now)
         self.awaiting.realign()
+
+    def _set_back(self, record: Record, now: int) -> None:
+        if record.run.is_open and transitions.began_later(record.run, now):
+            self.change(record, transitions.set_back)
 
     # --- a store that stands still --------------------------------------------------------------------------
 
@@ -265,6 +270,7 @@ class Ledger:
             self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
         else:
             self._announce(record, pending, earliest, now)
+        self._set_back(record, now)
         if record.alarm is not None and record.alarm_ns <= now:
             self._elapse(record)
         return record

@@ -305,9 +305,8 @@ class EngineHandle:
         self._local.close()
         self._cache.let_go()
         self._engine.offers.wake(self.task_queue)
-        clock = self._engine.clock
-        self._grace = clock.call_at(
-            clock.now_ns() + to_ns(self._config.graceful_shutdown), self._stop_activities
+        self._grace = self._engine.clock.call_after(
+            to_ns(self._config.graceful_shutdown), self._stop_activities
         )
         self._ring()
 

@@ -40,8 +40,7 @@ class Heartbeats:
             return
         interval = min(self._longest, timeout * _PART_OF_TIMEOUT) if timeout else self._longest
         if interval > 0:
-            due = self._clock.now_ns() + to_ns(interval)
-            end = self._clock.call_at(due, lambda: self._resume(token, timeout))
+            end = self._clock.call_after(to_ns(interval), lambda: self._resume(token, timeout))
             self._pauses[token] = _Pause(end)
         self._send(token, details)
 
