@@ -39,8 +39,9 @@ async def works_on(reader: ListReader) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_long_list_does_not_stop_the_store(open_store: Open) -> None:
+def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a list goes on and on, changes are written and read, and another list is answered."""
+    monkeypatch.setattr("hourglass._embedded.stores.sqlite_store.LISTS_AT_ONCE", 2)
 
     async def work() -> None:
         store = open_store()

@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 
+import msgspec
+
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
@@ -261,7 +263,10 @@ class Ledger:
     def _bring_in(self, stored: Stored) -> Record:
         """A run comes into memory. What another process had of it is in nobody's hands any more."""
         now = self.clock.now_ns()
-        record = Record(stored.run, list(stored.events), loaded=True)
+        run = stored.run
+        if not run.latest_ns:  # it was written before this was kept
+            run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
+        record = Record(run, list(stored.events), loaded=True)
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)

@@ -27,8 +27,10 @@ T = TypeVar("T")
 LIST_SECONDS = 10.0
 """How long a list or a count may take, with the wait for those before it."""
 
-LOOK_EVERY = 20_000
-"""After so many of SQLite's instructions, about a millisecond, it is looked whether to go on."""
+LOOK_EVERY = 500_000
+"""After so many of SQLite's instructions, some ten milliseconds, it is looked whether to go on: each look costs a fight for
+the interpreter.
+"""
 
 
 @dataclass(eq=False)

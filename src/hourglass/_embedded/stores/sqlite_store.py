@@ -47,8 +47,10 @@ PATIENCE = 0.002
 that somebody waits for, and share its commit: what an activity returned is written with what the workflow then asks for.
 """
 
-LISTS_AT_ONCE = 2
-"""So many lists and counts are worked on at the same time: one that takes long does not keep a quick one waiting."""
+LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
+"""So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one waiting;
+where there are few processors, workflows come first.
+"""
 
 CHECKPOINT_PAGES = 4000
 """The log is moved into the file when it has grown by about this much."""

@@ -25,7 +25,7 @@ from hourglass._embedded.rules.run import Activity, Run, Timer
 
 S = TypeVar("S", bound=h.Attributes)
 
-IN_EVENTS = frozenset({"started", "final", "latest_ns"})
+IN_EVENTS = frozenset({"started", "final"})
 PENDING = frozenset({"activities", "timers", "children"})
 
 _ANY_KIND: Any = reduce(or_, h.KINDS)
@@ -128,7 +128,6 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
             activities[event_id] = Activity(spec=_spec(events, event_id, h.ActivityTaskScheduled), **fields)
     whole: Any = msgspec.structs.asdict(stored)
     whole |= {"started": events[0].attributes, "final": _final(events), "activities": activities}
-    whole["latest_ns"] = max(event.time_ns for event in events)
     return Run(**whole, timers=timers, children=children)
 
 
