@@ -267,5 +267,5 @@ def _started(activity: Activity) -> h.ActivityTaskStarted:
         attempt=activity.attempt,
         identity=activity.identity,
         last_failure=activity.last_failure,
-        began_ns=activity.started_ns,
+        began_ns=max(activity.started_ns, activity.after_ns),
     )

@@ -38,6 +38,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     last_failure: Failure | None = None
     identity: str = ""
     cancel_requested_event_id: int = 0
+    after_ns: int = 0
+    """The time of the event that asked for it, where the clock was set back since: no event of it has an earlier one."""
     deferred: bool = False
     """Whether somebody outside of the engine will end this attempt: it outlives the process that began it."""
 

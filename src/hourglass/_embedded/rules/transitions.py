@@ -151,6 +151,7 @@ def set_back(run: Run, now_ns: int) -> Step:
                 msgspec.structs.replace(
                     activity,
                     scheduled_ns=min(activity.scheduled_ns, now_ns),
+                    after_ns=max(activity.after_ns, activity.scheduled_ns),
                     available_ns=min(activity.available_ns, _latest_attempt(activity, now_ns)),
                     started_ns=min(activity.started_ns, now_ns),
                     last_started_ns=min(activity.last_started_ns, now_ns),

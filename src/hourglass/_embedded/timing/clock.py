@@ -254,7 +254,7 @@ class _Monotonic:
 
 
 def _told(ns: int) -> str:
-    return str(timedelta(milliseconds=ns // 1_000_000)).removesuffix("000")
+    return str(timedelta(milliseconds=round(ns / SECOND, 1) * 1000)).removesuffix("00000")
 
 
 class VirtualClock:
