@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass.errors import HourglassError, StorageError
+from hourglass.client import IdReusePolicy
+from hourglass.errors import HourglassError, StorageError, WorkflowAlreadyStartedError
 
 PATIENCE = 30.0
 MIB = 1 << 20
@@ -135,6 +136,36 @@ def full_disk(path: str) -> None:
         after = eventually(lambda: client.start_workflow(Basket.run, id="after"), "room is back")
         after.signal(Basket.stop)
         assert after.result(timeout=PATIENCE) == 1
+
+
+def full_at_opening(path: str) -> None:
+    """A disk that is full from the beginning: what is there can be looked at, and all else is told what to do."""
+    ballast = f"{path}.ballast"
+    with working(path) as client:
+        client.start_workflow(Basket.run, id="basket")
+    eat(ballast, leave=0)
+    heard = Heard()
+    with Client.connect(f"local:{path}") as client:
+        assert [each.id for each in client.list_workflows()] == ["basket"]
+        assert client.get_workflow_handle("basket").describe().status.name == "RUNNING"
+        assert heard.has("has no room left on its disk: free some")
+        said = refusal(lambda: client.start_workflow(Basket.run, id="other"))
+        assert said.startswith("RESOURCE_EXHAUSTED: the file"), said
+        assert "has no room left on its disk: free some" in said, said
+    with Client.connect(f"local:{path}") as client:
+        heard = Heard()
+        worker = Worker(client, workflows=[Basket], activities=[step])
+        starting = threading.Thread(target=worker.start, daemon=True)
+        starting.start()
+        eventually_true(lambda: heard.has("has no room left on its disk: free some"), "nobody is told")
+        assert not heard.has("cannot be trusted"), heard.lines
+        os.unlink(ballast)
+        starting.join(PATIENCE)
+        assert not starting.is_alive(), "it does not begin when there is room"
+        basket = client.get_workflow_handle("basket")
+        basket.signal(Basket.stop)
+        assert basket.result(timeout=PATIENCE) == 1
+        worker.shutdown()
 
 
 def eat(ballast: str, leave: int) -> None:
@@ -304,6 +335,58 @@ def clock_back(path: str) -> None:
         two = client.get_workflow_handle("two", run_id=left)
         assert two.result(timeout=PATIENCE) == 2
         in_order(two.history().events)
+
+
+def clock_moment(path: str) -> None:
+    """The wall clock is five hours ahead for a moment, and then a month: nothing of it stays, and nothing is deleted."""
+    shift_clock()
+    heard = Heard()
+    with working(path) as client:
+        paid = client.start_workflow(sleeper, 0.01, id="paid")
+        assert paid.result(timeout=PATIENCE) == 2
+        asleep(later := client.start_workflow(sleeper, 8 * 3600.0, id="later"))
+        set_clock(5)
+        eventually_true(lambda: heard.has("jumped forward by 5:00:00"), "the jump is not logged")
+        asleep(client.start_workflow(sleeper, 3.0, id="within"))
+        set_clock(0)
+        eventually_true(lambda: heard.has("jumped back by 5:00:00"), "the way back is not logged")
+        assert later.describe().status.name == "RUNNING"
+        within = client.get_workflow_handle("within")
+        assert within.result(timeout=PATIENCE) == 2
+        in_order(within.history().events)
+        set_clock(31 * 24)
+        eventually_true(lambda: heard.has("jumped forward by 31 days"), "the jump is not logged")
+    with working(path) as client:  # a restart meanwhile does not make it true
+        refused_again(client, "paid")
+        set_clock(0)
+        eventually_true(lambda: heard.has("jumped back by 31 days"), "the way back is not logged")
+        refused_again(client, "paid")
+        new = client.start_workflow(sleeper, 0.01, id="new")
+        assert new.result(timeout=PATIENCE) == 2
+        assert abs(new.describe().start_time.timestamp() - time.time()) < 60
+    with working(path) as client:
+        assert (
+            abs(
+                client.start_workflow(sleeper, 0.0, id="newer").describe().start_time.timestamp()
+                - time.time()
+            )
+            < 60
+        )
+
+
+def refused_again(client: Client, name: str) -> None:
+    try:
+        client.start_workflow(sleeper, 0.01, id=name, id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
+    except WorkflowAlreadyStartedError:
+        return
+    raise AssertionError(f"{name} was started again")
+
+
+def eventually_true(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
 
 
 def asleep(*handles: Any) -> None:

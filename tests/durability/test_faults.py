@@ -25,6 +25,7 @@ PROGRAMS = (
     "mended",
     "clock_forward",
     "clock_back",
+    "clock_moment",
     "torn_log",
 )
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +80,11 @@ def test_held(name: str, outcomes: dict[str, Future[str]]) -> None:
 def test_full_disk(path: Path) -> None:
     """A disk that fills up refuses new work, holds the rest, and everything goes on when room returns."""
     held("full_disk", path, mounted(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
+
+
+def test_full_at_opening(path: Path) -> None:
+    """A disk that is full when a file is opened is told as full; what the file has can still be looked at."""
+    held("full_at_opening", path, mounted(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
 
 
 def test_read_only(path: Path) -> None:

@@ -98,14 +98,14 @@ class ScriptedStore:
     def next_due_ns(self, after_ns: int = 0) -> int:
         return self._readable().next_due_ns(after_ns)
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
-        return self._readable().page(text, token, limit)
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
+        return await self._readable().page(text, token, limit)
 
-    def count(self, text: str) -> int:
-        return self._readable().count(text)
+    async def count(self, text: str) -> int:
+        return await self._readable().count(text)
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
-        return self._readable().groups(text)
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
+        return await self._readable().groups(text)
 
     def schedule(self, schedule_id: str) -> Schedule | None:
         return self._readable().schedule(schedule_id)

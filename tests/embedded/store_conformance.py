@@ -286,19 +286,19 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     for life in lives:
         await put(store, life.change())
     await put(store, lives[0].terminate())
-    assert store.count("") == 5
-    assert store.count("ExecutionStatus = 'Running'") == 4
-    found = store.page("ExecutionStatus = 'Terminated'", b"", 9).workflows
+    assert await store.count("") == 5
+    assert await store.count("ExecutionStatus = 'Running'") == 4
+    found = (await store.page("ExecutionStatus = 'Terminated'", b"", 9)).workflows
     assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
-    pages = [store.page("", b"", 2)]
+    pages = [await store.page("", b"", 2)]
     await put(store, lives[4].terminate())  # it is on the first page, and moves behind the last
     while pages[-1].next_page_token:
-        pages.append(store.page("", pages[-1].next_page_token, 2))
+        pages.append(await store.page("", pages[-1].next_page_token, 2))
     seen = [[each.run_id for each in page.workflows] for page in pages]
     assert seen[0] == ["r4", "r3"]
     assert [run_id for page in seen[1:] for run_id in page if run_id != "r4"] == ["r2", "r1", "r0"]
     try:
-        store.count("this is no filter")
+        await store.count("this is no filter")
     except ServiceError:
         pass
     else:
@@ -325,7 +325,7 @@ async def closed_runs_can_be_forgotten(place: Place) -> None:
     assert [store.current(life.run.run_id) for life in old] == [""] * 3
     assert store.find_request("old0", "r") == ""
     assert store.find_request("young", "r") == "young"
-    assert store.count("") == 2
+    assert await store.count("") == 2
     assert_kept(store, young)
     assert_kept(store, awake)
     store.close()

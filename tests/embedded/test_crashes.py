@@ -198,8 +198,14 @@ class Life:
             if not isinstance(item, ActivityCancel):
                 stored = self.disk.load(item.run_id)
                 assert stored is not None
-                attempts = [(each.attempt, each.started_ns) for each in stored.run.activities.values()]
-                assert (item.attempt, item.started_time_ns) in attempts
+                begun = {
+                    each.spec.activity_id: (each.attempt, each.started_ns)
+                    for each in stored.run.activities.values()
+                }
+                attempt, started_ns = begun[item.activity_id]
+                # It begins when it is handed out, which may be later than when it was taken for this worker.
+                assert item.attempt == attempt
+                assert 0 < started_ns <= item.started_time_ns <= self.clock.now_ns()
                 self.attempts.append(item)
         if self.attempts:
             token = self.attempts.pop(self.rng.randrange(len(self.attempts))).token

@@ -303,7 +303,7 @@ def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
             await world.start(request_id="r", rpc_timeout=0.0)
         again = await started(world.start(request_id="r"))
         store.commit()
-        assert world.engine.store.count("") == 1
+        assert await world.engine.store.count("") == 1
         assert (await again).run_id == store.disk.current("w")
         await world.close()
 

@@ -32,8 +32,6 @@ from hourglass.errors import RetryState
 
 from .memory_world import run_async, text
 
-HOUR = 3600 * 10**9
-
 
 def test_virtual_time_moves_only_when_told() -> None:
     """Callbacks run at their own time, in order; a cancelled one never; one may ask for another."""
@@ -92,29 +90,6 @@ def test_the_real_clock_sleeps_in_pieces() -> None:
         assert next(offsets, "used up") == "used up"
 
     run_async(body)
-
-
-def test_a_wall_clock_that_is_set_neither_turns_nor_stops_time() -> None:
-    """Forward takes time along and is counted, back is passed over; after a restart it goes on from what was."""
-    wall, monotonic = [100 * HOUR], [7 * HOUR]
-    clock = RealClock(lambda: wall[0], lambda: monotonic[0])
-
-    def go(passed: int, jump: int = 0) -> int:
-        monotonic[0] += passed
-        wall[0] += passed + jump
-        return clock.now_ns()
-
-    tick = 50_000_000  # the wall is looked at now and then only
-    assert go(0) == 100 * HOUR
-    assert go(tick) == 100 * HOUR + tick
-    assert (go(tick, jump=-HOUR), clock.jumps) == (100 * HOUR + 2 * tick, 0)
-    assert go(tick) == 100 * HOUR + 3 * tick
-    assert (go(tick, jump=2 * HOUR), clock.jumps) == (101 * HOUR + 4 * tick, 1)
-    assert go(tick, jump=1000) == 101 * HOUR + 5 * tick
-    clock.not_before(200 * HOUR)
-    assert go(tick) == 200 * HOUR + tick
-    clock.not_before(150 * HOUR)
-    assert go(tick) == 200 * HOUR + 2 * tick
 
 
 def test_every_request_has_a_handler() -> None:

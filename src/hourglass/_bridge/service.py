@@ -210,6 +210,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     next_task_time_ns: int = 0
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
+    notice: str = ""
+    """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
@@ -224,6 +226,7 @@ class Page(msgspec.Struct, frozen=True):
 
     workflows: tuple[WorkflowSummary, ...]
     next_page_token: bytes = b""
+    notice: str = ""
 
 
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
@@ -246,6 +249,7 @@ class Count(msgspec.Struct, frozen=True):
 
     count: int
     groups: tuple[CountGroup, ...] = ()
+    notice: str = ""
 
 
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
@@ -316,6 +320,7 @@ class HistoryPage(msgspec.Struct, frozen=True):
 
     events: tuple[bytes, ...]
     next_page_token: bytes = b""
+    notice: str = ""
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):

@@ -133,6 +133,7 @@ class ScheduleDescription(msgspec.Struct, frozen=True, kw_only=True):
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     conflict_token: bytes = b""
+    notice: str = ""
 
 
 class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +155,7 @@ class SchedulePage(msgspec.Struct, frozen=True):
 
     schedules: tuple[ScheduleSummary, ...]
     next_page_token: bytes = b""
+    notice: str = ""
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True):

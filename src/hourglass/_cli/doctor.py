@@ -106,6 +106,23 @@ def _file(where: Where) -> Iterator[Finding]:
         return
     writable = os.access(path, os.R_OK | os.W_OK)
     yield Finding("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)
+    yield _disk(path)
+
+
+def _disk(path: Path) -> Finding:
+    from hourglass._embedded.stores.disk_faults import FULL_BYTES, free_bytes
+    from hourglass._embedded.stores.sqlite_store import RESERVE_BYTES
+
+    free = free_bytes(str(path))
+    if free is None:
+        return Finding("disk", "its free room cannot be told")
+    told = f"{free / 1e6:.1f} MB free"
+    if free >= RESERVE_BYTES:
+        return Finding("disk", told, True)
+    full = "full: nothing can be written, and everything waits" if free < FULL_BYTES else "nearly full"
+    return Finding(
+        "disk", f"{told}: {full}; new workflows are refused below {RESERVE_BYTES / 1e6:.0f} MB", False
+    )
 
 
 def _deaths(where: Where) -> Iterator[Finding]:

@@ -32,18 +32,35 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
     """What there is to say about an Application, as JSON data. No payloads, no ids of workflows."""
     tree = app.tree
     queues = {services.queue: _queue(app, services) for services in app.configured()}
+    store = store_report(app)
     return {
         "state": state,
         # A worker on a file stands by while another process owns it; other engines have nothing to say here.
         "engine": str(getattr(app.raw, "standing", "")),
         "alive": tree is not None and tree.root.alive,
-        "ready": bool(queues) and all(queue["polling"] and queue["healthy"] for queue in queues.values()),
+        "ready": bool(queues)
+        and all(queue["polling"] and queue["healthy"] for queue in queues.values())
+        and not (store is not None and store["full"]),
+        "store": store,
         "queues": queues,
         "evaluations": len(app.evaluators.children()),
         "attempts": len(app.executors.children()),
         "restarts": app.restarts,
         "tree": [] if tree is None else [path for path in tree.paths() if not _is_task(path)],
         "recent": [] if tree is None else [f"{each.kind} {each.path}" for each in tree.reports()[-_RECENT:]],
+    }
+
+
+def store_report(app: Application) -> dict[str, Any] | None:
+    """How it stands with the file that this process owns, and with its disk; None where there is none."""
+    condition = getattr(app.raw, "condition", None)
+    if condition is None:
+        return None
+    return {
+        "full": condition.is_full,
+        "held": condition.held,
+        "free_bytes": condition.free_bytes,
+        "reserve_bytes": condition.reserve_bytes,
     }
 
 
@@ -151,11 +168,21 @@ class StatusServer:
             case "/live":
                 return _response(200 if report["alive"] else 503, {"alive": report["alive"]})
             case "/ready":
-                return _response(200 if report["ready"] else 503, {"ready": report["ready"]})
+                return _response(200 if report["ready"] else 503, _readiness(report))
             case "/status":
                 return _response(200, report)
             case _:
                 return _response(404, {"error": "there are /live, /ready, /status and /metrics"})
+
+
+def _readiness(report: dict[str, Any]) -> dict[str, Any]:
+    store = report.get("store")
+    if store is None or not store["full"]:
+        return {"ready": report["ready"]}
+    return {
+        "ready": report["ready"],
+        "reason": store["held"] or "there is no room left on the disk of the file",
+    }
 
 
 def _response(code: int, document: dict[str, Any]) -> bytes:

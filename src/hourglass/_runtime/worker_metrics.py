@@ -99,12 +99,20 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
 
 _CLOSED = "hourglass_workflows_closed", "Runs that closed here, by how."
 _RESTARTS = "hourglass_restarts", "Restarts in the supervision tree."
+_FREE = "hourglass_store_free_bytes", "Free room on the disk of the file that this process owns."
+_HELD = "hourglass_store_held", "Whether the file cannot be written at present (1), as on a full disk."
 
 
 def described() -> list[tuple[str, Kind, str]]:
     """Name, kind and text of all that `worker_metrics` gives."""
     ours: list[tuple[str, Kind, str]] = [(name, kind, text) for name, kind, text, _ in _OF_A_QUEUE]
-    return [*ours, (_CLOSED[0], "counter", _CLOSED[1]), (_RESTARTS[0], "counter", _RESTARTS[1])]
+    return [
+        *ours,
+        (_CLOSED[0], "counter", _CLOSED[1]),
+        (_RESTARTS[0], "counter", _RESTARTS[1]),
+        (_FREE[0], "gauge", _FREE[1]),
+        (_HELD[0], "gauge", _HELD[1]),
+    ]
 
 
 def worker_metrics(app: Application) -> list[Family]:
@@ -126,7 +134,17 @@ def worker_metrics(app: Application) -> list[Family]:
             _RESTARTS[1],
             samples=(Sample(labels_of(namespace), app.restarts),),
         ),
+        *_store(app, labels_of(namespace)),
     ]
+
+
+def _store(app: Application, labels: Labels) -> Iterator[Family]:
+    condition = getattr(app.raw, "condition", None)
+    free = None if condition is None else condition.free_bytes
+    samples = () if free is None else (Sample(labels, free),)
+    yield Family(_FREE[0], "gauge", _FREE[1], samples=samples)
+    held = () if condition is None else (Sample(labels, float(bool(condition.held))),)
+    yield Family(_HELD[0], "gauge", _HELD[1], samples=held)
 
 
 def _closed(queues: Iterable[tuple[QueueServices, Labels]]) -> Family:

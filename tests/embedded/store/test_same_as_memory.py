@@ -20,7 +20,7 @@ from .stories import random_changes
 FILTERS = ("", "ExecutionStatus = 'Running'", "WorkflowId = 'workflow-1'", "ExecutionStatus = 'Completed'")
 
 
-def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
+async def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
     """What a store says to every question."""
     stored = {run_id: store.load(run_id) for run_id in run_ids}
     return {
@@ -38,8 +38,10 @@ def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
             for until, after in ((1, 0), (400, 0), (400, AT_ONCE), (400, 200))
         ],
         "next": [store.next_due_ns(after) for after in (0, AT_ONCE, 250, 10**6)],
-        "counts": [store.count(text) for text in FILTERS],
-        "lists": [sorted(each.run_id for each in store.page(text, b"", 100).workflows) for text in FILTERS],
+        "counts": [await store.count(text) for text in FILTERS],
+        "lists": [
+            sorted(each.run_id for each in (await store.page(text, b"", 100)).workflows) for text in FILTERS
+        ],
     }
 
 
@@ -61,11 +63,11 @@ def test_same_answers(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
             number = file.append(change)
             assert memory.append(change) == number
         await file.durable(number)
-        assert answers(file, list(run_ids)) == answers(memory, list(run_ids))
+        assert await answers(file, list(run_ids)) == await answers(memory, list(run_ids))
         assert memory.forget_closed(20_000, 3) == file.forget_closed(20_000, 3)
         file.close()
         file = SqliteStore.open(path)
-        assert file.count("") == memory.count("")
+        assert await file.count("") == await memory.count("")
         file.close()
         memory.close()
 

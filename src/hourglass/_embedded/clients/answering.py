@@ -15,12 +15,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from hourglass._bridge.service import Request
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
+from hourglass._embedded.stores.store import Stored
 from hourglass._embedded.timing.bell import Bell
 from hourglass.errors import StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0
 ROOM = 10.0
 """How long a caller is held back while a run has too much in flight, in seconds: so long a client of a server tries."""
+
+READ_PATIENCE = 2.0
+"""How many seconds a question waits for a commit: then it is answered by what the disk has."""
+
+MOST_LISTED = 1000
+"""So many are on a page of a list at most, as on a server."""
 
 A = TypeVar("A")
 
@@ -67,6 +74,41 @@ def check_moves(engine: Engine, record: Record) -> None:
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
         raise StorageError(f"this run is parked until the file is opened anew: {why}", status=why.status)
+
+
+async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> Answer[A]:
+    """What was read in memory, if the change that it rests on is durable, or will soon be; else what the disk has."""
+    if await is_written(engine, number):
+        return Answer(value, number)
+    return Answer(from_disk(), 0)
+
+
+async def is_written(engine: Engine, number: int) -> bool:
+    """Whether a change is durable, after a short wait for a commit that may be on its way; none while the store says
+    that it cannot write.
+    """
+    if engine.is_over or engine.is_durable(number):
+        return True  # an engine that is over says so itself
+    if engine.held:
+        return False
+    try:
+        async with asyncio.timeout(READ_PATIENCE):
+            await engine.durable(number)
+    except TimeoutError:
+        return False
+    return True
+
+
+def stored(engine: Engine, record: Record) -> Stored:
+    """A run as the disk has it; raises `StorageError` if it has not got there yet."""
+    found = engine.store.load(record.run.run_id)
+    if found is None:
+        why = engine.trouble or "the commit takes long"
+        raise StorageError(
+            f"workflow {record.run.started.workflow_id!r} was started, and is not on the disk yet: {why}",
+            status="UNAVAILABLE",
+        )
+    return found
 
 
 @contextlib.contextmanager

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+import msgspec
 
 from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.service import QueryWorkflow, Request
 from hourglass._embedded.clients.answering import Answer, refusal_rests_on
-from hourglass._embedded.clients.requests import HANDLERS, PATIENT
+from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.timing.clock import Clock
@@ -39,7 +41,7 @@ async def connect_memory(
 
     On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
     """
-    engine = Engine(store=MemoryStore(), namespace=namespace, clock=clock)
+    engine = Engine(store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock)
     if clock is None:
         await engine.open_existing()
     else:
@@ -125,6 +127,8 @@ class EngineConnection:
             raise
         engine.offers.stir()
         await self._may_leave(answer.rests_on)
+        if type(request) in LOOKS and (trouble := engine.trouble):
+            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=trouble))
         return answer.value
 
     async def _may_leave(self, rests_on: int) -> None:

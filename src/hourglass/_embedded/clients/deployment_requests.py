@@ -10,7 +10,7 @@ from typing import Any
 
 from hourglass._bridge import service as s
 from hourglass._bridge import service_deployments as d
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import Answer, is_written
 from hourglass._embedded.rules.versioning import external_name
 from hourglass._embedded.running.deployments import Build
 from hourglass._embedded.running.engine import Engine
@@ -27,15 +27,15 @@ async def describe(engine: Engine, request: d.DescribeDeployment) -> Answer[d.De
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
-    await engine.durable(engine.runs.newest)  # the store counts what is durable
-    versions = tuple(
+    await is_written(engine, engine.runs.newest)  # the store counts what is durable
+    versions = [
         d.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
-            status="CURRENT" if build_id == found.current else _status(engine, name, build_id, build),
+            status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
         )
         for build_id, build in found.builds.items()
-    )
+    ]
     current = WorkerDeploymentVersion(name, found.current) if found.current else None
     info = d.DeploymentInfo(
         name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
@@ -43,12 +43,12 @@ async def describe(engine: Engine, request: d.DescribeDeployment) -> Answer[d.De
     return Answer(info, engine.runs.newest)
 
 
-def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
+async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
     """What is left of a version that is not current: one that never was has nothing to lose."""
     if not build.current_ns:
         return "INACTIVE"
     version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
-    open_runs = engine.store.count(
+    open_runs = await engine.store.count(
         f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
         "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
     )

@@ -8,13 +8,26 @@ share is in `answering`; those of updates, resets and schedules are in `update_r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from hourglass._bridge import service as s
 from hourglass._bridge.fresh_ids import new_id
 from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
-from hourglass._embedded.clients.answering import ROOM, Answer, check_moves, check_open, find, holding, wait
+from hourglass._bridge.service_schedules import DescribeSchedule, ListSchedules
+from hourglass._embedded.clients.answering import (
+    MOST_LISTED,
+    ROOM,
+    Answer,
+    answered,
+    check_moves,
+    check_open,
+    find,
+    holding,
+    is_written,
+    stored,
+    wait,
+)
 from hourglass._embedded.clients.deployment_requests import DEPLOYMENT_HANDLERS
 from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
@@ -122,8 +135,13 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.No
 async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
-    run = record.run
-    description = s.Description(
+    return await answered(
+        engine, record.number, _described(record.run), lambda: _described(stored(engine, record).run)
+    )
+
+
+def _described(run: Run) -> s.Description:
+    return s.Description(
         summary=summary(run),
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
         task_attempt=run.task.attempt if run.task else 0,
@@ -135,21 +153,21 @@ async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Desc
         versioning_behavior=behavior(run),
         deployment_version=pinned_version(run) or run.version,
     )
-    return Answer(description, record.number)
 
 
 async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
     """List runs, newest first."""
-    await engine.durable(engine.runs.newest)  # the store answers from what is durable
-    page = engine.store.page(request.query, request.next_page_token, max(1, request.page_size))
+    await is_written(engine, engine.runs.newest)  # the store answers from what is durable
+    size = min(max(1, request.page_size), MOST_LISTED)
+    page = await engine.store.page(request.query, request.next_page_token, size)
     return Answer(page, 0)
 
 
 async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
     """Count runs."""
-    await engine.durable(engine.runs.newest)
+    await is_written(engine, engine.runs.newest)
     store = engine.store
-    return Answer(s.Count(store.count(request.query), store.groups(request.query)), 0)
+    return Answer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
 
 
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
@@ -171,10 +189,22 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
             lambda: len(record.events) > begin or not record.run.is_open,
             request.rpc_timeout,
         )
-    end = min(begin + PAGE, len(record.events))
-    more = end < len(record.events) or (request.wait_new and record.run.is_open)
-    page = tuple(event_json(event) for event in record.events[begin:end])
-    return Answer(s.HistoryPage(page, str(end).encode() if more else b""), record.number)
+    page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
+    if request.wait_new:
+        return Answer(page, record.number)
+    return await answered(
+        engine,
+        record.number,
+        page,
+        lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
+    )
+
+
+def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool) -> s.HistoryPage:
+    end = min(begin + PAGE, len(events))
+    more = end < len(events) or goes_on
+    page = tuple(event_json(event) for event in events[begin:end])
+    return s.HistoryPage(page, str(end).encode() if more else b"")
 
 
 async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answer[s.Nothing]:
@@ -232,6 +262,18 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     **DEPLOYMENT_HANDLERS,
 }
 """Who handles what; a request that is not here is one that this engine does not know yet."""
+
+LOOKS: frozenset[type[s.Request[Any]]] = frozenset(
+    {
+        s.DescribeWorkflow,
+        s.ListWorkflows,
+        s.CountWorkflows,
+        s.GetHistory,
+        DescribeSchedule,
+        ListSchedules,
+    }
+)
+"""Requests that only look: they are answered by what the disk has, and say so (`notice`), while it cannot be written."""
 
 PATIENT: tuple[type[s.Request[Any]], ...] = (
     s.WaitForClose,

@@ -7,41 +7,44 @@ index is made anew for each question. `ScheduleId`, `TemporalSchedulePaused` and
 
 from __future__ import annotations
 
-import sqlite3
+import asyncio
 from collections.abc import Sequence
-from contextlib import closing
 
-from hourglass._bridge.service import Page
 from hourglass._bridge.service_schedules import SchedulePage
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record, summarize
-from hourglass._embedded.stores import visibility
-from hourglass._embedded.stores.standstill import WORK
+from hourglass._embedded.stores.memory_listing import MemoryListing
 from hourglass.converter import SearchAttributeKey, encode_search_attributes
 
 _ID = SearchAttributeKey.for_keyword("ScheduleId")
 _PAUSED = SearchAttributeKey.for_bool("TemporalSchedulePaused")
 
+SLICE = 200
+"""So many schedules are shown to the index before others get their turn."""
 
-def page(records: Sequence[Record], text: str, token: bytes, limit: int) -> SchedulePage:
+
+async def page(
+    records: Sequence[Record], text: str, token: bytes, limit: int, *, real_time: bool
+) -> SchedulePage:
     """Schedules that pass a filter, the newest first, from where another page ended.
 
     Raises `ServiceError` for a filter or a token that is not understood.
     """
-    found = _found(records, text, token, limit)
+    shown: dict[str, Run] = {}
+    for record in records:
+        shown[record.schedule_id] = _as_run(record)
+        if real_time and not len(shown) % SLICE:
+            await asyncio.sleep(0)
+    listing = MemoryListing(shown, {_ID.name: "Keyword"}, real_time=real_time)
+    try:
+        found = await listing.page(text, token, limit)
+    finally:
+        listing.close()
     by_id = {record.schedule_id: record for record in records}
     return SchedulePage(
         tuple(summarize(by_id[each.run_id]) for each in found.workflows), found.next_page_token
     )
-
-
-def _found(records: Sequence[Record], text: str, token: bytes, limit: int) -> Page:
-    with WORK, closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.executescript(visibility.SCHEMA)
-        visibility.declare(connection, {_ID.name: "Keyword"})
-        visibility.write(connection, [_as_run(record) for record in records])
-        return visibility.page(connection, text, token, limit)
 
 
 def _as_run(record: Record) -> Run:

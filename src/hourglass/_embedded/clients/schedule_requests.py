@@ -6,20 +6,27 @@ Invariant: a request that is sent again, because its answer was lost, is not car
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from hourglass._bridge import service_schedules as sc
 from hourglass._bridge.service import Nothing, Request
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
 from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
 from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.starting import check_start
-from hourglass.errors import ScheduleAlreadyExistsError, ScheduleNotFoundError, ServiceError, UsageError
+from hourglass._embedded.timing.clock import RealClock
+from hourglass.errors import (
+    ScheduleAlreadyExistsError,
+    ScheduleNotFoundError,
+    ServiceError,
+    StorageError,
+    UsageError,
+)
 
 
 async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[Nothing]:
@@ -46,7 +53,16 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[
 
 async def describe_schedule(engine: Engine, request: sc.DescribeSchedule) -> Answer[sc.ScheduleDescription]:
     """Look at a schedule."""
-    return Answer(describe(_as_of_now(engine, _find(engine, request.schedule_id))), engine.runs.newest)
+    found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
+    if await is_written(engine, engine.runs.newest):
+        return Answer(found, engine.runs.newest)
+    on_disk = engine.store.schedule(request.schedule_id)
+    if on_disk is None:
+        why = engine.trouble or "the commit takes long"
+        raise StorageError(
+            f"the schedule {request.schedule_id!r} is not on the disk yet: {why}", status="UNAVAILABLE"
+        )
+    return Answer(describe(_as_of_now(engine, on_disk)), 0)
 
 
 async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Answer[Nothing]:
@@ -76,9 +92,20 @@ async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Answer[
 
 async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc.SchedulePage]:
     """List schedules, the newest first."""
-    records = [_as_of_now(engine, record) for record in engine.schedules.all()]
-    found = page(records, request.query, request.next_page_token, max(1, request.page_size))
-    return Answer(found, engine.runs.newest)
+    written = await is_written(engine, engine.runs.newest)
+    known, number = (engine.schedules.all(), engine.runs.newest) if written else (_on_disk(engine), 0)
+    records = [_as_of_now(engine, record) for record in known]
+    size = min(max(1, request.page_size), MOST_LISTED)
+    real_time = isinstance(engine.clock, RealClock)
+    found = await page(records, request.query, request.next_page_token, size, real_time=real_time)
+    return Answer(found, number)
+
+
+def _on_disk(engine: Engine) -> Iterator[Record]:
+    for entry in engine.store.schedules():
+        record = engine.store.schedule(entry.schedule_id)
+        if record is not None:
+            yield record
 
 
 SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {

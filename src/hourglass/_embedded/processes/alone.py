@@ -8,6 +8,7 @@ flight is recovered, no timer is served. What needs a worker must wait for an ow
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -20,6 +21,7 @@ from hourglass._bridge import service_changes as changes
 from hourglass._bridge import service_deployments as deployments
 from hourglass._bridge import service_schedules as schedules
 from hourglass._bridge import service_watch as watch
+from hourglass._embedded.clients.requests import LOOKS
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.processes.ownership import FileLock
@@ -142,15 +144,34 @@ class Alone:
                 self._lock.drop()
 
     async def _transact(self) -> None:
-        room = EngineRoom.open_for_a_moment(self._path, self._namespace)
+        room = self._open()
         try:
             for _ in range(_ROUNDS):
-                if not self._asked:
+                if not self._asked or (room.only_looks and not self._all_look()):
                     return
                 asked, self._asked = self._asked, []
                 await asyncio.gather(*[_answer(room, request, future) for request, future in asked])
         finally:
             room.close()
+
+    def _all_look(self) -> bool:
+        return all(type(request) in LOOKS for request, _ in self._asked)
+
+    def _open(self) -> EngineRoom:
+        """An engine for some requests; where the disk is full, for those that only look: the others hear of it."""
+        try:
+            return EngineRoom.open_for_a_moment(self._path, self._namespace)
+        except StorageError as error:
+            if error.status != "RESOURCE_EXHAUSTED" or not os.path.exists(self._path):
+                raise
+            looks = [each for each in self._asked if type(each[0]) in LOOKS]
+            if not looks:
+                raise
+            others, self._asked = [each for each in self._asked if each not in looks], looks
+            for _, future in others:
+                if not future.done():
+                    future.set_exception(StorageError(str(error), status=error.status))
+            return EngineRoom.open_to_read(self._path, self._namespace, error)
 
     def _end(self, error: Exception | None) -> None:
         asked, self._asked = self._asked, []

@@ -16,6 +16,8 @@ from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.processes.interruption import Gone, Interruption
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
+from hourglass._embedded.stores.disk_faults import Condition
+from hourglass._embedded.stores.read_only_store import ReadOnlyStore
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass.errors import StorageError
 
@@ -45,6 +47,22 @@ class EngineRoom:
     def open_for_a_moment(path: str, namespace: str) -> EngineRoom:
         """Open the file for some requests: only the runs that they name are looked at. Raises `StorageError`."""
         return EngineRoom(Engine(store=SqliteStore.open(path, namespace=namespace), namespace=namespace))
+
+    @staticmethod
+    def open_to_read(path: str, namespace: str, why: StorageError) -> EngineRoom:
+        """Open the file, which cannot be written, for requests that only look. Raises `StorageError`."""
+        return EngineRoom(Engine(store=ReadOnlyStore(path, why), namespace=namespace))
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether it answers only what changes nothing."""
+        return isinstance(self._engine.store, ReadOnlyStore)
+
+    @property
+    def condition(self) -> Condition | None:
+        """How it stands with the file and its disk; None where that is not known."""
+        store = self._engine.store
+        return store.condition() if isinstance(store, SqliteStore) else None
 
     @property
     def failed(self) -> StorageError | None:

@@ -7,6 +7,7 @@ here. All connections of a process to one file share one host; in a forked child
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
@@ -15,13 +16,16 @@ import msgspec
 
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import HandleConfig
-from hourglass._embedded.clients.requests import PATIENT
+from hourglass._embedded.clients.requests import LOOKS, PATIENT
 from hourglass._embedded.processes.file_handle import FileHandle
 from hourglass._embedded.processes.host import Host
 from hourglass._embedded.processes.interruption import Interruption
+from hourglass._embedded.stores.disk_faults import Condition
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
 A = TypeVar("A")
+
+_log = logging.getLogger("hourglass.embedded")
 
 _MARGIN = 1.0
 
@@ -63,6 +67,7 @@ class FileConnection:
         self._identity = identity
         self._target = target
         self._handles: list[FileHandle] = []
+        self._noticed = False
         self._calls = Interruption(
             lambda: ConnectionFailedError("the connection is closed", status="CANCELLED")
         )
@@ -87,8 +92,25 @@ class FileConnection:
         """This process's part in the file, for people: owner, client, or standing by for whom."""
         return self._host.standing
 
+    @property
+    def condition(self) -> Condition | None:
+        """How it stands with the file and its disk, if this process owns it."""
+        return self._host.condition
+
     def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
+        return self._look(request) if type(request) in LOOKS else self._call(request)
+
+    async def _look(self, request: s.Request[A]) -> A:
+        """Ask; where the file's disk is full the answer says so, and the log too, once."""
+        answer = await self._call(request)
+        notice = str(getattr(answer, "notice", ""))
+        if notice and not self._noticed:
+            _log.warning("%s; what is told is what the file has", notice)
+        self._noticed = bool(notice)
+        return answer
+
+    def _call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         if request.rpc_timeout is None:
             return self._calls.run(self._host.call, request)
         return self._call_within(request.rpc_timeout, request)

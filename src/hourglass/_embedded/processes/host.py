@@ -28,7 +28,7 @@ from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
 from hourglass._embedded.processes.serving import Owner, Server
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.stores import inherited
-from hourglass._embedded.stores.disk_faults import epoch_is_over, is_permanent
+from hourglass._embedded.stores.disk_faults import Condition, epoch_is_over, is_permanent
 from hourglass._embedded.timing.patience import Bell
 from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
 
@@ -77,6 +77,12 @@ class Host:
         if self._asking.remote is not None and self._asking.remote.is_open:
             return f"standing by for process {self._asking.remote.owner.pid}"
         return "waiting for the file"
+
+    @property
+    def condition(self) -> Condition | None:
+        """How it stands with the file and its disk, if this process owns it."""
+        room = self._asking.room
+        return None if room is None else room.condition
 
     def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask whichever engine there is, and go on until it has answered."""

@@ -9,6 +9,7 @@ out that another process has; nothing is truncated that is not a plain file of o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -19,6 +20,7 @@ import time
 import msgspec
 
 from hourglass._embedded.processes import descriptors, meeting
+from hourglass._embedded.stores.disk_faults import is_full, no_room
 from hourglass._embedded.stores.standstill import WORK
 from hourglass.errors import StorageError
 
@@ -162,6 +164,8 @@ class FileLock:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
             gone = isinstance(error, FileNotFoundError)
+            if is_full(error):
+                raise no_room(self.path) from None
             raise StorageError(
                 f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
                 + ("; its folder is gone: put it back" if gone else ""),
@@ -207,8 +211,9 @@ class FileLock:
 
     def _write_note(self, descriptor: int) -> None:
         text = msgspec.json.encode(Note(os.getpid(), self.since_ns, socket.gethostname()))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, text, 0)
+        with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, text, 0)
 
 
 def _problem(descriptor: int, path: str) -> str:

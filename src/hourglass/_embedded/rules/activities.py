@@ -156,6 +156,22 @@ def deadline(activity: Activity) -> tuple[int, TimeoutType]:
     return when, kind
 
 
+def narrowest_timeout(activity: Activity) -> float:
+    """The shortest of the timeouts that run while an attempt is in a worker's hands; 0 if there is none."""
+    spec = activity.spec
+    limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
+    return min((limit for limit in limits if limit), default=0.0)
+
+
+def put_off(activity: Activity, withheld_ns: int) -> Activity:
+    """The activity after the engine could not give it to a worker for so long: that time counts for no timeout."""
+    return msgspec.structs.replace(
+        activity,
+        scheduled_ns=activity.scheduled_ns + withheld_ns,
+        available_ns=activity.available_ns + withheld_ns,
+    )
+
+
 def timeout_failure(activity: Activity, kind: TimeoutType) -> Failure:
     """The failure of a timeout, worded as the server words it."""
     outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
@@ -252,5 +268,5 @@ def _started(activity: Activity) -> h.ActivityTaskStarted:
         attempt=activity.attempt,
         identity=activity.identity,
         last_failure=activity.last_failure,
-        began_ns=activity.started_ns,
+        began_ns=max(activity.started_ns, activity.after_ns),
     )

@@ -71,7 +71,7 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
     if task is None or not task.transient or not task.started_event_id:
         return ()
     return tuple(
-        h.HistoryEvent(number, time_ns, attributes)
+        h.HistoryEvent(number, max(time_ns, run.latest_ns), attributes)
         for number, time_ns, attributes in (
             (task.scheduled_event_id, task.started_ns, _scheduled(run, task)),
             (task.started_event_id, task.started_ns, _started(run, task)),

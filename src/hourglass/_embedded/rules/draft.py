@@ -128,12 +128,19 @@ class Draft:
         number = run.length + 1
         if type(attributes) in h.ATTEMPT_ENDS:
             attributes = _placed(attributes, number)
-        event = h.HistoryEvent(number, time_ns or self.now_ns, attributes)
+        time_ns = time_ns or self.now_ns
+        if time_ns < run.latest_ns and type(attributes) is not h.ActivityTaskStarted:
+            time_ns = (
+                run.latest_ns
+            )  # the clock was set back; an attempt may have begun before what is written already
+        event = h.HistoryEvent(number, time_ns, attributes)
         encoded = encode(event)
         self._events.append(event)
         self._encoded.append(encoded)
         self._changed = True
         force_setattr(run, "length", number)
+        if time_ns > run.latest_ns:
+            force_setattr(run, "latest_ns", time_ns)
         force_setattr(run, "history_size", run.history_size + len(encoded))
         return number
 
@@ -257,7 +264,7 @@ class Draft:
         self._asks += [LeaveChild(child) for child in run.children.values() if child.run_id]
         self.change(
             status=status,
-            close_ns=self.now_ns,
+            close_ns=max(self.now_ns, run.latest_ns),
             final=final,
             task=None,
             held=(),

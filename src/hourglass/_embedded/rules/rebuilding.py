@@ -57,7 +57,7 @@ class _Rebuilt:
                 _merge(self.memo, changes)
             case h.TimerStarted():
                 due = later(event.time_ns, attributes.duration_ns)
-                self.timers[event.id] = Timer(attributes.timer_id, event.id, due)
+                self.timers[event.id] = Timer(attributes.timer_id, event.id, due, event.time_ns)
             case h.TimerFired() | h.TimerCanceled():
                 self.timers.pop(attributes.started_event_id, None)
             case _:
@@ -148,6 +148,7 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
         started=started,
         start_ns=now_ns,
         length=len(events),
+        latest_ns=max(event.time_ns for event in events),
         history_size=sum(len(encode(event)) for event in events),
         task=rebuilt.task,
         task_count=rebuilt.task_count,

@@ -38,6 +38,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     last_failure: Failure | None = None
     identity: str = ""
     cancel_requested_event_id: int = 0
+    after_ns: int = 0
+    """The time of the event that asked for it, where the clock was set back since: no event of it has an earlier one."""
     deferred: bool = False
     """Whether somebody outside of the engine will end this attempt: it outlives the process that began it."""
 
@@ -48,6 +50,8 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
     timer_id: str
     started_event_id: int
     due_ns: int
+    began_ns: int = 0
+    """When it was started, by the clock: its event may have a later time, where the clock was set back."""
 
 
 class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -89,6 +93,8 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     close_ns: int = 0
     final: h.Attributes | None = None
     length: int = 0
+    latest_ns: int = 0
+    """The latest time of an event: none that follows has an earlier one."""
     history_size: int = 0
     task: Task | None = None
     task_count: int = 0

@@ -307,7 +307,8 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
             summary=command.summary,
         )
     )
-    draft.put_timer(Timer(timer_id, started, later(draft.now_ns, command.duration_ns)))
+    now = draft.now_ns
+    draft.put_timer(Timer(timer_id, started, later(now, command.duration_ns), now))
 
 
 def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
@@ -330,7 +331,10 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     left = (deadline - now) / SECOND if deadline else 0.0
     spec = activities.plan(command, started.task_queue, left, completed)
     number = draft.write(spec)
-    draft.put_activity(Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now))
+    after = latest if (latest := draft.run.latest_ns) > now else 0
+    draft.put_activity(
+        Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now, after_ns=after)
+    )
 
 
 def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:

@@ -19,7 +19,7 @@ from hourglass._embedded.rules.beginnings import start_attempt as start_attempt
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import Activity, Run, Step
-from hourglass._embedded.rules.task_transitions import time_out_task
+from hourglass._embedded.rules.task_transitions import LONGEST_WAIT, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.events import Payloads
@@ -105,7 +105,83 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
 def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
     """An attempt that was taken but reached no worker waits again, as if nobody had taken it."""
     draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, started_ns=0, heartbeat_ns=0))
+    waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
+    draft.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
+    return draft.step()
+
+
+def hand_out_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
+    """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
+    draft = Draft(run, now_ns)
+    late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
+    draft.put_activity(
+        msgspec.structs.replace(late, started_ns=now_ns, last_started_ns=now_ns, heartbeat_ns=now_ns)
+    )
+    return draft.step()
+
+
+def began_later(run: Run, now_ns: int) -> bool:
+    """Whether something of a run began later than now: the clock was wrong then, and was set back."""
+    task = run.task
+    return (
+        run.start_ns > now_ns
+        or (task is not None and max(task.started_ns, task.available_ns - to_ns(LONGEST_WAIT)) > now_ns)
+        or any(timer.began_ns > now_ns for timer in run.timers.values())
+        or any(_activity_began_later(activity, now_ns) for activity in run.activities.values())
+    )
+
+
+def _activity_began_later(activity: Activity, now_ns: int) -> bool:
+    latest = max(activity.scheduled_ns, activity.started_ns, activity.heartbeat_ns)
+    return latest > now_ns or activity.available_ns > _latest_attempt(activity, now_ns)
+
+
+def _latest_attempt(activity: Activity, now_ns: int) -> int:
+    """When the next attempt is due at the latest, had the one before failed just now."""
+    if activity.attempt == 1:
+        return now_ns
+    delay = activities.next_delay(activity.spec.retry_policy, activity.attempt - 1, activity.last_failure)
+    return now_ns + to_ns(delay)
+
+
+def set_back(run: Run, now_ns: int) -> Step:
+    """The clock was set back: what began while it was ahead begins now. What has happened by it has happened."""
+    draft = Draft(run, now_ns)
+    for timer in tuple(run.timers.values()):
+        if timer.began_ns > now_ns:
+            left = timer.due_ns - timer.began_ns
+            draft.put_timer(msgspec.structs.replace(timer, began_ns=now_ns, due_ns=now_ns + left))
+    for activity in tuple(run.activities.values()):
+        if _activity_began_later(activity, now_ns):
+            draft.put_activity(
+                msgspec.structs.replace(
+                    activity,
+                    scheduled_ns=min(activity.scheduled_ns, now_ns),
+                    after_ns=max(activity.after_ns, activity.scheduled_ns),
+                    available_ns=min(activity.available_ns, _latest_attempt(activity, now_ns)),
+                    started_ns=min(activity.started_ns, now_ns),
+                    last_started_ns=min(activity.last_started_ns, now_ns),
+                    heartbeat_ns=min(activity.heartbeat_ns, now_ns),
+                )
+            )
+    task = run.task
+    if task is not None and max(task.started_ns, task.available_ns) > now_ns:
+        available = min(task.available_ns, now_ns + to_ns(LONGEST_WAIT))
+        draft.set_task(
+            msgspec.structs.replace(task, started_ns=min(task.started_ns, now_ns), available_ns=available)
+        )
+    if run.start_ns > now_ns:
+        draft.change(start_ns=now_ns)
+    return draft.step()
+
+
+def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Step:
+    """The store stood still since then: these activities, which wait for a worker, could not be given to one."""
+    draft = Draft(run, now_ns)
+    for event_id in event_ids:
+        activity = run.activities[event_id]
+        withheld = now_ns - max(since_ns, activity.available_ns)
+        draft.put_activity(activities.put_off(activity, max(0, withheld)))
     return draft.step()
 
 
@@ -157,8 +233,12 @@ def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: s
     return draft.step()
 
 
-def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> Step:
-    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole."""
+def elapse(
+    run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
+) -> Step:
+    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may not
+    have reached its worker, for the store stands still, does not time out: its clock begins again.
+    """
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
         return time_out_run(draft, new_run_id)
@@ -173,7 +253,9 @@ def elapse(run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int) -> 
     task = draft.run.task
     if task is not None and task.started_event_id:
         due = later(task.started_ns, to_ns(run.started.task_timeout))
-        if now_ns >= due:
+        if now_ns >= due and task_is_withheld:
+            draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
+        elif now_ns >= due:
             time_out_task(draft)
     return draft.step()
 

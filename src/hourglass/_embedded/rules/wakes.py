@@ -79,6 +79,11 @@ class Wakes:
                 earliest = when
         return earliest
 
+    def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
+        """These were due, and cannot be dealt with now: they come up again at this time, unless they change before."""
+        for event_id in event_ids:
+            self._enter(until_ns, event_id)
+
     def next_ns(self, run: Run, now_ns: int) -> int:
         """When the run must be looked at next; 0: never."""
         if run.status is not RUNNING:

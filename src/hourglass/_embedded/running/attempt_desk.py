@@ -16,6 +16,7 @@ from hourglass._bridge.handle import (
     ActivityTask,
 )
 from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.rules.run import Activity
 from hourglass._embedded.running.activity_tasks import activity_task, unasked
@@ -23,8 +24,12 @@ from hourglass._embedded.running.deployments import Deployments
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.record import InHand, Record, Token
+from hourglass._embedded.timing.clock import to_ns
 from hourglass._engine.events import Payloads
 from hourglass.converter import CanceledFailure
+
+NEGLIGIBLE = 100
+"""A wait of less than one part in so many of an attempt's shortest timeout is not made up for."""
 
 
 class AttemptDesk:
@@ -54,6 +59,23 @@ class AttemptDesk:
             started = record.run.activities[scheduled]
             return activity_task(self._namespace, record.run, started, token.encode()), token, record.number
         return None
+
+    def hand_out(self, task: ActivityTask, token: Token) -> ActivityTask:
+        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that counts
+        for no timeout; where it was too short to matter for any, nothing is written.
+        """
+        record = self._ledger.in_memory(token.run_id)
+        in_hand = None if record is None else record.attempts.get(token.scheduled_event_id)
+        if record is None or in_hand is None or in_hand.token != token:
+            return task
+        in_hand.handed_out = True
+        activity = record.run.activities[token.scheduled_event_id]
+        late = self._ledger.clock.now_ns() - activity.started_ns
+        if late <= to_ns(narrowest_timeout(activity)) // NEGLIGIBLE:
+            return task
+        self._ledger.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
+        started = record.run.activities.get(token.scheduled_event_id)
+        return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
     def begun(self, record: Record, since: int, taker: Taker) -> list[tuple[ActivityTask, Token]]:
         """The attempts that a handle took at once, by the change that wrote the events from this index on, and their

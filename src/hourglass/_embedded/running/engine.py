@@ -18,6 +18,7 @@ from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.offers import Offers
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.schedule_desk import ScheduleDesk
+from hourglass._embedded.running.starting import why_no_more
 from hourglass._embedded.running.task_desk import TaskDesk
 from hourglass._embedded.running.update_desk import UpdateDesk
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION, Upkeep
@@ -44,10 +45,11 @@ class Engine:
         self.namespace = namespace
         self.store = store
         self.clock: Clock = RealClock() if clock is None else clock
-        self.clock.not_before(getattr(store, "latest_ns", 0))
+        keep = Upkeep(retention)
+        keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
         self.offers = Offers()
-        self._upkeep = Upkeep(retention)
+        self._upkeep = keep
         self.runs = Ledger(
             store=store,
             clock=self.clock,
@@ -102,6 +104,16 @@ class Engine:
         things on.
         """
         return not self.runs.in_hand and not self.offers.any_for_takers()
+
+    @property
+    def held(self) -> str:
+        """Why the store cannot write at present; "" if it can, or is none that knows such times."""
+        return str(getattr(self.store, "held", ""))
+
+    @property
+    def trouble(self) -> str:
+        """Why the store takes no new workflows, for people; "" if it does."""
+        return why_no_more(self.runs)
 
     async def durable(self, number: int) -> None:
         """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""

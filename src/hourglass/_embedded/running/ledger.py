@@ -24,10 +24,11 @@ from hourglass._bridge.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.recovery import needs_recovery, recover
 from hourglass._embedded.rules.relations import TellSchedule
-from hourglass._embedded.rules.run import RUNNING, Run, Step
+from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step
 from hourglass._embedded.running.alarms import Alarms
 from hourglass._embedded.running.attributes import AttributeTypes
 from hourglass._embedded.running.awaiting import Awaiting, Nobody
@@ -36,10 +37,16 @@ from hourglass._embedded.running.others import Others
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.together import Part, Together, as_one
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, Store, Stored
-from hourglass._embedded.timing.clock import Clock
+from hourglass._embedded.timing.clock import SECOND, Clock
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")
+
+STANDSTILL = SECOND // 4
+"""A store that has not written a change for so long stands still."""
+
+LOOK_AGAIN = 5 * SECOND
+"""When something that is withheld and overdue comes up again, at the latest."""
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -87,6 +94,9 @@ class Ledger:
         that is durable, and the store knows them.
         """
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
+        self._watched = 0  # a change whose commit is watched for, and since when it is on its way
+        self._watched_ns = 0
+        self._still_since = 0  # since when the store stands still, as far as it was noticed; 0: it moves
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -95,12 +105,61 @@ class Ledger:
             self._alarms.silence(record)
 
     def realign(self) -> None:
-        """Time has jumped: set all alarms anew."""
+        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now."""
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
+            self._set_back(record, now)
             self._alarms.silence(record)
             self._alarms.set(record, 0, now)
         self.awaiting.realign()
+
+    def _set_back(self, record: Record, now: int) -> None:
+        if record.run.is_open and transitions.began_later(record.run, now):
+            self.change(record, transitions.set_back)
+
+    # --- a store that stands still --------------------------------------------------------------------------
+
+    def store_stands_still(self) -> bool:
+        """Whether the store has written nothing for a while though there is something to write: nothing new reaches a
+        worker then. When it moves again, that time is given back to the activities that waited.
+        """
+        now = self.clock.now_ns()
+        if self.is_durable(self._watched):
+            since, self._still_since = self._still_since, 0
+            self._watch_newest(now)
+            if since:
+                self._give_time_back(since)
+        elif not self._still_since and now - self._watched_ns > STANDSTILL:
+            self._still_since = self._watched_ns
+        return self._still_since != 0
+
+    def _watch_newest(self, now: int) -> None:
+        if not self.is_durable(self.newest):
+            self._watched, self._watched_ns = self.newest, now
+
+    def _give_time_back(self, since: int) -> None:
+        now = self.clock.now_ns()
+        for record in tuple(self._records.values()):
+            activities = record.run.activities
+            ids = [event_id for event_id, each in activities.items() if _waits_with_a_limit(each, now)]
+            if ids:
+                self._put_off(record, ids, since)
+
+    def _put_off(self, record: Record, ids: list[int], since: int) -> None:
+        self.change(record, lambda run, now: transitions.put_off_activities(run, ids, since, now))
+
+    @staticmethod
+    def _withheld(record: Record, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
+        """Which of these activities are overdue only because the engine did not give them to a worker."""
+        found: list[int] = []
+        for event_id in due:
+            activity = record.run.activities.get(event_id)
+            if activity is None or not 0 < deadline(activity)[0] <= now:
+                continue
+            in_hand = record.attempts.get(event_id)
+            if in_hand is not None and not in_hand.handed_out if activity.started_ns else stands_still:
+                found.append(event_id)
+        return frozenset(found)
 
     # --- runs -----------------------------------------------------------------------------------------------
 
@@ -305,7 +364,10 @@ class Ledger:
     def _bring_in(self, stored: Stored) -> Record:
         """A run comes into memory. What another process had of it is in nobody's hands any more."""
         now = self.clock.now_ns()
-        record = Record(stored.run, list(stored.events), has_past=True)
+        run = stored.run
+        if not run.latest_ns:  # it was written before this was kept
+            run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
+        record = Record(run, list(stored.events), has_past=True)
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -316,6 +378,7 @@ class Ledger:
             self._apply(record, recover(record.run, self.new_run_id(), now), pending, now)
         else:
             self._announce(record, pending, earliest, now)
+        self._set_back(record, now)
         if record.alarm is not None and record.alarm_ns <= now:
             self._elapse(record)
         return record
@@ -398,9 +461,11 @@ class Ledger:
         record.stored_wake_ns = change.wake_ns
         if change.request_ids:
             self._note_requests(change)
+        self._watch()
 
     def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
         self.newest = self.store.append(change)
+        self._watch()
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
             record.number = self.newest
             record.stored_wake_ns = each.wake_ns
@@ -418,6 +483,11 @@ class Ledger:
             earlier, key = unstored.popleft()
             if self._requests[key][1] == earlier:
                 del self._requests[key]
+
+    def _watch(self) -> None:
+        """See to it that the commit of some change is watched for."""
+        if not self._still_since and not self.is_durable(self.newest) and self.is_durable(self._watched):
+            self._watched, self._watched_ns = self.newest, self.clock.now_ns()
 
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell everybody whom a change concerns."""
@@ -445,14 +515,27 @@ class Ledger:
 
     def _elapse(self, record: Record) -> None:
         self._alarms.silence(record)
-        due = frozenset(record.wakes.due(self.clock.now_ns()))
+        still = self.store_stands_still()
+        now = self.clock.now_ns()
+        due = frozenset(record.wakes.due(now))
         if record.run.is_open:
+            withheld = self._withheld(record, due, now, stands_still=still)
+            if withheld:
+                record.wakes.put_off(withheld, now + LOOK_AGAIN)
+                due -= withheld
             ids = self.next_due(sorted(due))
             follower = self.new_run_id() if record.run.deadline_ns else ""
             self.change(
                 record,
-                lambda run, now: transitions.elapse(run, ids, follower, now),
+                lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
                 looked=due,
             )
             if not self._together.gathers:
                 self.offers.stir()
+
+
+def _waits_with_a_limit(activity: Activity, now_ns: int) -> bool:
+    """Whether an activity waits for a worker, and times out if none comes."""
+    spec = activity.spec
+    limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout
+    return bool(limited) and not activity.started_ns and activity.available_ns <= now_ns

@@ -51,6 +51,8 @@ class InHand:
     token: Token
     taker: Taker
     told_to_cancel: bool = False
+    handed_out: bool = False
+    """Whether the worker has it: until then it waits here for a commit, and its clocks stand still."""
 
 
 @dataclass(eq=False, slots=True)

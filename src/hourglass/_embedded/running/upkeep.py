@@ -3,22 +3,26 @@
 Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing
 about them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run
 that is not in memory is brought in when its wake time has come, at the latest a second of real time later (a
-clock may jump); a closed run is forgotten after the retention, never before.
+clock may jump); a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
+
+import msgspec
 
 from hourglass._embedded.rules.recovery import is_backing_off, try_now
 from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
+from hourglass._embedded.running.starting import why_no_more
 from hourglass._embedded.stores.disk_faults import Unwritable
-from hourglass._embedded.stores.store import AT_ONCE
-from hourglass._embedded.timing.clock import Cancel, later, to_ns
+from hourglass._embedded.stores.store import AT_ONCE, NoteChange, Store
+from hourglass._embedded.timing.clock import Cancel, Clock, Vouched, later, to_ns
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
@@ -28,6 +32,16 @@ SLICE = 200
 """So many runs are dealt with before others get their turn."""
 
 EVERYTHING = 1 << 40
+FOR_EVER = (1 << 63) - 1
+
+TIME = "clock"
+"""What the store keeps of the clock."""
+
+WRITE_TIME = 60.0
+"""So often it is written while something happens."""
+
+_vouched = msgspec.msgpack.Decoder(Vouched)
+
 TICK = 1.0
 
 logger = logging.getLogger("hourglass.embedded")
@@ -51,6 +65,33 @@ class Upkeep:
         self._watch: asyncio.Task[None] | None = None
         self._retries: asyncio.Task[None] | None = None
         self._jumps = 0
+        self._short_of_room = False
+        self._sweep: asyncio.Task[None] | None = None
+        self._time_written = 0.0
+        self._newest_then = -1
+
+    def resume_clock(self, clock: Clock, store: Store) -> None:
+        """Let a clock go on where the last process that used the store ended. Raises `StorageError`."""
+        data = store.note(TIME)
+        try:
+            vouched = _vouched.decode(data) if data else None
+        except msgspec.MsgspecError:
+            vouched = None  # it is as if nobody had known
+        clock.resume(getattr(store, "latest_ns", 0), vouched, self._retention_ns // 10)
+
+    def _keep_time(self) -> None:
+        """Keep in the store how late it is, now and then: seldom where nothing happens."""
+        idle = self._newest_then == self._runs.newest
+        if time.monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
+            self._write_time()
+
+    def _write_time(self) -> None:
+        runs = self._runs
+        vouched = runs.clock.vouched()
+        if runs.stopped or vouched is None:
+            return
+        runs.keep_schedule(NoteChange(schedule_id=TIME, data=msgspec.msgpack.encode(vouched)))
+        self._time_written, self._newest_then = time.monotonic(), runs.newest
 
     async def open(
         self,
@@ -70,16 +111,21 @@ class Upkeep:
             if runs.stopped:
                 return
         self._open = True
+        self._time_written = time.monotonic()
         self.tick()
+        if getattr(runs.store, "latest_ns", 0) > runs.clock.now_ns():
+            self._look_at_all()
         self._retries = asyncio.create_task(self._try_parked())
 
     def close(self) -> None:
         """Stop."""
+        if self._open:
+            self._write_time()
         self._open = False
-        for stop in (self._ticker, self._watch, self._retries):
+        for stop in (self._ticker, self._watch, self._retries, self._sweep):
             if stop is not None:
                 stop.cancel()
-        self._ticker = self._watch = self._retries = None
+        self._ticker = self._watch = self._retries = self._sweep = None
         if self._alarm is not None:
             self._alarm()
             self._alarm = None
@@ -95,6 +141,9 @@ class Upkeep:
             return
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
         self._follow_jumps()
+        self._keep_time()
+        self._runs.store_stands_still()
+        self._watch_room()
         self._drop_idle()
         self.wake_sleepers()
         if self._open:
@@ -108,12 +157,43 @@ class Upkeep:
         except StorageError as error:
             self._die(error)
 
+    def _watch_room(self) -> None:
+        """Say when the room on the disk begins to be short, and when it no longer is."""
+        trouble = why_no_more(self._runs)
+        if trouble and not self._short_of_room:
+            logger.warning("%s", trouble)
+        elif self._short_of_room and not trouble:
+            logger.info("there is room again on the disk: new workflows are taken")
+        self._short_of_room = bool(trouble)
+
     def _follow_jumps(self) -> None:
         clock = self._runs.clock
         clock.now_ns()  # looks at the wall
         if clock.jumps != self._jumps:
             self._jumps = clock.jumps
             self._runs.realign()
+            self._write_time()  # a process that comes after a sudden end must know of it
+            self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """What sleeps in the store since the clock was ahead would sleep too long: bring all of it in, once."""
+        if self._sweep is None or self._sweep.done():
+            self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
+
+    async def _bring_in_all(self) -> None:
+        try:
+            waiting = self._runs.store.due(FOR_EVER, EVERYTHING, self._runs.clock.now_ns())
+            for begin in range(0, len(waiting), SLICE):
+                for run_id in waiting[begin : begin + SLICE]:
+                    self._bring_in(run_id)
+                    record = self._runs.in_memory(run_id)
+                    if record is not None:
+                        self.may_drop(record)
+                await asyncio.sleep(0)
+                if not self._open:
+                    return
+        except StorageError as error:
+            self._die(error)
 
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, {}
@@ -207,7 +287,7 @@ class Upkeep:
     # --- years and accidents --------------------------------------------------------------------------------
 
     def _forget_closed(self) -> None:
-        before = self._runs.clock.now_ns() - self._retention_ns
+        before = self._runs.clock.trusted_ns - self._retention_ns
         self._runs.store.forget_closed(before, SLICE)
 
     def _watch_store(self) -> None:
@@ -225,3 +305,4 @@ class Upkeep:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
+            self._runs.store_stands_still()  # it moves: what was withheld gets its time back now

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hourglass._embedded.stores import inherited, schema
-from hourglass._embedded.stores.disk_faults import storage_error, storage_errors
+from hourglass._embedded.stores.disk_faults import is_full, no_room, storage_error, storage_errors
 from hourglass._embedded.stores.file_copy import copy_database, make_private, put_in_place
 from hourglass.errors import StorageError
 
@@ -38,7 +38,12 @@ _WRITER = (
     "PRAGMA secure_delete = FAST",
     "PRAGMA temp_store = MEMORY",
 )
-_READER = ("PRAGMA query_only = ON", "PRAGMA wal_autocheckpoint = 0", "PRAGMA cache_size = -8192")
+_READER = (
+    "PRAGMA query_only = ON",
+    "PRAGMA wal_autocheckpoint = 0",
+    "PRAGMA cache_size = -8192",
+    "PRAGMA temp_store = MEMORY",  # a list can be made on a full disk
+)
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -131,6 +136,8 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
+        if is_full(error):
+            raise no_room(path) from error
         raise _unusable(path, f"cannot be made: {error.strerror}") from error
     finally:
         for leftover in (draft, f"{draft}-journal"):
@@ -206,6 +213,23 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         except BaseException:
             inherited.close(connection)
             raise
+    return connection
+
+
+def connect_unowned(path: str) -> sqlite3.Connection:
+    """A connection that reads a file of which the caller has the lock, where there is no room even for the files that
+    SQLite needs beside it. Raises `StorageError`, also if what was written last is still in a log.
+    """
+    try:
+        return connect_read_only(path)
+    except StorageError:
+        log = f"{path}-wal"
+        if os.path.lexists(log) and os.stat(log).st_size > 0:
+            raise
+    with storage_errors(path):
+        connection = inherited.keep(_connect(path, "ro&immutable=1"), path)
+        for setting in _READER:
+            connection.execute(setting).fetchall()
     return connection
 
 

@@ -9,6 +9,7 @@ the file must be opened anew. What is wrong with one change is never taken for a
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -21,6 +22,12 @@ from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
 """SQLITE_IOERR_SHMSIZE: no room to let the file beside the write-ahead log grow. Nothing was written."""
+
+FULL_BYTES = 1 << 20
+"""A disk with less free is as good as full, though nothing has failed yet."""
+
+SMALLEST_ROOM = 1 << 16
+"""A disk with less free, in bytes, is full: SQLite can make none of its files there."""
 
 _HELD = {
     sqlite3.SQLITE_FULL: "there is no room left on its disk",
@@ -93,7 +100,8 @@ def storage_error(path: str, error: Exception) -> StorageError:
         return epoch_is_over(path)
     if not code and isinstance(error, sqlite3.OperationalError) and "decode" in str(error):
         return StorageError(f"the file {path} is damaged: a text in it is not UTF-8", status="DATA_LOSS")
-    advice, status = _ADVICE.get(code & 0xFF, ("cannot be used", "UNAVAILABLE"))
+    kind = sqlite3.SQLITE_FULL if _is_want_of_room(path, code) else code & 0xFF
+    advice, status = _ADVICE.get(kind, ("cannot be used", "UNAVAILABLE"))
     return StorageError(f"the file {path} {advice} ({name})", status=status)
 
 
@@ -144,6 +152,38 @@ def is_permanent(error: StorageError) -> bool:
     return error.status in _PERMANENT
 
 
+def _is_want_of_room(path: str, code: int) -> bool:
+    """Whether a file could not be read or opened only because there is no room: SQLite needs some beside it, and calls
+    the want of it an error of the disk, or a file that cannot be opened.
+    """
+    if code == _SHARED_MEMORY_SIZE:
+        return True
+    if code & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return False
+    free = free_bytes(path)
+    return free is not None and free < SMALLEST_ROOM
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the operating system found no room: none on the disk, or none that this user may have."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def no_room(path: str) -> StorageError:
+    """The error for a file that cannot be made, or written, for want of room."""
+    advice, status = _ADVICE[sqlite3.SQLITE_FULL]
+    return StorageError(f"the file {path} {advice}", status=status)
+
+
+def free_bytes(path: str) -> int | None:
+    """How much is free on the disk of a file, for this user; None if nobody can tell."""
+    try:
+        space = os.statvfs(os.path.dirname(path) or ".")
+    except OSError:
+        return None
+    return space.f_bavail * space.f_frsize
+
+
 def reason_to_hold(error: Exception) -> str:
     """Why a commit that failed like this can be tried again; "" if it cannot."""
     code = _code(error)
@@ -191,6 +231,22 @@ class Identity(msgspec.Struct, frozen=True):
         return Identity(status.st_dev, status.st_ino)
 
 
+class Condition(msgspec.Struct, frozen=True):
+    """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is None
+    where nobody can tell; below `reserve_bytes` new workflows are refused.
+    """
+
+    path: str
+    held: str
+    free_bytes: int | None
+    reserve_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be written, or next to nothing."""
+        return bool(self.held) or (self.free_bytes is not None and self.free_bytes < FULL_BYTES)
+
+
 class Surroundings:
     """The room on the disk of a file, and whether the file is still there; looked at now and then.
 
@@ -210,6 +266,10 @@ class Surroundings:
         if self._is_time():
             self._shortage = self._look()
         return self._shortage
+
+    def free_bytes(self) -> int | None:
+        """How much is free; None if nobody can tell."""
+        return free_bytes(self._path)
 
     def check_file(self) -> None:
         """Raise `StorageError` if the file was deleted or replaced: what is written now would be lost."""
@@ -234,13 +294,9 @@ class Surroundings:
         return True
 
     def _look(self) -> str:
-        try:
-            space = os.statvfs(os.path.dirname(self._path) or ".")
-        except OSError:
+        free = free_bytes(self._path)
+        if free is None or free >= self._reserve_bytes:
             return ""  # no answer is no reason to refuse work: a commit that fails will tell
-        free = space.f_bavail * space.f_frsize
-        if free >= self._reserve_bytes:
-            return ""
         return (
             f"only {free >> 20} MiB are free on the disk of {self._path}; new workflows are refused below "
             f"{self._reserve_bytes >> 20} MiB, so that those that run can go on"

@@ -126,7 +126,10 @@ def statement(query: f.Query, types: Types) -> Sql:
         raise refusal(f"GROUP BY is supported for {STATUS} only, not for {known}")
     if query.condition is None:
         return Sql("1")
-    return _condition(f.without_not(query.condition), types)
+    sql = _condition(f.without_not(query.condition), types)
+    if len(sql.values) > f.MAX_VALUES + f.MAX_CONDITIONS:
+        raise refusal(f"more than {f.MAX_VALUES} values and words to look for")
+    return sql
 
 
 def _condition(condition: f.Condition, types: Types) -> Sql:

@@ -17,6 +17,8 @@ from hourglass._embedded.stores.filter_tokens import Kind, Token, refusal, token
 MAX_DEPTH = 40
 MAX_CONDITIONS = 400
 MAX_VALUES = 5000
+MAX_TEXT = 131_072
+"""Characters of a whole filter."""
 
 Literal: TypeAlias = str | int | float | bool
 
@@ -111,6 +113,8 @@ _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 
 def parse(text: str) -> Query:
     """A filter as data; raises `ServiceError` for what is none."""
+    if len(text) > MAX_TEXT:
+        raise refusal(f"it has {len(text)} characters, and at most {MAX_TEXT} are understood")
     if not text.strip():
         return Query()
     return _Parser(tokens(text)).query()

@@ -1,62 +1,121 @@
 """Lists of runs that are kept in memory: the same index as a file's, made when it is first asked for.
 
 Must not know: who keeps the runs. Most engines in memory are those of tests, which never list: until somebody
-does, a change costs one entry in a table. Invariant: an answer is about the runs as they are when it is given.
+does, a change costs one entry in a table. On virtual time a list takes no time: it is answered at once. On real time only
+what is small is; all else is left to a thread (`list_reader`). Invariant: an answer is about the runs as they are when
+it is given.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import TypeVar
 
 from hourglass._bridge.service import CountGroup, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores import visibility
+from hourglass._embedded.stores.list_reader import ListReader, is_interrupted
 from hourglass._embedded.stores.standstill import WORK
+
+T = TypeVar("T")
+
+FEW = 256
+"""So many runs are entered into the index at once."""
+
+LITTLE = 200_000
+"""So many of SQLite's instructions, a few milliseconds, are spent on the control loop."""
 
 
 class MemoryListing:
-    """Lists the runs of a table that somebody else keeps and tells us of."""
+    """Lists the runs of a table that somebody else keeps and tells us of. `types` are the search attributes that are
+    known before their first use, by Temporal's names of types. On `real_time` nothing long is done on the control loop.
+    """
 
-    def __init__(self, runs: Mapping[str, Run]) -> None:
+    def __init__(
+        self, runs: Mapping[str, Run], types: Mapping[str, str] | None = None, *, real_time: bool = False
+    ) -> None:
         self._runs = runs
+        self._real_time = real_time
+        self._types = types or {}
         self._changed: dict[str, None] = dict.fromkeys(runs)
         self._connection: sqlite3.Connection | None = None
+        self._reader: ListReader | None = None
 
     def changed(self, run_id: str) -> None:
         """A run of the table is new, or changed, or gone."""
         self._changed[run_id] = None
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Runs that pass a filter, in the order of lists, from where another page ended."""
-        with WORK:
-            return visibility.page(self._current(), text, token, limit)
+        return await self._ask(lambda connection: visibility.page(connection, text, token, limit))
 
-    def count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        with WORK:
-            return visibility.count(self._current(), text)
+        return await self._ask(lambda connection: visibility.count(connection, text))
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
         """How many runs pass a filter in each of its groups, if it has any."""
-        with WORK:
-            return visibility.groups(self._current(), text)
+        return await self._ask(lambda connection: visibility.groups(connection, text))
 
     def close(self) -> None:
         """Let go of the index; it is made anew if somebody asks again."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         if self._connection is not None:
             with WORK:
                 self._connection.close()
             self._connection = None
             self._changed = dict.fromkeys(self._runs)
 
-    def _current(self) -> sqlite3.Connection:
+    async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        reader = self._reader
+        if not self._real_time:
+            return self._at_once(work)
+        if len(self._changed) <= FEW and (reader is None or not reader.is_busy):
+            try:
+                return self._at_once(work)
+            except sqlite3.OperationalError as error:
+                if not is_interrupted(error):
+                    raise
+        if reader is None:
+            reader = self._reader = ListReader("the engine in memory", self._index, lambda _: None)
+        return await reader.ask(lambda connection: work(self._up_to_date(connection)))
+
+    def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with WORK:
+            connection = self._up_to_date(self._index())
+            if self._real_time:
+                connection.set_progress_handler(lambda: True, LITTLE)
+            try:
+                return work(connection)
+            finally:
+                connection.set_progress_handler(None, 0)
+
+    def _index(self) -> sqlite3.Connection:
         connection = self._connection
         if connection is None:
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             connection.executescript(visibility.SCHEMA)
+            visibility.declare(connection, self._types)
             self._connection = connection
-        changed, self._changed = self._changed, {}
-        visibility.write(connection, [self._runs[run_id] for run_id in changed if run_id in self._runs])
-        visibility.remove(connection, [run_id for run_id in changed if run_id not in self._runs])
+        return connection
+
+    def _up_to_date(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Enter what has changed, a portion at a time. The control loop may note further changes meanwhile."""
+        waiting = iter(list(self._changed))
+        while portion := list(islice(waiting, FEW)):
+            for run_id in portion:
+                self._changed.pop(
+                    run_id, None
+                )  # before it is looked at: what changes from now on is noted again
+            found = [(run_id, self._runs.get(run_id)) for run_id in portion]
+            try:
+                visibility.write(connection, [run for _, run in found if run is not None])
+                visibility.remove(connection, [run_id for run_id, run in found if run is None])
+            except BaseException:  # interrupted: whoever asks next enters them
+                self._changed |= dict.fromkeys(portion)
+                raise
         return connection

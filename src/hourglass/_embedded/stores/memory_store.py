@@ -25,9 +25,9 @@ from hourglass._embedded.stores.store import (
 
 
 class MemoryStore:
-    """Implements `Store`."""
+    """Implements `Store`. On `real_time` long lists are made on a thread; on virtual time they take no time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, real_time: bool = False) -> None:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}
         self._wakes: dict[str, int] = {}
@@ -35,7 +35,7 @@ class MemoryStore:
         """The runs that carried out a request, oldest first, by workflow id and request id."""
         self._request_ids: dict[str, list[str]] = {}
         self._current: dict[str, str] = {}
-        self._listing = MemoryListing(self._runs)
+        self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
         self._schedules: dict[str, tuple[Schedule, int]] = {}
         self._notes: dict[str, bytes] = {}
@@ -117,17 +117,17 @@ class MemoryStore:
         """The earliest wake time later than this."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
-        return self._listing.page(text, token, limit)
+        return await self._listing.page(text, token, limit)
 
-    def count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        return self._listing.count(text)
+        return await self._listing.count(text)
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
         """How many runs pass a filter in each of its groups, if it has any."""
-        return self._listing.groups(text)
+        return await self._listing.groups(text)
 
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule, if it was kept."""

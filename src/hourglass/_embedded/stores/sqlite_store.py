@@ -1,9 +1,9 @@
 """The durable store: an engine's runs in one SQLite file.
 
-Must not know: transitions, queues, sockets, who may own the file (its owner opens it). Two connections: one
-writes, on the store thread; one reads, on the control loop, what is durable. A change is written when somebody waits
-for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of the control
-loop, without a wait in between, becomes durable together.
+Must not know: transitions, queues, sockets, who may own the file (its owner opens it). One connection writes, on the
+store thread; one reads single runs, on the control loop; lists have their own (`list_reader`). A change is written when
+somebody waits for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of
+the control loop, without a wait in between, becomes durable together.
 """
 
 from __future__ import annotations
@@ -22,9 +22,17 @@ from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
 from hourglass._embedded.stores.attribute_values import AttributeType
 from hourglass._embedded.stores.batch_writer import Apart, Batch, BatchWriter, Numbered, Readmitted
-from hourglass._embedded.stores.disk_faults import Surroundings, reason_to_hold, storage_error, storage_errors
+from hourglass._embedded.stores.disk_faults import (
+    Condition,
+    Identity,
+    Surroundings,
+    reason_to_hold,
+    storage_error,
+    storage_errors,
+)
 from hourglass._embedded.stores.durability import Durability
 from hourglass._embedded.stores.known_ids import KnownIds
+from hourglass._embedded.stores.list_reader import ListReader
 from hourglass._embedded.stores.standstill import WORK, Work
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.stores.store_thread import StoreThread, Turn
@@ -39,6 +47,11 @@ RESERVE_BYTES = 32 << 20
 PATIENCE = 0.002
 """A change that nobody waits for is handed over after so many seconds at the latest. Most are followed at once by one
 that somebody waits for, and share its commit: what an activity returned is written with what the workflow then asks for.
+"""
+
+LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
+"""So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one waiting;
+where there are few processors, workflows come first.
 """
 
 CHECKPOINT_PAGES = 4000
@@ -58,6 +71,9 @@ class SqliteStore:
         self.latest_ns = self._reads.latest_ns()
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._surroundings = Surroundings(path, reserve_bytes)
+        self._reserve_bytes = reserve_bytes
+        self._identity = Identity.of(path)
+        self._lists = ListReader(path, self._connect_lists, inherited.close, threads=LISTS_AT_ONCE)
         self._durability = Durability()
         self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
@@ -171,6 +187,15 @@ class SqliteStore:
         return self._surroundings.shortage()
 
     @property
+    def held(self) -> str:
+        """Why nothing can be written at present; "" if it can."""
+        return self._thread.held
+
+    def condition(self) -> Condition:
+        """How it stands with the file and its disk."""
+        return Condition(self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes)
+
+    @property
     def failure(self) -> StorageError | None:
         """What ended the store, if anything has: it must be opened anew."""
         return self._durability.failure
@@ -180,6 +205,7 @@ class SqliteStore:
         if self not in _live:
             return
         _live.discard(self)
+        self._lists.close()
         self._hand_over()
         self._thread.close()
         self._durability.settle()
@@ -229,20 +255,20 @@ class SqliteStore:
         with self._reading():
             return self._reads.next_due_ns(after_ns)
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Runs that pass a filter, newest first, from where another page ended."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.page(self._reads.connection, text, token, limit)
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
 
-    def count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
         """How many runs pass a filter."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.count(self._reads.connection, text)
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.count(connection, text))
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
         """How many runs pass a filter in each of its groups, if it has any."""
-        with self._reading(), storage_errors(self.path):
-            return visibility.groups(self._reads.connection, text)
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
 
     def attribute_types(self) -> dict[str, AttributeType]:
         """The search attributes that are known, and their types."""
@@ -296,6 +322,13 @@ class SqliteStore:
         self._told(refusal)
         self._hand_over()
         self._thread.give(Turn((), self._durability.given, readmitted=refusal.run_ids))
+
+    def _connect_lists(self) -> sqlite3.Connection:
+        connection = database.connect_read_only(self.path)
+        if Identity.of(self.path) != self._identity:
+            inherited.close(connection)
+            raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
+        return connection
 
     def _reading(self) -> Work:
         """What every read is done inside of; raises if nothing can be read any more."""

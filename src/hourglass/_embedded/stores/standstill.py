@@ -33,6 +33,9 @@ class _Mine(threading.local):
 class Work:
     """`with WORK:` around everything that calls SQLite, and what is said above."""
 
+    fork_waits = False
+    """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
+
     def __init__(self) -> None:
         self._mine = _Mine()
 
@@ -58,6 +61,7 @@ WORK = Work()
 
 def _before_fork() -> None:
     _entrance.acquire()
+    WORK.fork_waits = True
     for lock in list(_locks):
         lock.acquire()
         _taken.append(lock)
@@ -67,6 +71,7 @@ def _after_fork() -> None:
     for lock in _taken:
         lock.release()
     _taken.clear()
+    WORK.fork_waits = False
     _entrance.release()
 
 

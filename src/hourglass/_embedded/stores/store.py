@@ -88,10 +88,10 @@ class Refusal(NamedTuple):
 
 
 class Store(Protocol):
-    """A place that remembers runs. All methods are called on the control loop; only `durable` waits.
+    """A place that remembers runs. All methods are called on the control loop; those that may take long wait elsewhere.
 
     The reads answer from what is durable; the engine asks only for runs of which nothing is in memory. They are
-    point reads, quick enough for the control loop.
+    point reads, quick enough for the control loop, but for lists and counts.
     """
 
     def append(self, change: Change | ScheduleChange) -> int:
@@ -141,18 +141,18 @@ class Store(Protocol):
         """The earliest wake time later than `after_ns`; 0 if there is none."""
         ...
 
-    def page(self, text: str, token: bytes, limit: int) -> Page:
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Runs that pass a filter, newest first, from where the page that gave the token ended (empty: from the
         beginning). Runs that start or close meanwhile do not shift pages. Raises `ServiceError` for a filter or a
-        token that is not understood.
+        token that is not understood, or if it takes too long.
         """
         ...
 
-    def count(self, text: str) -> int:
+    async def count(self, text: str) -> int:
         """How many runs pass a filter."""
         ...
 
-    def groups(self, text: str) -> tuple[CountGroup, ...]:
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
         """How many runs pass a filter in each of its groups, if it has any."""
         ...
 

@@ -99,6 +99,10 @@ TAKE_SHOWN = f"""
 """For a trigger whose rows have a column `shown`: enters what `shown` gave, if anything."""
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
+_TOO_MUCH = frozenset(
+    {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_NOMEM}
+)
+"""How SQLite refuses a statement for what it says; nothing of a file has been read then."""
 
 
 class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -256,7 +260,7 @@ def page(connection: sqlite3.Connection, text: str, token: bytes, limit: int) ->
     after = _after(token)
     beyond = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
     sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{beyond} {_ORDER} LIMIT ?"
-    rows = connection.execute(sql, (*where.values, *after, limit + 1)).fetchall()
+    rows = _rows(connection, sql, (*where.values, *after, limit + 1))
     more = b""
     if len(rows) > limit:
         last = rows[limit - 1]
@@ -276,8 +280,8 @@ def groups(connection: sqlite3.Connection, text: str) -> tuple[CountGroup, ...]:
 def count(connection: sqlite3.Connection, text: str) -> int:
     """How many runs pass a filter."""
     where = _where(connection, text)
-    row = connection.execute(f"SELECT count(*) FROM visibility WHERE {where.text}", where.values).fetchone()
-    return int(row[0])
+    ((number,),) = _rows(connection, f"SELECT count(*) FROM visibility WHERE {where.text}", where.values)
+    return int(number)
 
 
 def count_groups(connection: sqlite3.Connection, text: str) -> tuple[tuple[WorkflowStatus, int], ...]:
@@ -286,7 +290,19 @@ def count_groups(connection: sqlite3.Connection, text: str) -> tuple[tuple[Workf
         raise refusal("a count by groups needs GROUP BY ExecutionStatus")
     where = _where(connection, text)
     sql = f"SELECT status, count(*) FROM visibility WHERE {where.text} GROUP BY status ORDER BY status"
-    return tuple((WorkflowStatus(status), number) for status, number in connection.execute(sql, where.values))
+    return tuple((WorkflowStatus(status), number) for status, number in _rows(connection, sql, where.values))
+
+
+def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -> list[tuple[Any, ...]]:
+    """Ask. A statement that SQLite does not take (too long, too deep, too many values) is the filter's fault, not the
+    file's: its limits differ from build to build.
+    """
+    try:
+        return connection.execute(sql, values).fetchall()
+    except sqlite3.Error as error:
+        if isinstance(error, sqlite3.DataError) or getattr(error, "sqlite_errorcode", 0) in _TOO_MUCH:
+            raise refusal("it is too large for this SQLite: use fewer conditions, values or words") from error
+        raise
 
 
 def _where(connection: sqlite3.Connection, text: str) -> Sql:

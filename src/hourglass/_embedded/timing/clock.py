@@ -1,9 +1,11 @@
 """Time as a part: the engine asks a clock what time it is and to be called back; it never looks at the wall
 itself.
 
-Must not know: runs, tasks, history. Times are nanoseconds since the epoch. Invariants: time never goes back;
-callbacks run in the order of their due times, those of the same instant in the order in which they were asked
-for; a cancelled callback never runs; a callback never runs inside the call that asked for it.
+Must not know: runs, tasks, history. Times are nanoseconds since the epoch. The wall clock may be set, forward or back,
+for good or for two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`). Invariants: time
+goes back only as far as the wall does, and never behind what is trusted; callbacks run in the order of their due times,
+those of the same instant in the order in which they were asked for; a cancelled callback never runs; a callback never
+runs inside the call that asked for it.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ import asyncio
 import functools
 import heapq
 import itertools
+import logging
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Protocol, TypeAlias
+
+import msgspec
 
 from hourglass._embedded.timing.naps import SECOND as SECOND
 from hourglass._embedded.timing.naps import Naps
@@ -30,6 +36,18 @@ LATEST_NS = 9_223_372_036 * SECOND
 """The latest time that there is, in April 2262: SQLite's integers have 64 bits. What lies beyond it never comes."""
 
 _MOST_SECONDS = LATEST_NS // SECOND
+JUMP = SECOND // 2
+"""By so much the wall clock must differ from what passed for it to count as set."""
+
+CONFIRMED = 6 * 3600 * SECOND
+"""For so long the wall clock must go as the monotonic clock does, while this or earlier processes run, before what it
+says after a jump is trusted.
+"""
+
+SLOWER = 10
+"""Where time is ahead of a wall clock that was set back below what is trusted, it goes slower by one part in so many."""
+
+logger = logging.getLogger("hourglass.embedded")
 
 
 @functools.lru_cache(maxsize=1024)  # the same few timeouts, several times per step
@@ -51,6 +69,13 @@ def storable(ns: int) -> int:
     return max(-LATEST_NS, min(ns, LATEST_NS))
 
 
+class Vouched(msgspec.Struct, frozen=True):
+    """What a store keeps of a clock: how late it certainly was, and for how long its wall clock had not jumped."""
+
+    trusted_ns: int
+    steady_ns: int = CONFIRMED
+
+
 class Clock(Protocol):
     """What the engine needs of time."""
 
@@ -63,28 +88,44 @@ class Clock(Protocol):
 
     @property
     def jumps(self) -> int:
-        """How often time went on by more than passed: callbacks that are waiting may be late then."""
+        """How often the wall clock was set: callbacks that are waiting may be late then."""
+        ...
+
+    @property
+    def trusted_ns(self) -> int:
+        """How late it certainly is: what is done by this time need not be undone if the wall clock turns out wrong."""
         ...
 
     def now_ns(self) -> int:
         """The time now."""
         ...
 
-    def not_before(self, ns: int) -> None:
-        """It was this late already: from now on it is not earlier."""
+    def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
+        """Go on where an earlier process ended: the time of the newest event, what was known of time, if anything was,
+        and how long a time in which no process ran is taken for that.
+        """
+        ...
+
+    def vouched(self) -> Vouched | None:
+        """What a later process must know; None for nothing."""
         ...
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` once that time has come; returns what cancels it."""
         ...
 
+    def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
+        """Call `fn` after so much has passed, whatever becomes of the time of day; returns what cancels it."""
+        ...
+
 
 class RealClock:
     """The wall clock, on the asyncio loop that is running when a callback is asked for.
 
-    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes
-    it along (`jumps` counts that); one that is set back does not: time neither goes back nor stands still, it
-    stays ahead of the wall. Whoever waits naps for at most `longest_nap` seconds before the clock is looked at again.
+    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it along;
+    one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted. Below
+    that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump is logged,
+    and counted in `jumps`. Whoever waits naps for at most `longest_nap` seconds before the clock is looked at again.
     """
 
     longest_nap = 60.0
@@ -98,25 +139,51 @@ class RealClock:
         self.jumps = 0
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        self._ahead = wall_ns() - monotonic_ns()
-        self._look_ns = 0
+        # Both as offsets to the monotonic clock: of the time that is given out, and of what is trusted.
+        self._ahead = self._trusted = wall_ns() - monotonic_ns()
+        self._steady_ns = CONFIRMED
+        self._looked_ns = monotonic_ns()
+        self._is_slow = False
         self._naps: Naps | None = None
+        self._waits: Naps | None = None
         self._followed = 0  # of the jumps, those that the naps have heard of
 
     def now_ns(self) -> int:
-        """The wall clock's time, or later if it was set back."""
+        """The wall clock's time, or later if it was set back below what is trusted."""
         monotonic = self._monotonic_ns()
-        if monotonic >= self._look_ns:
-            self._look_ns = monotonic + _LOOK_EVERY
-            ahead = self._wall_ns() - monotonic
-            if ahead > self._ahead + _TOLERANCE:  # less is what lies between the two readings
-                self.jumps += ahead > self._ahead + SECOND // 2
-                self._ahead = ahead
+        if monotonic >= self._looked_ns + _LOOK_EVERY:
+            self._look(monotonic)
         return monotonic + self._ahead
 
-    def not_before(self, ns: int) -> None:
-        """Time given out from now on is at least this: also after a restart it does not go back."""
-        self._ahead += max(0, ns - self.now_ns())
+    @property
+    def trusted_ns(self) -> int:
+        """How late it certainly is."""
+        return min(self.now_ns(), self._monotonic_ns() + self._trusted)
+
+    def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
+        """Go on where an earlier process ended."""
+        now = self.now_ns()
+        if vouched is None:  # a new file, or one from before this was kept
+            vouched = Vouched(min(latest_ns or now, now))
+        gap = now - vouched.trusted_ns
+        if gap < -JUMP:
+            logger.warning(
+                "the wall clock is %s behind the time at which the file was last in use: time goes on from there, "
+                "a tenth slower, until the wall clock has caught up",
+                _told(-gap),
+            )
+            self._is_slow = True
+        if gap <= tolerated_ns and vouched.steady_ns >= CONFIRMED:
+            self._trusted = self._ahead = self._ahead + max(0, -gap)
+            self._steady_ns = vouched.steady_ns
+            return
+        self._ahead += max(0, -gap)
+        self._trusted = vouched.trusted_ns - self._monotonic_ns()
+        self._steady_ns = 0 if gap > tolerated_ns else vouched.steady_ns
+
+    def vouched(self) -> Vouched:
+        """What a later process must know."""
+        return Vouched(self.trusted_ns, self._steady_ns)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` on the running loop at that time."""
@@ -127,6 +194,84 @@ class RealClock:
             self._followed = self.jumps
             self._naps.look_again()
         return self._naps.add(when_ns, fn)
+
+    def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
+        """Call `fn` on the running loop after so much has passed."""
+        loop = asyncio.get_running_loop()
+        if self._waits is None or self._waits.loop is not loop:
+            self._waits = Naps(loop, _Monotonic(self._monotonic_ns))
+        return self._waits.add(self._monotonic_ns() + wait_ns, fn)
+
+    def _look(self, monotonic: int) -> None:
+        """Compare with the wall."""
+        wall, after = self._wall_ns(), self._monotonic_ns()
+        if after - monotonic > _TOLERANCE:
+            return  # this thread was not running between the two readings: they say nothing
+        passed, self._looked_ns = monotonic - self._looked_ns, monotonic
+        difference = wall - monotonic - self._ahead
+        if abs(difference) > JUMP and not (self._is_slow and difference < 0):
+            self._note_jump(difference)
+        elif self._steady_ns < CONFIRMED:
+            self._steady_ns += passed
+            if self._steady_ns >= CONFIRMED:
+                self._trusted = self._ahead
+        if difference > _TOLERANCE:
+            self._follow_forward(difference)
+        elif difference < -_TOLERANCE:
+            self._follow_back(difference, passed)
+        else:
+            self._is_slow = False
+
+    def _follow_forward(self, difference: int) -> None:
+        self._is_slow = False
+        self._ahead += difference
+        if difference <= JUMP:  # the one clock is a little faster than the other
+            self._trusted += difference
+
+    def _follow_back(self, difference: int, passed: int) -> None:
+        step = min(-difference, max(0, self._ahead - self._trusted))
+        self._ahead -= step
+        left = -difference - step
+        if left > 0:
+            self._is_slow = self._is_slow or left > JUMP
+            slower = min(left, passed // SLOWER)
+            self._ahead -= slower
+            self._trusted -= slower
+
+    def _note_jump(self, difference: int) -> None:
+        self.jumps += 1
+        self._steady_ns = 0
+        if difference > 0:
+            logger.warning(
+                "the wall clock jumped forward by %s: what is due by it is done; closed workflows are not forgotten "
+                "by it until it has been steady for %s",
+                _told(difference),
+                _told(CONFIRMED),
+            )
+            return
+        below = -difference - max(0, self._ahead - self._trusted)
+        if below <= JUMP:
+            logger.warning("the wall clock jumped back by %s: time follows it", _told(-difference))
+        else:
+            logger.warning(
+                "the wall clock jumped back by %s: time goes on, %s ahead of it, and a tenth slower until the wall "
+                "clock has caught up",
+                _told(-difference),
+                _told(below),
+            )
+
+
+class _Monotonic:
+    """What passes, as a clock."""
+
+    longest_nap = 60.0
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self.now_ns = now_ns
+
+
+def _told(ns: int) -> str:
+    return str(timedelta(milliseconds=round(ns / SECOND, 1) * 1000)).removesuffix("00000")
 
 
 class VirtualClock:
@@ -145,9 +290,21 @@ class VirtualClock:
         """The virtual time."""
         return self._now
 
-    def not_before(self, ns: int) -> None:
-        """Move on to this time if it is later; what falls due by that is called at the next move."""
-        self._now = max(self._now, ns)
+    @property
+    def trusted_ns(self) -> int:
+        """All of it: there is no wall."""
+        return self._now
+
+    def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
+        """Move on to the newest event if it is later; what falls due by that is called at the next move."""
+        self._now = max(self._now, latest_ns)
+
+    def vouched(self) -> None:
+        """Nothing: virtual time has no wall that could be set."""
+
+    def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
+        """Call `fn` when so much virtual time has passed."""
+        return self.call_at(self._now + wait_ns, fn)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` when time is moved to `when_ns` or past it."""

@@ -41,8 +41,10 @@ class AttemptHand:
             self.take()
         while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
-            if item.token in self.out:
-                return item
+            token = self.out.get(item.token)
+            if token is None:
+                continue
+            return self._engine.attempts.hand_out(item, token) if isinstance(item, ActivityTask) else item
         return None
 
     def take(self) -> None:

@@ -31,7 +31,7 @@ from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record, Token
 from hourglass._embedded.stores.disk_faults import Unwritable
 from hourglass._embedded.timing.bell import Bell
-from hourglass._embedded.timing.clock import Cancel, later, to_ns
+from hourglass._embedded.timing.clock import Cancel, to_ns
 from hourglass._embedded.workers.attempt_hand import AttemptHand
 from hourglass._embedded.workers.cache import Cache
 from hourglass._embedded.workers.heartbeats import Heartbeats
@@ -313,9 +313,8 @@ class EngineHandle:
         self._local.close()
         self._cache.let_go()
         self._engine.offers.wake(self.task_queue)
-        clock = self._engine.clock
-        self._grace = clock.call_at(
-            later(clock.now_ns(), to_ns(self._config.graceful_shutdown)), self._stop_activities
+        self._grace = self._engine.clock.call_after(
+            to_ns(self._config.graceful_shutdown), self._stop_activities
         )
         self._ring()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hourglass._embedded.timing.clock import Cancel, Clock, later, to_ns
+from hourglass._embedded.timing.clock import Cancel, Clock, to_ns
 from hourglass._engine.events import Payloads
 
 _PART_OF_TIMEOUT = 0.8
@@ -40,8 +40,7 @@ class Heartbeats:
             return
         interval = min(self._longest, timeout * _PART_OF_TIMEOUT) if timeout else self._longest
         if interval > 0:
-            due = later(self._clock.now_ns(), to_ns(interval))
-            end = self._clock.call_at(due, lambda: self._resume(token, timeout))
+            end = self._clock.call_after(to_ns(interval), lambda: self._resume(token, timeout))
             self._pauses[token] = _Pause(end)
         self._send(token, details)
 

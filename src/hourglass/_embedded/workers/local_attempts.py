@@ -30,6 +30,7 @@ from hourglass._bridge.handle import (
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.running.activity_tasks import unasked
+from hourglass._embedded.running.attempt_desk import NEGLIGIBLE
 from hourglass._embedded.timing.clock import Cancel, Clock, later, to_ns
 from hourglass._embedded.workers import local_rules
 from hourglass._embedded.workers.local_activities import (
@@ -44,6 +45,9 @@ from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import TimeoutType
 
 _TOKEN = b"local/"
+
+LOOK_AGAIN = to_ns(5.0)
+"""When an attempt that is overdue, and could not be begun for want of a commit, is looked at again."""
 
 
 class _Phase(Enum):
@@ -66,6 +70,8 @@ class _Attempt:
     token: bytes = b""
     started_ns: int = 0
     told_to_cancel: bool = False
+    withheld: bool = False
+    """Whether it had to wait for a commit: that wait counts for no timeout."""
     alarm: Cancel | None = None
 
     @property
@@ -130,6 +136,7 @@ class LocalAttempts:
         if when and kind is TimeoutType.SCHEDULE_TO_CLOSE and when <= now:
             return self._late(wanted, kind, command.attempt)
         attempt = _Attempt(run, wanted, rests_on, now, max(command.attempt, 1))
+        attempt.withheld = not self._is_durable(rests_on)
         self._known.setdefault(run.run_id, {})[command.seq] = attempt
         self._waiting.append(attempt)
         self._set_alarm(attempt)
@@ -240,10 +247,20 @@ class LocalAttempts:
         attempt.phase = _Phase.IN_HAND
         attempt.token = _TOKEN + str(next(self._numbers)).encode()
         attempt.started_ns = self._clock.now_ns()
+        if attempt.withheld:
+            attempt.withheld = False
+            self._make_up(attempt)
         attempt.told_to_cancel = False
         self._in_hand[attempt.token] = attempt
         self._set_alarm(attempt)
         return self._task(attempt)
+
+    def _make_up(self, attempt: _Attempt) -> None:
+        """Give back what the wait for a commit took of schedule-to-close, if it was long enough to matter."""
+        wanted, late = attempt.wanted, attempt.started_ns - attempt.ready_ns
+        if late > to_ns(local_rules.limits(wanted.command)[0]) // NEGLIGIBLE:
+            attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
+            attempt.ready_ns = attempt.started_ns
 
     def _task(self, attempt: _Attempt) -> ActivityTask:
         run, command = attempt.run, attempt.wanted.command
@@ -357,7 +374,17 @@ class LocalAttempts:
         attempt.alarm = None
         now = self._clock.now_ns()
         when, kind = attempt.deadline
-        if when and when <= now:
+        if when and when <= now and attempt.withheld and not self._is_durable(attempt.rests_on):
+            attempt.alarm = self._clock.call_at(now + LOOK_AGAIN, lambda: self._elapse(attempt))
+        elif when and when <= now and attempt.withheld and attempt.phase is _Phase.WAITING:
+            # What it rests on has just been written: it waits for a poll, as if it were asked for now.
+            attempt.withheld = False
+            attempt.wanted = RunLocal(
+                attempt.wanted.command, attempt.wanted.original_schedule_ns + now - attempt.ready_ns
+            )
+            attempt.ready_ns = now
+            self._set_alarm(attempt)
+        elif when and when <= now:
             self._time_out(attempt, kind)
         else:
             if attempt.phase is _Phase.PAUSING and attempt.ready_ns <= now:

@@ -1,0 +1,161 @@
+"""Lists and counts, on threads and connections of their own: however long one takes, it stops nobody else.
+
+Must not know: filters, runs, who asks. A question waits for its turn and is then worked on; both together take
+`LIST_SECONDS` at most, after which whoever asked is told so. Invariants: a question is answered or refused within its
+limit; one that nobody waits for any more is dropped; a fork waits for none of them (it interrupts them, and they
+begin again after it); everything runs inside `WORK`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from hourglass._embedded.stores.disk_faults import storage_errors
+from hourglass._embedded.stores.standstill import WORK
+from hourglass.errors import ServiceTimeoutError, StorageError
+
+T = TypeVar("T")
+
+LIST_SECONDS = 10.0
+"""How long a list or a count may take, with the wait for those before it."""
+
+LOOK_EVERY = 500_000
+"""After so many of SQLite's instructions, some ten milliseconds, it is looked whether to go on: each look costs a fight for
+the interpreter.
+"""
+
+
+@dataclass(eq=False)
+class _Question:
+    work: Callable[[sqlite3.Connection], Any]
+    answer: asyncio.Future[Any]
+    until: float
+
+
+class ListReader:
+    """See the module. `connect` and `disconnect` are called on the threads, `ask` and `close` on one event loop."""
+
+    def __init__(
+        self,
+        path: str,
+        connect: Callable[[], sqlite3.Connection],
+        disconnect: Callable[[sqlite3.Connection], None],
+        *,
+        threads: int = 1,
+    ) -> None:
+        self._path = path
+        self._connect = connect
+        self._disconnect = disconnect
+        self._most = threads
+        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[_Question | None] = SimpleQueue()
+        self._open = 0
+        self._closing = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a question waits or is worked on."""
+        return self._open > 0
+
+    async def ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` gives, or raises, on a connection; it may be begun several times, and must only read."""
+        if self._closing:
+            raise self._closed()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._threads = [thread for thread in self._threads if thread.is_alive()]  # none is left after a fork
+        self._open += 1
+        try:
+            self._queue.put(_Question(work, answer, time.monotonic() + LIST_SECONDS))
+            if len(self._threads) < min(self._open, self._most):
+                thread = threading.Thread(target=self._run, name="hourglass-lists", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            return await answer
+        finally:
+            self._open -= 1
+
+    def close(self) -> None:
+        """Refuse what waits, interrupt what is worked on, and let go of the connections. Safe to call twice."""
+        self._closing = True
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    # --- on a thread ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        try:
+            while (question := self._queue.get()) is not None:
+                try:
+                    if connection is None:
+                        with WORK:
+                            connection = self._connect()
+                    value, error = self._work_on(question, connection), None
+                except Exception as failure:
+                    value, error = None, failure
+                _tell(question.answer, value, error)
+        finally:
+            if connection is not None:
+                with WORK:
+                    self._disconnect(connection)
+
+    def _work_on(self, question: _Question, connection: sqlite3.Connection) -> Any:
+        while not question.answer.done():
+            self._check(question)
+            with WORK:
+                connection.set_progress_handler(lambda: self._must_stop(question), LOOK_EVERY)
+                try:
+                    with storage_errors(self._path):
+                        return question.work(connection)
+                except StorageError as error:
+                    if not is_interrupted(error.__cause__):
+                        raise
+                finally:
+                    connection.set_progress_handler(None, 0)
+        return None  # nobody waits any more
+
+    def _must_stop(self, question: _Question) -> bool:
+        return WORK.fork_waits or self._closing or question.answer.done() or time.monotonic() > question.until
+
+    def _check(self, question: _Question) -> None:
+        if self._closing:
+            raise self._closed()
+        if time.monotonic() > question.until:
+            raise ServiceTimeoutError(
+                f"the list was given up after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
+                "texts, or ask when fewer lists are made at the same time",
+                status="DEADLINE_EXCEEDED",
+            )
+
+    def _closed(self) -> StorageError:
+        return StorageError(f"{self._path} was closed", status="UNAVAILABLE")
+
+
+def is_interrupted(error: BaseException | None) -> bool:
+    """Whether SQLite stopped because a progress handler said so."""
+    return isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
+
+
+def _tell(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    with suppress(RuntimeError):  # the loop is closed, and everyone on it is gone
+        answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
+
+
+def _settle(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(value)
+    else:
+        answer.set_exception(error)

@@ -1,0 +1,211 @@
+"""A file that cannot be written for want of room, under a client and a worker: nothing fails that never ran, and whoever
+looks is answered and told. The room is SQLite's own limit here, so that it is tried everywhere; `test_faults` has a real disk.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+from hourglass._embedded.processes import file_connection
+from hourglass._embedded.stores import disk_faults
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass.errors import StorageError
+
+PATIENCE = 30.0
+begun = threading.Event()
+
+
+@activity.defn
+def step(number: int) -> int:
+    begun.set()
+    return number + 1
+
+
+@workflow.defn
+class Steps:
+    """Waits until it is told to go on, then takes a step that has one second and one attempt."""
+
+    def __init__(self) -> None:
+        self.ready = False
+
+    @workflow.run
+    def run(self) -> int:
+        workflow.wait_condition(lambda: self.ready)
+        return workflow.execute_activity(
+            step, 1, start_to_close_timeout=timedelta(seconds=1), retry_policy=RetryPolicy(maximum_attempts=1)
+        )
+
+    @workflow.signal
+    def go(self, ballast: str) -> None:
+        self.ready = True
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def store_of(path: Path) -> SqliteStore:
+    (host,) = [each for (_, key), each in file_connection._hosts.items() if key == os.path.realpath(path)]
+    room = host._asking.room
+    assert room is not None
+    store = room._engine.store
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+@contextmanager
+def no_room(store: SqliteStore) -> Iterator[None]:
+    """The file may grow no more, meanwhile."""
+    writer = store._opened.writer
+    (pages,) = writer.execute("PRAGMA page_count").fetchone()
+    writer.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+    try:
+        yield
+    finally:
+        writer.execute("PRAGMA max_page_count = 1000000").fetchall()
+
+
+def ask(working: Worker, path: str) -> tuple[int, str]:
+    assert working.status_address is not None
+    connection = http.client.HTTPConnection(working.status_address, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "steps.db"
+
+
+@pytest.fixture
+def client(path: Path) -> Iterator[Client]:
+    with Client.connect(f"local:{path}") as client:
+        yield client
+
+
+@pytest.fixture
+def working(client: Client) -> Iterator[Worker]:
+    with Worker(client, workflows=[Steps], activities=[step], status_address="127.0.0.1:0") as working:
+        yield working
+
+
+def test_an_activity_that_could_not_be_begun_does_not_fail(
+    client: Client, working: Worker, path: Path
+) -> None:
+    """A step of one second and one attempt waits for three on a full disk, and is then carried out."""
+    begun.clear()
+    handle = client.start_workflow(Steps.run, id="steps")
+    store = store_of(path)
+    with ThreadPoolExecutor() as pool:
+        with no_room(store):
+            told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
+            until(lambda: bool(store.held), "the disk is never full")
+            # How long it stands still is what is tried here: longer than the step's whole time.
+            assert not begun.wait(3.0)
+            assert not told.done()
+        told.result(PATIENCE)
+        assert handle.result(timeout=PATIENCE) == 2
+    kinds = [event["eventType"] for event in handle.history().events]
+    assert "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" not in kinds
+
+
+def test_whoever_looks_is_answered_and_told(
+    client: Client, working: Worker, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lists, counts, descriptions and histories come from what is written, in time, and the log names the reason."""
+    handle = client.start_workflow(Steps.run, id="steps")
+    until(lambda: handle.describe().history_length >= 4, "it never waits")
+    store = store_of(path)
+    assert ask(working, "/ready")[0] == 200
+    with ThreadPoolExecutor() as pool, no_room(store):
+        told = pool.submit(handle.signal, Steps.go, "x" * 100_000)
+        until(lambda: bool(store.held), "the disk is never full")
+        with caplog.at_level(logging.WARNING, "hourglass"):
+            assert [each.id for each in client.list_workflows()] == ["steps"]
+            assert int(client.count_workflows()) == 1
+            assert handle.describe().status.name == "RUNNING"
+            kinds = [event["eventType"] for event in handle.history().events]
+            assert "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED" not in kinds  # it is not written
+            assert list(client.list_schedules()) == []
+        assert "there is no room left on its disk; what is told is what the file has" in caplog.text
+        code, body = ask(working, "/ready")
+        assert code == 503
+        assert "there is no room left on its disk" in body
+        report = json.loads(ask(working, "/status")[1])
+        assert report["store"]["full"]
+        assert report["store"]["free_bytes"] > 0
+        metrics = ask(working, "/metrics")[1]
+        assert 'hourglass_store_held{namespace="default"} 1' in metrics
+        assert 'hourglass_store_free_bytes{namespace="default"} ' in metrics
+        with pytest.raises(StorageError, match="no room left"):
+            client.start_workflow(Steps.run, id="other")
+        other = command("list", "--target", f"local:{path}")
+        assert "steps" in other.stdout
+        assert "there is no room left on its disk" in other.stderr
+        assert (
+            "there is no room left on its disk" in command("why", "steps", "--target", f"local:{path}").stderr
+        )
+        assert not told.done()
+    told.result(PATIENCE)
+    assert handle.result(timeout=PATIENCE) == 2
+    until(lambda: ask(working, "/ready")[0] == 200, "it is never ready again")
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    """`hourglass` in a process of its own."""
+    call = [sys.executable, "-m", "hourglass", *words]
+    return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_little_room_is_told_before_it_is_none(
+    client: Client,
+    working: Worker,
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Below the watermark the worker warns, once, and is still ready; next to nothing is full; room again is said too."""
+    free = [20 << 20]
+    monkeypatch.setattr(disk_faults, "free_bytes", lambda path: free[0])
+    with caplog.at_level(logging.INFO, "hourglass"):
+        until(lambda: "only 20 MiB are free" in caplog.text, "nobody warns")
+        assert ask(working, "/ready")[0] == 200
+        assert json.loads(ask(working, "/status")[1])["store"]["free_bytes"] == 20 << 20
+        free[0] = 1000
+        code, body = ask(working, "/ready")
+        assert code == 503
+        assert "no room" in body
+        free[0] = 1 << 40
+        until(lambda: "there is room again" in caplog.text, "nobody says that it is over")
+    assert ask(working, "/ready")[0] == 200
+    warned = [each for each in caplog.records if "are free on the disk" in each.getMessage()]
+    assert [each.levelname for each in warned] == ["WARNING"]
+
+
+def test_doctor_shows_the_room(client: Client, path: Path) -> None:
+    """`hourglass doctor` says how much is free on the disk of a file."""
+    client.start_workflow(Steps.run, id="steps")
+    said = command("doctor", "--target", f"local:{path}")
+    assert " MB free" in said.stdout

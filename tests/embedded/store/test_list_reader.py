@@ -1,0 +1,184 @@
+"""Lists and counts on threads of their own: a long one stops nobody, is given up in time, and no fork waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from hourglass._embedded.stores import list_reader, visibility
+from hourglass._embedded.stores.list_reader import ListReader
+from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError
+
+from .stories import Story
+
+Open = Callable[..., SqliteStore]
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def endless(connection: sqlite3.Connection) -> object:
+    return connection.execute(ENDLESS).fetchall()
+
+
+def one(connection: sqlite3.Connection) -> object:
+    return connection.execute("SELECT 1").fetchall()
+
+
+def memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+
+async def works_on(reader: ListReader) -> None:
+    """Until a thread has taken all that was asked."""
+    while not reader._queue.empty():  # noqa: ASYNC110 - it is another thread's, and nobody tells
+        await asyncio.sleep(0)
+
+
+def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a list goes on and on, changes are written and read, and another list is answered."""
+    monkeypatch.setattr("hourglass._embedded.stores.sqlite_store.LISTS_AT_ONCE", 2)
+
+    async def work() -> None:
+        store = open_store()
+        story = Story("a")
+        await store.durable(store.append(story.start()))
+        long = asyncio.ensure_future(store._lists.ask(endless))
+        await works_on(store._lists)
+        await store.durable(store.append(story.signal()))
+        assert store.load("a") is not None
+        assert await store.count("") == 1
+        assert not long.done()
+        store.close()
+        with pytest.raises(StorageError, match="was closed"):
+            await long
+
+    asyncio.run(work())
+
+
+def test_a_list_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its limit whoever asked is told so, in words that help, and the next question is answered."""
+    monkeypatch.setattr(list_reader, "LIST_SECONDS", 0.05)
+
+    async def work() -> None:
+        reader = ListReader("x.db", memory, sqlite3.Connection.close)
+        with pytest.raises(ServiceTimeoutError, match="narrower filter") as told:
+            await reader.ask(endless)
+        assert told.value.status == "DEADLINE_EXCEEDED"
+        monkeypatch.setattr(list_reader, "LIST_SECONDS", 10.0)
+        assert await reader.ask(one) == [(1,)]
+        reader.close()
+
+    asyncio.run(work())
+
+
+def test_whoever_gives_up_frees_the_thread() -> None:
+    """A question that nobody waits for any more is dropped, whether it waits or is worked on."""
+
+    async def work() -> None:
+        reader = ListReader("x.db", memory, sqlite3.Connection.close)
+        given_up = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for each in given_up:
+            each.cancel()
+        assert await reader.ask(one) == [(1,)]
+        assert not reader.is_busy
+        reader.close()
+
+    asyncio.run(work())
+
+
+def test_an_error_of_one_is_not_the_others() -> None:
+    """What a question raises goes to whoever asked it; an error of SQLite becomes a StorageError."""
+
+    async def work() -> None:
+        reader = ListReader("x.db", memory, sqlite3.Connection.close)
+        with pytest.raises(StorageError, match=r"x\.db"):
+            await reader.ask(lambda connection: connection.execute("SELECT * FROM nothing"))
+        with pytest.raises(ServiceError, match="invalid query"):
+            await reader.ask(lambda connection: visibility.count(connection, "("))
+        assert await reader.ask(one) == [(1,)]
+        reader.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "fork") or sys.platform == "darwin", reason="there is no fork to be tried"
+)
+def test_no_fork_waits_for_a_list() -> None:
+    """A fork interrupts what is worked on, which begins again after it and is answered or given up as ever."""
+
+    async def work() -> None:
+        reader = ListReader("x.db", memory, sqlite3.Connection.close)
+        asked = asyncio.ensure_future(reader.ask(endless))
+        await works_on(reader)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(7)
+        _, status = os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert not asked.done()
+        asked.cancel()
+        assert await reader.ask(one) == [(1,)]
+        reader.close()
+
+    asyncio.run(work())
+
+
+HOSTILE = {
+    "too many words": " OR ".join(
+        f"Note = '{' '.join(f'w{place}x{number}' for number in range(30))}'" for place in range(200)
+    ),
+    "too long": "WorkflowId = '" + "x" * 140_000 + "'",
+    "too many conditions": " OR ".join(f"Note = 'w{place}'" for place in range(401)),
+    "too many values": f"WorkflowId IN ({', '.join(['1'] * 5001)})",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_a_filter_that_is_too_much_is_the_callers_fault(open_store: Open, text: str) -> None:
+    """A filter beyond a limit is refused as a filter, never told as a broken file."""
+
+    async def work() -> None:
+        store = open_store()
+        visibility.declare(store._opened.writer, {"Note": "Text"})
+        for ask in (store.count(text), store.page(text, b"", 10)):
+            with pytest.raises(ServiceError, match="invalid query") as refused:
+                await ask
+            assert not isinstance(refused.value, StorageError)
+            assert refused.value.status == "INVALID_ARGUMENT"
+        store.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("limit", ["SQL_LENGTH", "VARIABLE_NUMBER", "EXPR_DEPTH"])
+def test_what_this_sqlite_does_not_take_is_the_callers_fault(limit: str) -> None:
+    """SQLite's own limits differ from build to build: where one is lower, the filter is refused as a filter."""
+    connection = memory()
+    connection.executescript(visibility.SCHEMA)
+    visibility.declare(connection, {"Note": "Text"})
+    connection.setlimit(getattr(sqlite3, f"SQLITE_LIMIT_{limit}"), {"SQL_LENGTH": 2000}.get(limit, 20))
+    text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
+    with pytest.raises(ServiceError, match="too large for this SQLite") as refused:
+        visibility.count(connection, text)
+    assert not isinstance(refused.value, StorageError)
+    connection.close()
+
+
+def test_four_hundred_conditions_on_texts_are_understood(open_store: Open) -> None:
+    """As many conditions as are allowed are answered by a real file."""
+
+    async def work() -> None:
+        store = open_store()
+        visibility.declare(store._opened.writer, {"Note": "Text"})
+        text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
+        assert await store.count(text) == 0
+        store.close()
+
+    asyncio.run(work())
