@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -32,12 +32,14 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
     """What there is to say about an Application, as JSON data. No payloads, no ids of workflows."""
     tree = app.tree
     queues = {services.queue: _queue(app, services) for services in app.configured()}
+    reasons = list(_not_ready(app, queues))
     return {
         "state": state,
         # A worker on a file stands by while another process owns it; other engines have nothing to say here.
         "engine": str(getattr(app.raw, "standing", "")),
         "alive": tree is not None and tree.root.alive,
-        "ready": bool(queues) and all(queue["polling"] and queue["healthy"] for queue in queues.values()),
+        "ready": not reasons,
+        "reasons": reasons,
         "queues": queues,
         "evaluations": len(app.evaluators.children()),
         "attempts": len(app.executors.children()),
@@ -45,6 +47,20 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
         "tree": [] if tree is None else [path for path in tree.paths() if not _is_task(path)],
         "recent": [] if tree is None else [f"{each.kind} {each.path}" for each in tree.reports()[-_RECENT:]],
     }
+
+
+def _not_ready(app: Application, queues: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Why no work should be sent here, for people; nothing where all is well."""
+    outage = app.reachability.outage
+    if outage is not None:
+        yield outage.reason
+    if not queues:
+        yield "no task queue is served"
+    for name, queue in queues.items():
+        if not queue["polling"]:
+            yield f"task queue {name!r} is not polled"
+        if not queue["healthy"]:
+            yield f"task queue {name!r}: too many of its threads hang in workflow code"
 
 
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
@@ -151,7 +167,9 @@ class StatusServer:
             case "/live":
                 return _response(200 if report["alive"] else 503, {"alive": report["alive"]})
             case "/ready":
-                return _response(200 if report["ready"] else 503, {"ready": report["ready"]})
+                if report["ready"]:
+                    return _response(200, {"ready": True})
+                return _response(503, {"ready": False, "reasons": report["reasons"]})
             case "/status":
                 return _response(200, report)
             case _:

@@ -99,12 +99,18 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
 
 _CLOSED = "hourglass_workflows_closed", "Runs that closed here, by how."
 _RESTARTS = "hourglass_restarts", "Restarts in the supervision tree."
+_REACHABLE = "hourglass_engine_reachable", "1 while the engine answers and serves our namespace, else 0."
 
 
 def described() -> list[tuple[str, Kind, str]]:
     """Name, kind and text of all that `worker_metrics` gives."""
     ours: list[tuple[str, Kind, str]] = [(name, kind, text) for name, kind, text, _ in _OF_A_QUEUE]
-    return [*ours, (_CLOSED[0], "counter", _CLOSED[1]), (_RESTARTS[0], "counter", _RESTARTS[1])]
+    return [
+        *ours,
+        (_CLOSED[0], "counter", _CLOSED[1]),
+        (_RESTARTS[0], "counter", _RESTARTS[1]),
+        (_REACHABLE[0], "gauge", _REACHABLE[1]),
+    ]
 
 
 def worker_metrics(app: Application) -> list[Family]:
@@ -125,6 +131,12 @@ def worker_metrics(app: Application) -> list[Family]:
             "counter",
             _RESTARTS[1],
             samples=(Sample(labels_of(namespace), app.restarts),),
+        ),
+        Family(
+            _REACHABLE[0],
+            "gauge",
+            _REACHABLE[1],
+            samples=(Sample(labels_of(namespace), float(app.reachability.outage is None)),),
         ),
     ]
 

@@ -122,10 +122,12 @@ async def connect(settings: Settings) -> Ref:
     return Ref(_CLIENT, await _rust.connect_client(runtime().get(), settings))
 
 
-async def call(client: Ref, rpc: str, request: bytes, timeout: float) -> bytes:
+async def call(client: Ref, rpc: str, request: bytes, timeout: float, *, retry: bool = True) -> bytes:
     """Call the workflow service. Raises `RpcError`, or TimeoutError when `timeout` seconds have passed."""
     async with asyncio.timeout(timeout):
-        answer: bytes = await client.get().call_workflow_service(call_settings(rpc, request, timeout))
+        answer: bytes = await client.get().call_workflow_service(
+            call_settings(rpc, request, timeout, retry=retry)
+        )
         return answer
 
 
