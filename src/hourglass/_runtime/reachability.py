@@ -83,9 +83,11 @@ class Reachability:
 
 async def watch_reachability(app: Application) -> None:
     """Ask for as long as the engine can be asked."""
-    while await look(app):
+    while True:
+        if not await look(app):
+            logger.debug("this engine does not say whether it is there")
+            return
         await asyncio.sleep(app.reach.interval)
-    logger.debug("this engine does not say whether it is there")
 
 
 async def look(app: Application) -> bool:
