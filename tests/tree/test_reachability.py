@@ -176,6 +176,35 @@ def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: pytest.M
     play(script)
 
 
+def test_a_connection_that_was_replaced_under_its_question_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither an answer nor an error over it counts."""
+    outcome: list[BaseException | None] = [DEAD, None]
+
+    async def script() -> None:
+        async with scripted() as world:
+
+            async def call(connection: ScriptedConnection, request: Any) -> Any:
+                world.app.tables.registrations.clear()
+                error = outcome.pop(0)
+                if error is not None:
+                    raise error
+                return Namespace("default")
+
+            kept = dict(world.app.tables.registrations)
+            world.app.reachability = Reachability()
+            monkeypatch.setattr(ScriptedConnection, "call", call)
+            for _ in range(2):
+                assert await look(world.app)
+                assert world.app.reachability.outage is None
+                assert not world.app.reachability._has_answered
+                world.app.tables.registrations.update(kept)
+            assert outcome == []
+
+    play(script)
+
+
 def test_an_embedded_engine_cannot_be_asked() -> None:
     """It lives in this process; its file has its own troubles."""
     with (

@@ -96,9 +96,10 @@ async def look(app: Application) -> bool:
     asked = _connections(app)
     answers = await asyncio.gather(*[_ask(each, app.reach.answer) for each in asked], return_exceptions=True)
     still = _connections(app)  # one that was replaced meanwhile may have been closed under its question
-    errors = [
-        error for each, error in zip(asked, answers, strict=True) if error is not None and each in still
-    ]
+    heard = [answer for each, answer in zip(asked, answers, strict=True) if each in still]
+    errors = [answer for answer in heard if answer is not None]
+    if not heard:
+        return True  # nothing can be said yet
     if errors:
         return app.reachability.refused(errors[0], loop.time())
     app.reachability.answered(loop.time())
