@@ -80,7 +80,7 @@ def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
         asking.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
         return
     for each in found.groups:
-        console.show(f"{each.count:>8}  {', '.join(map(str, each.group_values))}")
+        console.show(f"{each.count:>8}  {console.one_line(', '.join(map(str, each.group_values)))}")
     console.show(f"{int(found):>8}  in all" if groups else str(int(found)))
 
 
@@ -202,7 +202,7 @@ def describe(
         asking.write_json(described)
         return
     for name, value in _facts(described):
-        console.show(f"{name:<14} {value}", whole=True)
+        console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)
 
 
 def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
