@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -99,6 +100,7 @@ def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> N
 
 
 def _find(client: Client, query: str, limit: int, parked: bool) -> list[WorkflowExecution]:
+    limit = min(limit, sys.maxsize)
     if not parked:
         return list(islice(client.list_workflows(query), limit))
     opened = f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
