@@ -54,6 +54,8 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise UsageError(f"a value is nested too deeply to be read as JSON: {text[:40]}…") from None
 
 
 def plain(value: Any) -> Any:

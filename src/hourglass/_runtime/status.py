@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +17,7 @@ from hourglass._bridge.handle_life import HandleState
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices
+from hourglass._runtime.targets import is_loopback
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, prometheus_text
 from hourglass.metrics._text import CONTENT_TYPE
@@ -26,6 +28,9 @@ _LIMIT = 8192
 _PATIENCE = 5.0
 _RECENT = 20
 _END_OF_HEAD = b"\r\n\r\n"
+
+ALLOWED_HOSTS = "HOURGLASS_STATUS_HOSTS"
+"""Names, with commas between them, under which a status endpoint on loopback may be asked besides those of this machine."""
 
 
 def status_report(app: Application, state: str) -> dict[str, Any]:
@@ -107,6 +112,9 @@ class StatusServer:
             raise UsageError(f"status_address must be host:port, such as 127.0.0.1:8080, not {address!r}")
         self._host = host.strip("[]") or "127.0.0.1"
         self._port = int(port)
+        self._bound_to_loopback = is_loopback(self._host)
+        named = os.environ.get(ALLOWED_HOSTS, "").split(",")
+        self._allowed = frozenset(each.strip().lower() for each in named if each.strip())
         self._report = report
         self._registry = registry
         self._server: asyncio.Server | None = None
@@ -138,14 +146,27 @@ class StatusServer:
         try:
             async with asyncio.timeout(_PATIENCE):
                 request = (await reader.readline()).decode("latin-1").split()
-                while (await reader.readline()).strip():
-                    pass
-                writer.write(self._answer(request))
+                hosts = []
+                while line := (await reader.readline()).decode("latin-1").strip():
+                    name, _, value = line.partition(":")
+                    if name.strip().lower() == "host":
+                        hosts.append(value.strip())
+                writer.write(self._answer(request) if self._is_meant(hosts) else _MISDIRECTED)
                 await writer.drain()
         except (TimeoutError, OSError, ValueError, asyncio.LimitOverrunError):
             pass  # whoever asks badly is not answered
         finally:
             writer.close()
+
+    def _is_meant(self, hosts: list[str]) -> bool:
+        """Whether a request says a name of ours, or none.
+
+        A page in a browser on this machine can reach a loopback port under a name of its own that leads here (DNS rebinding);
+        what it then says as `Host` is that name. Bound to an address of the network, others reach it anyway, under any name.
+        """
+        if not self._bound_to_loopback:
+            return True
+        return all(_host_of(each) in self._allowed or is_loopback(_host_of(each)) for each in hosts)
 
     def _answer(self, request: list[str]) -> bytes:
         if len(request) != 3 or not request[2].startswith("HTTP/"):
@@ -176,6 +197,13 @@ class StatusServer:
                 return _response(404, {"error": "there are /live, /ready, /status and /metrics"})
 
 
+def _host_of(header: str) -> str:
+    """The name in a `Host` header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()
+
+
 def _response(code: int, document: dict[str, Any]) -> bytes:
     return _answer(code, json.dumps(document, indent=1).encode(), "application/json")
 
@@ -183,3 +211,8 @@ def _response(code: int, document: dict[str, Any]) -> bytes:
 def _answer(code: int, body: bytes, content_type: str) -> bytes:
     head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {content_type}\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+_MISDIRECTED = _response(
+    421, {"error": f"this endpoint is on loopback and is not called so; {ALLOWED_HOSTS} allows more names"}
+)
