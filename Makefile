@@ -27,6 +27,7 @@ test: $(READY)  ## the whole suite (WORKERS=0 for one process)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 thorough: export HOURGLASS_THOROUGH = 1
+thorough: export PYTEST_ADDOPTS = --timeout 3600 --override-ini faulthandler_timeout=3660
 thorough: test  ## the whole suite, with many more random cases
 
 check: $(READY)  ## lint, format, types

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -30,6 +31,15 @@ os.environ["HOURGLASS_STATE_DIR"] = tempfile.mkdtemp(prefix="hourglass-tests-")
 # A change passes or fails for what it holds, not for the cases of the day; `make thorough` looks for new ones.
 settings.register_profile("hourglass", derandomize=not THOROUGH, deadline=None, print_blob=True)
 settings.load_profile("hourglass")
+
+
+def pytest_configure() -> None:
+    """A job in the background ignores SIGINT, and so would every process that a test starts: then no test can interrupt one.
+    With a handler of our own we go on ignoring it, and programs that are started have the system's default.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_finish() -> None:

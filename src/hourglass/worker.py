@@ -11,6 +11,7 @@ the user's meet.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import threading
@@ -166,6 +167,20 @@ class Worker(WorkerFacts):
         self._forget_exit: Callable[[], None] | None = None
         self._life = WorkerLife()
         self._ending = threading.RLock()  # one shutdown at a time
+
+    @property
+    def client(self) -> Client | AsyncClient:
+        """The client that it works for. A worker has one for life: for another one make another worker."""
+        return self._client
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Else Python would make a new attribute, and nothing else would happen.
+        if name in _OPTIONS and type(self) is Worker:
+            raise AttributeError(
+                f"{name} of a worker is said when it is made, and stays: shut this one down and make another one, "
+                f"Worker(…, {name}=…)"
+            )
+        super().__setattr__(name, value)
 
     # --- blocking ----------------------------------------------------------------------------------------------------
 
@@ -358,6 +373,9 @@ class Worker(WorkerFacts):
             logger.error("the worker on %r was left behind before it had ended", self.task_queue)
         self._services.clear()
         self._life.stopped()
+
+
+_OPTIONS = frozenset(inspect.signature(Worker.__init__).parameters) - {"self"}
 
 
 def _after_fork() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hourglass._bridge.tls import TLSConfig
 from hourglass._runtime import targets
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.profiles import configuration_file
-from hourglass._runtime.targets import Target, resolve
+from hourglass._runtime.targets import Target, open_connection, resolve
 from hourglass.client import Client
 from hourglass.errors import TargetError
 
@@ -351,13 +352,51 @@ def test_the_usual_place_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"namespace": " "}, "namespace must have a name"),
         ({"tls": "yes"}, "tls must be True, False or a TLSConfig"),
         ({"api_key": ""}, "API key is empty"),
+        *(
+            ({"api_key": f"key{odd}"}, "a character that no key has")
+            for odd in ("\n", "\r\nx: y", "\0", "\x1b", " x", "é")
+        ),
         ({"metadata": {"a": 1}}, "texts to texts"),
+        ({"metadata": {"a": "b\nc: d"}}, "control character"),
+        ({"metadata": {"a\n": "b"}}, "control character"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
     """Arguments of a wrong kind are refused before anything is opened."""
     with pytest.raises(TargetError, match=says):
         given("host:7233", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("address", "arguments", "warns"),
+    [
+        ("temporal.example.com:7233", {"api_key": SECRET, "tls": False}, True),
+        ("10.0.0.7:7233", {"api_key": SECRET, "tls": False}, True),
+        ("10.0.0.7:7233", {"metadata": {"Authorization": SECRET}, "tls": False}, True),
+        ("temporal.example.com:7233", {"api_key": SECRET}, False),
+        ("temporal.example.com:7233", {"tls": False}, False),
+        ("localhost:7233", {"api_key": SECRET, "tls": False}, False),
+        ("127.0.0.9:7233", {"api_key": SECRET, "tls": False}, False),
+        ("[::1]:7233", {"api_key": SECRET, "tls": False}, False),
+    ],
+)
+def test_a_key_in_clear_to_another_host_warns(
+    address: str,
+    arguments: dict[str, Any],
+    warns: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever listens on the way has it; not so over TLS, or on this machine. The warning does not show it."""
+
+    async def connect(address: str, **_: object) -> str:
+        return address
+
+    monkeypatch.setattr("hourglass._temporal.connection.connect", connect)
+    asyncio.run(open_connection(given(address, **arguments), "me", 1.0))  # type: ignore[arg-type]
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert bool(told) is warns
+    assert SECRET not in "".join(told)
 
 
 def test_secrets_are_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,3 +213,45 @@ def test_it_is_off_unless_asked_for_and_ends_with_the_worker(client):
         assert address is not None
     with pytest.raises(ConnectionError):
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("127.0.0.1:8080", 200),
+        ("localhost", 200),
+        ("LOCALHOST:80", 200),
+        ("[::1]:8080", 200),
+        ("worker.localhost", 200),
+        ("proxy.internal:80", 200),
+        ("evil.example", 421),
+        ("evil.example:8080", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_on_loopback_only_names_of_this_machine_are_answered(client, monkeypatch, host, code):
+    """A page that leads a name of its own to this port learns nothing; names can be allowed."""
+    monkeypatch.setenv("HOURGLASS_STATUS_HOSTS", "proxy.internal, other.internal")
+    with worker(client) as working:
+        answer = raw(working, f"GET /status HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert answer.startswith(f"HTTP/1.1 {code} ".encode())
+        assert (b"queues" in answer) is (code == 200)
+        twice = raw(working, f"GET /live HTTP/1.1\r\nHost: localhost\r\nhost : {host}\r\n\r\n".encode())
+        assert twice.startswith(f"HTTP/1.1 {code} ".encode())
+
+
+def test_without_a_host_it_is_answered(client):
+    """No browser asks so; simple probes do."""
+    with worker(client) as working:
+        assert raw(working, b"GET /live HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+
+
+def test_beyond_loopback_every_name_is_answered(client):
+    """Others can reach it anyway."""
+    with worker(client, status_address="0.0.0.0:0") as working:
+        port = working.status_address.rpartition(":")[2]
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=10) as peer:
+            peer.sendall(b"GET /live HTTP/1.1\r\nHost: worker-7.example\r\n\r\n")
+            assert peer.recv(65536).startswith(b"HTTP/1.1 200 ")

@@ -1,4 +1,4 @@
-"""What an engine is asked about who polls it: by a watchdog about ourselves, by people about a task queue.
+"""What an engine is asked about itself and about who polls it: by watchdogs about ourselves, by people about a task queue.
 
 An engine that cannot tell answers with the status `UNIMPLEMENTED`.
 """
@@ -9,6 +9,16 @@ import msgspec
 
 from hourglass._bridge.service import Request
 from hourglass._engine.versions import WorkerDeploymentVersion
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """A namespace that the engine serves."""
+
+    name: str
+
+
+class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
+    """Does the engine answer, and does it serve the namespace of this connection? Asked once, and not repeated in vain."""
 
 
 class Sighting(msgspec.Struct, frozen=True):

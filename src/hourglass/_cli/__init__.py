@@ -22,7 +22,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     try:
-        from hourglass._cli.app import run
+        from hourglass._cli.app import prepare_program, run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise
@@ -30,4 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "the hourglass command needs two more packages: pip install 'hourglass-temporal[cli]'\n"
         )
         return 1
-    return run(sys.argv[1:] if arguments is None else list(arguments))
+    if arguments is not None:
+        return run(list(arguments))
+    prepare_program()
+    return run(sys.argv[1:])

@@ -8,12 +8,17 @@ Exit codes: 0 done; 1 it did not work; 2 it was asked for wrongly; 130 Ctrl-C; 1
 
 from __future__ import annotations
 
+import io
+import logging
+import os
+import sys
+import threading
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from hourglass._cli import console
+from hourglass._cli import console, logs
 from hourglass.errors import HourglassError, UsageError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -60,23 +65,70 @@ def build(arguments: list[str]) -> typer.Typer:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command; returns the exit code. Every error ends here, as a message that names what is wrong."""
     shown, arguments = _take_traceback(arguments)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(logs.PlainFormatter())
     try:
-        build(arguments)(args=arguments, prog_name="hourglass")
+        return _code(build(arguments)(args=arguments, prog_name="hourglass", standalone_mode=False))
     except SystemExit as end:
-        return _code(end)
-    except KeyboardInterrupt:
-        return 130
+        return _exit_code(end)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _interrupted(error)
     except BrokenPipeError:
         console.stop_writing()
         return 141
-    except HourglassError as error:
+    except Exception as error:
         if shown:
-            raise
+            console.trace(error)
+        return _told(error)
+
+
+def prepare_program() -> None:
+    """For a process that is this command and nothing else: its streams, and what is raised where no one catches it."""
+    console.prepare_streams()
+    sys.excepthook = lambda _, error, __: console.trace(error)
+    threading.excepthook = _thread_ended
+
+
+def _thread_ended(end: threading.ExceptHookArgs) -> None:
+    if end.exc_value is not None and not isinstance(end.exc_value, SystemExit):
+        console.trace(end.exc_value)
+
+
+def _told(error: Exception) -> int:
+    """Say what is wrong; returns the exit code."""
+    if isinstance(error, HourglassError):
         console.error(str(error))
         return 2 if isinstance(error, UsageError) else 1
-    return 0
+    if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
+        # The parser's own: which of its classes these are depends on the version of typer.
+        said = io.StringIO()
+        error.show(file=said)
+        console.note(said.getvalue().rstrip("\n"))
+        return int(error.exit_code)
+    if isinstance(error, OSError):
+        if error.filename is None:  # most often stdout
+            console.stop_writing()
+        named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        console.error(f"{named}{error.strerror or error}")
+        return 1
+    console.error(
+        f"{type(error).__name__}: {error}\n  this should have had a better message; {_TRACEBACK} shows where it comes from"
+    )
+    return 1
+
+
+def _interrupted(error: BaseException) -> int:
+    """Ctrl-C, or a question that was answered with no."""
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
+        return 130
+    console.note("Aborted!")
+    return 1
+
+
+def _code(returned: object) -> int:
+    return returned if isinstance(returned, int) else 0
 
 
 def _version(asked: bool) -> None:
@@ -105,7 +157,7 @@ def _take_traceback(arguments: list[str]) -> tuple[bool, list[str]]:
     return _TRACEBACK in options, [each for each in options if each != _TRACEBACK] + rest
 
 
-def _code(end: SystemExit) -> int:
+def _exit_code(end: SystemExit) -> int:
     if isinstance(end.__context__, BrokenPipeError):  # the parser's own way to say that nobody reads
         console.stop_writing()
         return 141

@@ -54,6 +54,8 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise UsageError(f"a value is nested too deeply to be read as JSON: {text[:40]}…") from None
 
 
 def plain(value: Any) -> Any:
@@ -81,8 +83,7 @@ def plain(value: Any) -> Any:
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
     """A JSON document on stdout."""
-    sys.stdout.write(json.dumps(plain(value), ensure_ascii=False, indent=indent) + "\n")
-    sys.stdout.flush()
+    console.write_json(plain(value), indent=indent)
 
 
 def answer(value: Any, as_json: bool) -> None:
@@ -113,10 +114,9 @@ def sure(what: str, query: str, client: Client, yes: bool) -> None:
 @contextmanager
 def progress(what: str) -> Iterator[Any]:
     """A bar on stderr while something is done to many; silent where nobody looks."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    screen = Console(stderr=True)
+    screen = console.screen(stderr=True)
     if not screen.is_terminal:
         yield lambda done, all: None
         return

@@ -51,10 +51,10 @@ def check(
     found = [_existing(each) for each in paths or ["."]]
     report = _checked(found)
     if as_json:
-        typer.echo(check_views.as_json(report))
+        console.write(check_views.as_json(report))
     elif as_github:
         for line in check_views.as_github(report):
-            typer.echo(line)
+            console.write(line)
     else:
         for text in check_views.pretty(report):
             console.show(text)

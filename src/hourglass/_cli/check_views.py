@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from hourglass._check import RULES, Finding, Report
+from hourglass._cli.console import json_text
 from hourglass.errors import UsageError
 
 
@@ -77,7 +77,7 @@ def as_json(report: Report) -> str:
         "workflows": report.workflows,
         "findings": [_as_document(each) for each in report.findings],
     }
-    return json.dumps(document, indent=2)
+    return json_text(document, indent=2)
 
 
 def _as_document(finding: Finding) -> dict[str, Any]:

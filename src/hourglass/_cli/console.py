@@ -1,23 +1,74 @@
-"""What people see: results on stdout, errors on stderr. No colour where none is wanted (`NO_COLOR`, a pipe), no lines broken
-where a program reads, no complaint where nobody reads any more.
+"""What people see, and the only door to it: results on stdout, errors on stderr. No colour where none is wanted (`NO_COLOR`, a
+pipe), no lines broken where a program reads, no complaint where nobody reads any more.
+
+Ids, names, memos and messages of failures are other people's text. What could steer a terminal, or turn a line around in it, is
+shown as an escape instead (`\\x1b`, `\\u202e`), in all that passes here: texts, pictures, logs, tracebacks. JSON says it as
+`\\u001b`, which programs read as what it was. Nothing else in `_cli` writes to a stream.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
+
+# Controls of ASCII but line feed and tab, DEL, C1; what turns or hides text (marks of direction, invisible characters but the
+# two that join letters and emoji, tags); separators of lines; halves of surrogates, which no stream can write.
+_HOSTILE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def clean(text: str) -> str:
+    """Text of others for a terminal, with its lines; what could steer it is escaped."""
+    return _HOSTILE.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """As `clean`, for what must not begin a line of its own: an id in a table."""
+    return clean(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
+    """A JSON document that a terminal can show as well, and that says the same as any other form of it."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
+    return _HOSTILE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+class Screen(Console):
+    """A console of rich whose texts are clean, whatever they come from; rich's own controls pass."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich does, with clean texts."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else clean(text), style, control)
+
+
+def screen(*, stderr: bool = False, width: int | None = None) -> Screen:
+    """A console that others may draw on."""
+    return Screen(stderr=stderr, width=width, highlight=False, emoji=False, markup=False)
 
 
 @cache
-def _console(*, stderr: bool) -> Console:
-    return Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+def _console(*, stderr: bool) -> Screen:
+    return screen(stderr=stderr)
 
 
 def show(text: str | Text, *, whole: bool = False) -> None:
@@ -27,16 +78,30 @@ def show(text: str | Text, *, whole: bool = False) -> None:
 
 def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
     """In a terminal broken between words, under its own indentation; as it is where a program reads."""
+    if isinstance(text, str):
+        text = Text(clean(text))
     if whole or not out.is_terminal:
         out.print(text, soft_wrap=True)
         return
-    for line in (Text(text) if isinstance(text, str) else text).split("\n", allow_blank=True):
+    for line in text.split("\n", allow_blank=True):
         body = line.plain.lstrip(" ")
         indent = len(line.plain) - len(body)
         rest = line[indent:] if indent else line
         for each in rest.wrap(out, max(out.width - indent, 20)) or [rest]:
             each.rstrip()
             out.print(Text.assemble(" " * indent, each), no_wrap=True, overflow="ignore", crop=False)
+
+
+def write(text: str) -> None:
+    """Text for programs, as it is but clean."""
+    sys.stdout.write(clean(text) + "\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any, *, indent: int | None = 2) -> None:
+    """A JSON document for programs."""
+    sys.stdout.write(json_text(value, indent=indent) + "\n")
+    sys.stdout.flush()
 
 
 def room() -> int | None:
@@ -67,11 +132,40 @@ def note(text: str) -> None:
 
 def error(text: str) -> None:
     """An error: the first line says what, the others where and what to do."""
-    _say(_console(stderr=True), Text.assemble(("error: ", "bold red"), text))
+    _say(_console(stderr=True), Text.assemble(("error: ", "bold red"), clean(text)))
+
+
+def trace(error: BaseException) -> None:
+    """A traceback, for those who look for a fault."""
+    _console(stderr=True).print(Text("".join(traceback.format_exception(error)).rstrip("\n")), soft_wrap=True)
 
 
 def stop_writing() -> None:
-    """Nobody reads stdout any more: what is still buffered must not be written at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
+    """Nobody reads stdout any more, or it cannot be written: what is still buffered must not be written at exit."""
+    try:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+    except (OSError, ValueError, io.UnsupportedOperation):
+        pass  # a stream that is no file, or is closed
+
+
+def prepare_streams() -> None:
+    """For a program's start: a stream that its starter closed leads nowhere, and one that cannot say a character escapes it.
+
+    Otherwise the next file that is opened, a database, would get the number of a closed stream, and what is printed.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, and so this one
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,12 +1,16 @@
-"""How a worker logs: for people (`pretty`), or a JSON document per line (`json`). To stderr, so that stdout is the author's."""
+"""How a worker logs: for people (`pretty`), or a JSON document per line (`json`). To stderr, so that stdout is the author's.
+
+Text of others is as clean here as all that `console` shows.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 from datetime import UTC, datetime
+
+from hourglass._cli.console import clean, json_text
 
 _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 
@@ -25,7 +29,7 @@ class PrettyFormatter(logging.Formatter):
         level = f"{record.levelname:<7}"
         if self._colour and record.levelname in _COLOURS:
             level = f"\x1b[{_COLOURS[record.levelname]}m{level}\x1b[0m"
-        return f"{moment} {level} {who}: {_message(self, record)}"
+        return f"{moment} {level} {clean(f'{who}: {_message(self, record)}')}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -42,7 +46,15 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False, default=str)
+        return json_text(document, default=str)
+
+
+class PlainFormatter(logging.Formatter):
+    """The message alone, for commands that log nothing by themselves."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        return clean(_message(self, record))
 
 
 def configure(form: str, level: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -80,7 +81,7 @@ def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
         asking.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
         return
     for each in found.groups:
-        console.show(f"{each.count:>8}  {', '.join(map(str, each.group_values))}")
+        console.show(f"{each.count:>8}  {console.one_line(', '.join(map(str, each.group_values)))}")
     console.show(f"{int(found):>8}  in all" if groups else str(int(found)))
 
 
@@ -99,6 +100,7 @@ def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> N
 
 
 def _find(client: Client, query: str, limit: int, parked: bool) -> list[WorkflowExecution]:
+    limit = min(limit, sys.maxsize)
     if not parked:
         return list(islice(client.list_workflows(query), limit))
     opened = f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
@@ -202,7 +204,7 @@ def describe(
         asking.write_json(described)
         return
     for name, value in _facts(described):
-        console.show(f"{name:<14} {value}", whole=True)
+        console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)
 
 
 def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:

@@ -5,7 +5,6 @@ Where output is no terminal, nothing is coloured, and a picture that is followed
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from hourglass._cli.console import one_line, screen
 from hourglass._cli.near import near_place
 from hourglass._story.spans import Story
 from hourglass._story.terminal import LIMIT, lines
@@ -45,19 +45,19 @@ class Picture:
         width = self._width or options.max_width
         for line in lines(self._story, width, plain=options.ascii_only, limit=self._limit):
             yield Text.assemble(
-                *((text, STYLES[style]) for text, style in line), no_wrap=True, overflow="ignore"
+                *((one_line(text), STYLES[style]) for text, style in line), no_wrap=True, overflow="ignore"
             )
 
 
 def show(picture: Picture, width: int | None = None) -> None:
     """Draw it on stdout; wider than the terminal only if that is asked for."""
-    _console(width).print(picture, crop=False, soft_wrap=True)
+    screen(width=width).print(picture, crop=False, soft_wrap=True)
 
 
 @contextmanager
 def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Picture], None]]:
     """Draw it again and again, in place, until the block ends. Nothing is drawn where nobody watches."""
-    console = _console(width)
+    console = screen(width=width)
     if quiet or not console.is_terminal:
         yield lambda picture: None
         return
@@ -67,14 +67,4 @@ def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callab
 
 def is_seen() -> bool:
     """Whether stdout is a terminal."""
-    return _console(None).is_terminal
-
-
-def write(text: str) -> None:
-    """Text for programs, as it is."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def _console(width: int | None) -> Console:
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return screen().is_terminal

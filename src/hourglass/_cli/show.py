@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -108,7 +107,7 @@ def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) 
 def _json(story: Story) -> None:
     from hourglass._story.document import document
 
-    picture.write(json_module.dumps(document(story), ensure_ascii=False, indent=2))
+    console.write_json(document(story))
 
 
 def _follow(watched: Watched, width: int | None, rows: int | None, *, quiet: bool) -> Story:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from hourglass._cli.console import one_line
 from hourglass._story.textwidth import cells, fit
 
 _LEAST = 8
@@ -49,7 +50,8 @@ def _total(found: Sequence[int]) -> int:
 def lines(
     columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int | None
 ) -> list[Text]:
-    """Headings and rows; a cell is its text and its style."""
+    """Headings and rows; a cell is its text and its style, and stays on its line."""
+    rows = [[(one_line(text), style) for text, style in row] for row in rows]
     found = widths(columns, [[text for text, _ in row] for row in rows], room)
     if room is not None and rows and len(found) < len(columns):
         return _stacked(columns, rows, room)

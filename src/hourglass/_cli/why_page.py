@@ -91,7 +91,8 @@ def _page(diagnosis: Diagnosis) -> Iterator[Text]:
 
 
 def _name(diagnosis: Diagnosis) -> str:
-    return diagnosis.workflow_id + (f" ({diagnosis.workflow_type})" if diagnosis.workflow_type else "")
+    kind = f" ({diagnosis.workflow_type})" if diagnosis.workflow_type else ""
+    return console.one_line(diagnosis.workflow_id + kind)
 
 
 def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Text:

@@ -21,6 +21,7 @@ from hourglass._runtime.borrowed import BorrowedConnection
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
 from hourglass._runtime.plan import Plan
+from hourglass._runtime.reachability import Reachability, ReachLimits
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.sightings import SightLimits
 from hourglass._runtime.watchdog import WatchLimits
@@ -58,6 +59,7 @@ class Application:
         limits: Limits | None = None,
         watch: WatchLimits | None = None,
         sight: SightLimits | None = None,
+        reach: ReachLimits | None = None,
     ) -> None:
         self.raw = connection
         # Borrowed: whoever lets go of a handle must never close the client's own connection.
@@ -65,6 +67,8 @@ class Application:
         self.limits = limits or Limits()
         self.watch = watch or WatchLimits()
         self.sight = sight or SightLimits()
+        self.reach = reach or ReachLimits()
+        self.reachability = Reachability()
         self.tables = HandleTables()
         self.registry = Registry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)

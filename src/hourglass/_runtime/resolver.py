@@ -4,7 +4,8 @@ A name from the wire is data of a stranger's. It never imports a module outside 
 given, never passes a private segment, and never yields anything that is not decorated.
 
 Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs
-user code, so the control loop must ask `known_activity` only.
+user code, so the control loop must ask `known_activity` only. Private modules are not imported to look into them;
+what is decorated in one counts where a public module, or the author, has imported it.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class Resolver:
         self._instances_wanted: dict[str, str] = {}
         self._walked = False
         self._unimportable: list[str] = []
+        self._not_looked_into: list[str] = []
         for each in _sequence(workflows, "workflows"):
             self._add_workflow(each)
         for each in _sequence(activities, "activities"):
@@ -240,6 +242,13 @@ class Resolver:
         self._walked = True
         for root in list(self._roots.values()):
             for name in _submodules(root):
+                if name.rpartition(".")[2].startswith("_"):
+                    private = sys.modules.get(name)
+                    if private is None:
+                        self._not_looked_into.append(name)
+                    else:
+                        self._scan(private)
+                    continue
                 try:
                     module = importlib.import_module(name)
                 except Exception as error:
@@ -304,6 +313,9 @@ class Resolver:
             parts.append(f"give it to the worker: {kinds}=[…], or modules=[…] with the package that holds it")
         if self._unimportable:
             parts.append(f"these modules could not be imported: {', '.join(self._unimportable[:_LISTED])}")
+        if self._not_looked_into:
+            names = ", ".join(self._not_looked_into[:_LISTED])
+            parts.append(f"private modules are not imported to look into them: {names}")
         return "; ".join(parts)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +17,7 @@ from hourglass._bridge.handle_life import HandleState
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices
+from hourglass._runtime.targets import is_loopback
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, prometheus_text
 from hourglass.metrics._text import CONTENT_TYPE
@@ -27,20 +29,23 @@ _PATIENCE = 5.0
 _RECENT = 20
 _END_OF_HEAD = b"\r\n\r\n"
 
+ALLOWED_HOSTS = "HOURGLASS_STATUS_HOSTS"
+"""Names, with commas between them, under which a status endpoint on loopback may be asked besides those of this machine."""
+
 
 def status_report(app: Application, state: str) -> dict[str, Any]:
     """What there is to say about an Application, as JSON data. No payloads, no ids of workflows."""
     tree = app.tree
     queues = {services.queue: _queue(app, services) for services in app.configured()}
     store = store_report(app)
+    reasons = list(_not_ready(app, queues, store))
     return {
         "state": state,
         # A worker on a file stands by while another process owns it; other engines have nothing to say here.
         "engine": str(getattr(app.raw, "standing", "")),
         "alive": tree is not None and tree.root.alive,
-        "ready": bool(queues)
-        and all(queue["polling"] and queue["healthy"] for queue in queues.values())
-        and not (store is not None and store["full"]),
+        "ready": not reasons,
+        "reasons": reasons,
         "store": store,
         "queues": queues,
         "evaluations": len(app.evaluators.children()),
@@ -62,6 +67,24 @@ def store_report(app: Application) -> dict[str, Any] | None:
         "free_bytes": condition.free_bytes,
         "reserve_bytes": condition.reserve_bytes,
     }
+
+
+def _not_ready(
+    app: Application, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
+) -> Iterator[str]:
+    """Why no work should be sent here, for people; nothing where all is well."""
+    outage = app.reachability.outage
+    if outage is not None:
+        yield outage.reason
+    if not queues:
+        yield "no task queue is served"
+    for name, queue in queues.items():
+        if not queue["polling"]:
+            yield f"task queue {name!r} is not polled"
+        if not queue["healthy"]:
+            yield f"task queue {name!r}: too many of its threads hang in workflow code"
+    if store is not None and store["full"]:
+        yield store["held"] or "there is no room left on the disk of the file"
 
 
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
@@ -108,6 +131,9 @@ class StatusServer:
             raise UsageError(f"status_address must be host:port, such as 127.0.0.1:8080, not {address!r}")
         self._host = host.strip("[]") or "127.0.0.1"
         self._port = int(port)
+        self._bound_to_loopback = is_loopback(self._host)
+        named = os.environ.get(ALLOWED_HOSTS, "").split(",")
+        self._allowed = frozenset(each.strip().lower() for each in named if each.strip())
         self._report = report
         self._registry = registry
         self._server: asyncio.Server | None = None
@@ -139,14 +165,27 @@ class StatusServer:
         try:
             async with asyncio.timeout(_PATIENCE):
                 request = (await reader.readline()).decode("latin-1").split()
-                while (await reader.readline()).strip():
-                    pass
-                writer.write(self._answer(request))
+                hosts = []
+                while line := (await reader.readline()).decode("latin-1").strip():
+                    name, _, value = line.partition(":")
+                    if name.strip().lower() == "host":
+                        hosts.append(value.strip())
+                writer.write(self._answer(request) if self._is_meant(hosts) else _MISDIRECTED)
                 await writer.drain()
         except (TimeoutError, OSError, ValueError, asyncio.LimitOverrunError):
             pass  # whoever asks badly is not answered
         finally:
             writer.close()
+
+    def _is_meant(self, hosts: list[str]) -> bool:
+        """Whether a request says a name of ours, or none.
+
+        A page in a browser on this machine can reach a loopback port under a name of its own that leads here (DNS rebinding);
+        what it then says as `Host` is that name. Bound to an address of the network, others reach it anyway, under any name.
+        """
+        if not self._bound_to_loopback:
+            return True
+        return all(_host_of(each) in self._allowed or is_loopback(_host_of(each)) for each in hosts)
 
     def _answer(self, request: list[str]) -> bytes:
         if len(request) != 3 or not request[2].startswith("HTTP/"):
@@ -168,21 +207,20 @@ class StatusServer:
             case "/live":
                 return _response(200 if report["alive"] else 503, {"alive": report["alive"]})
             case "/ready":
-                return _response(200 if report["ready"] else 503, _readiness(report))
+                if report["ready"]:
+                    return _response(200, {"ready": True})
+                return _response(503, {"ready": False, "reasons": report["reasons"]})
             case "/status":
                 return _response(200, report)
             case _:
                 return _response(404, {"error": "there are /live, /ready, /status and /metrics"})
 
 
-def _readiness(report: dict[str, Any]) -> dict[str, Any]:
-    store = report.get("store")
-    if store is None or not store["full"]:
-        return {"ready": report["ready"]}
-    return {
-        "ready": report["ready"],
-        "reason": store["held"] or "there is no room left on the disk of the file",
-    }
+def _host_of(header: str) -> str:
+    """The name in a `Host` header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()
 
 
 def _response(code: int, document: dict[str, Any]) -> bytes:
@@ -192,3 +230,8 @@ def _response(code: int, document: dict[str, Any]) -> bytes:
 def _answer(code: int, body: bytes, content_type: str) -> bytes:
     head = f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {content_type}\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
+
+_MISDIRECTED = _response(
+    421, {"error": f"this endpoint is on loopback and is not called so; {ALLOWED_HOSTS} allows more names"}
+)

@@ -100,6 +100,12 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
         _transport(target),
         target.origin,
     )
+    if _sends_a_secret_in_clear(target):
+        logger.warning(
+            "the key for %s is sent without TLS: everyone on the way can read it. Leave tls=False out, or use a server on "
+            "this machine",
+            target,
+        )
     if target.kind == "memory":
         from hourglass._embedded.clients.connection import connect_memory
 
@@ -225,6 +231,28 @@ def _is_host(host: str) -> bool:
     return _HOST.fullmatch(host) is not None
 
 
+def _can_be_sent(key: str) -> bool:
+    return key.isascii() and key.isprintable() and " " not in key
+
+
+def _sends_a_secret_in_clear(target: Target) -> bool:
+    """Whether a key would go over a network that others may listen to."""
+    if target.kind != "temporal" or target.encrypted:
+        return False
+    secret = target.api_key is not None or any(name.lower() == "authorization" for name in target.metadata)
+    return secret and not is_loopback(target.address.rpartition(":")[0].strip("[]"))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, and nothing that is sent to it leaves it."""
+    if host.lower().rstrip(".") == "localhost" or host.lower().rstrip(".").endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _check(target: Target) -> None:
     if not isinstance(target.namespace, str) or not target.namespace.strip():
         raise TargetError("the namespace must have a name")
@@ -232,6 +260,15 @@ def _check(target: Target) -> None:
         raise TargetError(f"tls must be True, False or a TLSConfig, not {type(target.tls).__name__}")
     if target.api_key is not None and (not isinstance(target.api_key, str) or not target.api_key.strip()):
         raise TargetError("the API key is empty")
+    if target.api_key is not None and not _can_be_sent(target.api_key):
+        raise TargetError(
+            "the API key holds a character that no key has: a line break, a space, a control character or one beyond ASCII. "
+            "Was it read from a file with its last line break?"
+        )
     for name, value in target.metadata.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise TargetError("rpc_metadata must map texts to texts")
+        if not all(each.isprintable() and each.isascii() for each in (name, value)):
+            raise TargetError(
+                f"rpc_metadata: {name!r} or its value holds a control character, or one beyond ASCII"
+            )

@@ -3,7 +3,7 @@
 Nothing here is on the way of any work: every part has its own recovery, and this catches what falls between them. Such a worker
 looks healthy and does nothing. Three things are suspicious: a handle on which nobody polls, something handed out that nobody is
 at, and a queue without a Worker. A suspicion is mended only after it was seen unchanged at every look for the whole patience.
-Whether the engine sees us is looked for in `sightings`.
+Whether the engine sees us is looked for in `sightings`, whether it answers at all in `reachability`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hourglass._bridge.handle_life import HandleState
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._bridge.sending import fail_attempt, fail_run
+from hourglass._runtime.reachability import watch_reachability
 from hourglass._runtime.sightings import watch_sightings
 from hourglass._supervision import Context, SupervisionError
 from hourglass._supervision.spec import Start
@@ -90,8 +91,9 @@ def watchdog(app: Application) -> Start:
     async def body(context: Context) -> None:
         patience = Patience(app.watch.patience)
         await context.started()
-        asking = asyncio.get_running_loop().create_task(watch_sightings(app))
-        context.process.monitor(lambda _: asking.cancel())
+        loop = asyncio.get_running_loop()
+        asking = [loop.create_task(watch_sightings(app)), loop.create_task(watch_reachability(app))]
+        context.process.monitor(lambda _: [each.cancel() for each in asking])
         while True:
             await asyncio.sleep(app.watch.interval)
             look(app, patience, context.node.clock.now())

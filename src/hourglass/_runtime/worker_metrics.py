@@ -101,6 +101,7 @@ _CLOSED = "hourglass_workflows_closed", "Runs that closed here, by how."
 _RESTARTS = "hourglass_restarts", "Restarts in the supervision tree."
 _FREE = "hourglass_store_free_bytes", "Free room on the disk of the file that this process owns."
 _HELD = "hourglass_store_held", "Whether the file cannot be written at present (1), as on a full disk."
+_REACHABLE = "hourglass_engine_reachable", "1 while the engine answers and serves our namespace, else 0."
 
 
 def described() -> list[tuple[str, Kind, str]]:
@@ -112,6 +113,7 @@ def described() -> list[tuple[str, Kind, str]]:
         (_RESTARTS[0], "counter", _RESTARTS[1]),
         (_FREE[0], "gauge", _FREE[1]),
         (_HELD[0], "gauge", _HELD[1]),
+        (_REACHABLE[0], "gauge", _REACHABLE[1]),
     ]
 
 
@@ -135,6 +137,12 @@ def worker_metrics(app: Application) -> list[Family]:
             samples=(Sample(labels_of(namespace), app.restarts),),
         ),
         *_store(app, labels_of(namespace)),
+        Family(
+            _REACHABLE[0],
+            "gauge",
+            _REACHABLE[1],
+            samples=(Sample(labels_of(namespace), float(app.reachability.outage is None)),),
+        ),
     ]
 
 

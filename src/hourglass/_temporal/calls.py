@@ -25,13 +25,16 @@ class Scope(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One RPC. `late` answers instead of a timeout, for calls where waiting in vain is normal."""
+    """One RPC. `late` answers instead of a timeout, for calls where waiting in vain is normal. Without `retry` a server
+    that is not there is an error at once, and not after `timeout`.
+    """
 
     rpc: str
     message: Message
     read: Callable[[bytes], Any]
     timeout: float = ORDINARY
     late: Any = None
+    retry: bool = True
 
 
 def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:

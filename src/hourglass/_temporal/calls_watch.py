@@ -1,4 +1,4 @@
-"""Calls about who polls: whom the server has seen. Pure."""
+"""Calls about the server and who polls it: whether it serves our namespace, whom it has seen. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ import temporalio.api.workflowservice.v1 as ws
 from hourglass._bridge import service_watch as sw
 from hourglass._temporal.calls import Call, Scope
 from hourglass._temporal.calls_deployments import poller_version, version_in
+from hourglass.errors import NamespaceNotFoundError
+
+
+def describe_namespace(request: sw.DescribeNamespace, scope: Scope) -> Call:
+    """Whether the server is there, and has our namespace."""
+
+    def read(data: bytes) -> sw.Namespace:
+        info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
+        if info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED:  # marked first, gone a little later
+            raise NamespaceNotFoundError(
+                f"the namespace {scope.namespace!r} is being deleted on the server", status="NOT_FOUND"
+            )
+        return sw.Namespace(info.name)
+
+    message = ws.DescribeNamespaceRequest(namespace=scope.namespace)
+    return Call("describe_namespace", message, read, retry=False)
 
 
 def last_seen(request: sw.LastSeen, scope: Scope) -> Call:

@@ -120,12 +120,12 @@ def _tls_settings(tls: TLSConfig) -> Settings:
     )
 
 
-def call_settings(rpc: str, request: bytes, timeout: float | None) -> Settings:
+def call_settings(rpc: str, request: bytes, timeout: float | None, *, retry: bool = True) -> Settings:
     """One RPC, repeated by Core where that helps; request ids make it harmless."""
     return Settings(
         rpc=rpc,
         req=request,
-        retry=True,
+        retry=retry,
         metadata={},
         timeout_millis=None if timeout is None else _millis(timeout),
     )

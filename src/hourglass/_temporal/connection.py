@@ -35,6 +35,70 @@ _SAID = re.compile(
 )
 _STATUS = re.compile(r"code: '?([A-Za-z ]+)")
 
+# What TLS, and the lack of it, sounds like in Core, and what it means.
+_TRANSPORT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (
+            r"UnknownIssuer|CaUsedAsEndEntity|BadSignature",
+            "the server's TLS certificate is signed by an authority that is not trusted here. Give the certificate of that "
+            "authority, in PEM: TLSConfig(server_root_ca_cert=…), or TEMPORAL_TLS_SERVER_CA_CERT_PATH",
+        ),
+        (
+            r"InvalidCertificate\(Expired",
+            "the server's TLS certificate has expired, or the clock of this machine is wrong",
+        ),
+        (
+            r"InvalidCertificate\(NotValidYet",
+            "the server's TLS certificate is not valid yet, or the clock of this machine is wrong",
+        ),
+        (
+            r"InvalidCertificate\(NotValidForName",
+            "the server's TLS certificate is for another name{names}. Connect by a name that it carries, or say it: "
+            "TLSConfig(domain=…)",
+        ),
+        (r"InvalidCertificate", "the server's TLS certificate cannot be accepted ({detail})"),
+        (
+            r"fatal alert: (?:CertificateRequired|HandshakeFailure)",
+            "the server wants a TLS certificate of ours: TLSConfig(client_cert=…, client_private_key=…)",
+        ),
+        (
+            r"fatal alert: (?:BadCertificate|UnknownCA|CertificateUnknown|CertificateExpired|CertificateRevoked|AccessDenied)",
+            "the server does not accept our TLS certificate ({detail})",
+        ),
+        (r"fatal alert", "the server broke off the TLS handshake ({detail})"),
+        (
+            r"InvalidContentType|CorruptMessage",
+            "the server does not speak TLS at this port. Connect without it (tls=False, and no API key), or to another port",
+        ),
+        (
+            r"PrivateKeyParseError|CertificateParseError|InconsistentKeys|KeyMismatch",
+            "our TLS certificate or private key cannot be read: both must be PEM, and belong together",
+        ),
+        (
+            r'hyper::Error\(Canceled, "connection closed"\)|hyper::Error\(Http2|connection closed before|h2 protocol error'
+            r"|Io, Kind\((?:ConnectionReset|BrokenPipe|UnexpectedEof)",
+            "what listens there closed the connection, or does not speak gRPC. Does the server need TLS (tls=True, or an API "
+            "key)? Is the port that of gRPC (7233), not that of the web UI",
+        ),
+    )
+)
+_CERTIFICATE_NAMES = re.compile(r'DnsName\(\\*"([^"\\]+)\\*"\)')
+_TLS_DETAIL = re.compile(r"(?:InvalidCertificate\(|fatal alert: )(\w+)")
+
+
+def _transport_trouble(reason: str) -> str | None:
+    """What Core says of TLS, in plain words; None where it is about something else."""
+    for pattern, words in _TRANSPORT:
+        if pattern.search(reason):
+            carried = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
+            detail = _TLS_DETAIL.search(reason)
+            return words.format(
+                names=f": {', '.join(carried)}" if carried else "",
+                detail=detail.group(1) if detail else "TLS",
+            )
+    return None
+
 
 async def connect(
     target: str,
@@ -101,6 +165,11 @@ def _refused(reason: str, target: str, namespace: str) -> ServiceError:
     if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
         kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
         return refusals.denied(kind, "", namespace, target)
+    plain = _transport_trouble(reason)
+    if plain is not None:
+        return ConnectionFailedError(
+            f"cannot connect to a Temporal server at {target}: {plain}", status="UNAVAILABLE"
+        )
     said = _SAID.search(reason)  # what the system said, where Core quotes it among the names of its parts
     return _unreachable(target, said.group(1).lower() if said else reason[:300])
 

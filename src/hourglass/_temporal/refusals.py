@@ -14,6 +14,7 @@ from temporalio.api.errordetails.v1 import (
 from hourglass._bridge import service as sv
 from hourglass._bridge.service_changes import UpdateWithStart
 from hourglass._bridge.service_schedules import CreateSchedule
+from hourglass._bridge.service_watch import DescribeNamespace
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -135,7 +136,7 @@ def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
 
 
 def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
-    if refusal.detail(NamespaceNotFoundFailure) is not None:
+    if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
         return no_namespace(namespace, target)
     if isinstance(request, (sv.CompleteActivity, sv.HeartbeatActivity)):
         return ServiceError(

@@ -55,6 +55,7 @@ PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
 
 # What an engine may have no answer to.
 OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+    sw.DescribeNamespace: calls_watch.describe_namespace,
     sw.LastSeen: calls_watch.last_seen,
     sw.GetPollers: calls_watch.pollers,
 }
@@ -68,7 +69,7 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, targ
     call = plan(request, scope)
     timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
     try:
-        data = await core.call(client, call.rpc, call.message.SerializeToString(), timeout)
+        data = await core.call(client, call.rpc, call.message.SerializeToString(), timeout, retry=call.retry)
     except TimeoutError:
         if call.late is not None:
             return call.late
