@@ -193,6 +193,7 @@ def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) 
             with contextlib.suppress(Unwritable):
                 await store.durable(number)
         await asyncio.sleep(0)
+        assert refused
         expected: dict[str, int] = {}
         for number, changed in lengths:
             if number not in refused:
