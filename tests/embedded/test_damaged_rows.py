@@ -1,4 +1,4 @@
-"""Rows that another program, or a disk, has damaged: whom they concern hears of it, and nobody waits for ever."""
+"""Rows that another program, or a disk, has damaged: the callers whom they concern hear of it, and no worker waits for ever."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def bystander_ends(world: World) -> None:
 def test_a_damaged_run_harms_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, task_is_open: bool
 ) -> None:
-    """The file opens, others end, lists answer or say what is wrong, and who asks for the run is answered, too."""
+    """The file opens, others end, lists answer or say what is wrong, and calls about the run are answered, too."""
     path = tmp_path / "a.db"
 
     async def body() -> None:

@@ -166,8 +166,8 @@ DOORS: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_far_date_stops_nobody(tmp_path: Path, door: str) -> None:
-    """Whoever names it is answered, other workflows end, and so they do when the file is opened anew."""
+def test_a_far_date_stops_no_other_run(tmp_path: Path, door: str) -> None:
+    """The caller who names it is answered, other workflows end, and so they do when the file is opened anew."""
 
     async def body() -> None:
         for epoch in ("first", "second"):

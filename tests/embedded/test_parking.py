@@ -1,4 +1,4 @@
-"""A run whose last step cannot be stored is parked, by name, as it stood before; everybody else goes on."""
+"""A run whose last step cannot be stored is parked, by name, as it stood before; all others go on."""
 
 from __future__ import annotations
 

@@ -492,7 +492,7 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
 
 
 def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process has taken the lock that was made anew: whoever had the old one stops without a commit."""
+    """Another process has taken the lock that was made anew: the holder of the old one stops without a commit."""
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 1) as (one,):

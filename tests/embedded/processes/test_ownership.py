@@ -170,7 +170,7 @@ def test_what_is_no_lock_is_left_alone(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_lock_of_another_user_is_left_alone(tmp_path: Path) -> None:
-    """A file that another user put there is not written to; one of whoever owns the database is, by root."""
+    """A file that another user put there is not written to; one of the owner of the database is, by root."""
     path = str(tmp_path / "a.db")
     Path(path).touch()
     Path(f"{path}-lock").write_text("precious")
@@ -185,7 +185,7 @@ def test_a_lock_of_another_user_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_was_deleted_is_made_again_by_its_holder(tmp_path: Path) -> None:
-    """A tidy-up deletes the lock's file: its holder has it again before anybody else."""
+    """A tidy-up deletes the lock's file: its holder has it again before any other process."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
     assert one.try_take()
@@ -199,7 +199,7 @@ def test_a_lock_that_was_deleted_is_made_again_by_its_holder(tmp_path: Path) -> 
 
 
 def test_a_lock_that_another_has_taken_meanwhile_is_lost(tmp_path: Path) -> None:
-    """Whoever was quicker after the deletion has it; the former holder finds out."""
+    """The process that was quicker after the deletion has it; the former holder finds out."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
     assert one.try_take()

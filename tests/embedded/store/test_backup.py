@@ -176,7 +176,7 @@ def test_a_damaged_file_makes_no_copy(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_a_copy_has_the_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
-    """Nobody may read a backup who may not read the file, not even while it is made."""
+    """A backup can be read by those users only who can read the file, also while it is made."""
     filled(path)
     path.chmod(mode)
     seen: set[int] = set()

@@ -314,7 +314,7 @@ def test_read_only_file_system(path: Path, tmp_path: Path) -> None:
 
 
 def test_new_files_are_their_users_alone(open_store: Open, path: Path) -> None:
-    """Whatever the process's mask says: the database, its log and the log's index can be read by nobody else."""
+    """Whatever the process's mask says: the database, its log and the log's index can be read by no other user."""
     umask = os.umask(0)
     try:
         store = open_store()

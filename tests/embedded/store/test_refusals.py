@@ -122,7 +122,7 @@ def test_what_rests_on_a_refused_change_is_refused_too(open_store: Open) -> None
 
 
 def test_a_new_run_that_cannot_be_written_is_not_there(open_store: Open) -> None:
-    """Neither its row nor anything else of it, and its key goes to nobody else."""
+    """Neither its row nor anything else of it, and its key goes to no other run."""
 
     async def work() -> None:
         store = open_store()
@@ -174,7 +174,7 @@ def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) 
         small_rows(store)
         refused: dict[int, tuple[str, ...]] = {}
         store.on_refusal(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
-        store._tell = lambda refusal: store._told(refusal)  # type: ignore[method-assign]  # nobody is readmitted
+        store._tell = lambda refusal: store._told(refusal)  # type: ignore[method-assign]  # no run is readmitted
         stories = [Story(f"run-{place}") for place in range(6)]
         lengths: list[tuple[int, dict[str, int]]] = []
         for place in range(60):
@@ -193,6 +193,7 @@ def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) 
             with contextlib.suppress(Unwritable):
                 await store.durable(number)
         await asyncio.sleep(0)
+        assert refused
         expected: dict[str, int] = {}
         for number, changed in lengths:
             if number not in refused:

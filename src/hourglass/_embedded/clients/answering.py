@@ -69,7 +69,7 @@ def check_open(record: Record) -> None:
 
 
 def check_moves(engine: Engine, record: Record) -> None:
-    """Raise `StorageError` for a run that is parked: nobody can say when it goes on."""
+    """Raise `StorageError` for a run that is parked: when it goes on is not known."""
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):

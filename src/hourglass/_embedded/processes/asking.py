@@ -156,7 +156,7 @@ class Asking:
             raise StorageError(str(self.broken), status=self.broken.status)
 
     def _look_for_owner(self, search: _Search) -> None:
-        """Whether somebody who cannot be reached holds the lock, for so long that it is worth a word, or the end."""
+        """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
         now = time.monotonic()
         if self.room is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
             return

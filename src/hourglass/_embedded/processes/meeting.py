@@ -145,7 +145,7 @@ def trusted_peers() -> frozenset[int]:
 
 
 def trusted_owners(path: str) -> frozenset[int]:
-    """Who may own a file's lock and socket: this user, root, and whoever owns the file itself."""
+    """Who may own a file's lock and socket: this user, root, and the owner of the file itself."""
     try:
         return trusted_peers() | {os.stat(path).st_uid}
     except OSError:
@@ -175,7 +175,7 @@ def _short(place: str) -> Iterator[str]:
 
 
 def _check_is_socket(place: str) -> None:
-    """A link, or a file that somebody keeps under this name, is not ours to follow or to remove."""
+    """A link, or another file that is kept under this name, is not ours to follow or to remove."""
     try:
         found = os.lstat(place)
     except OSError:

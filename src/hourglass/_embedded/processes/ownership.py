@@ -72,7 +72,7 @@ class FileLock:
         return True
 
     def still_held(self) -> bool:
-        """Whether this process has it and nobody can take another in its place. A file that was deleted under us is made
+        """Whether this process has it and no other can take one in its place. A file that was deleted under us is made
         again, if no other process was quicker.
         """
         if self._fd is None:
@@ -118,7 +118,7 @@ class FileLock:
             _close(descriptor)
 
     def is_abandoned(self) -> bool:
-        """Whether nobody has it, as far as those can tell who are connected to its holder: where its file is gone, a
+        """Whether no process has it, as far as one can tell that is connected to its holder: where its file is gone, a
         holder that lives makes it again within `_GRACE` seconds.
         """
         if self._is_there():
@@ -217,7 +217,7 @@ class FileLock:
 
 
 def _problem(descriptor: int, path: str) -> str:
-    """Why an open file is no lock of ours; "" if it is one. Whoever may open it all the same must not write to it."""
+    """Why an open file is no lock of ours; "" if it is one. A process that may open it must not write to it all the same."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         return "not a plain file"
@@ -229,7 +229,7 @@ def _problem(descriptor: int, path: str) -> str:
 
 
 def _may_own(path: str) -> frozenset[int]:
-    """This user and root; and for root, who serves the files of others, whoever owns the file itself."""
+    """This user and root; and for root, who serves the files of others, the owner of the file itself."""
     return meeting.trusted_owners(path) if os.geteuid() == 0 else meeting.trusted_peers()
 
 

@@ -132,7 +132,7 @@ class Engine:
     def _refused(self, refusal: Refusal) -> None:
         """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
         if self.runs.newest == refusal.number:
-            self.runs.newest -= 1  # nobody who waits for all need wait for this one
+            self.runs.newest -= 1  # a wait for all changes need not wait for this one
         for run_id in refusal.run_ids:
             record = self.runs.park(run_id, refusal)
             if record is not None:

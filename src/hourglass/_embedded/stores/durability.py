@@ -14,7 +14,7 @@ from itertools import count
 from hourglass.errors import StorageError
 
 _REMEMBERED = 10_000
-"""So many refusals are remembered: who asks waits for them at once."""
+"""So many refusals are remembered: callers wait for theirs at once."""
 
 
 class Durability:

@@ -2,8 +2,8 @@
 
 Must not know: what is in the database. A copy is one moment: a read transaction is held while SQLite's online
 backup copies the pages in portions, so that whoever writes is never in the way and never waits. Invariants: a
-copy appears whole, checked and synced, or not at all; nothing that is there is overwritten unasked; nobody may read a
-copy who may not read what was copied.
+copy appears whole, checked and synced, or not at all; nothing that is there is overwritten unasked; a copy
+can be read by those users only who can read what was copied.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class SqliteStore:
         return number
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
-        """Have somebody told, on the control loop, of each change that can never be written."""
+        """Have `told` called, on the control loop, of each change that can never be written."""
         self._told = told
 
     def is_durable(self, number: int) -> bool:

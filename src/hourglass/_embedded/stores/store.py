@@ -99,7 +99,7 @@ class Store(Protocol):
         ...
 
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
-        """Have somebody told, on the control loop, of each change that can never be written.
+        """Have `told` called, on the control loop, of each change that can never be written.
 
         Of the runs that such a change is about everything is refused that was appended before this was said; then
         they may be read, and changed, as they stand in the store.
