@@ -104,7 +104,8 @@ class EngineConnection:
         if engine.is_over or not engine.is_durable(answer.rests_on):
             await engine.durable(answer.rests_on)
         if type(request) in LOOKS and (trouble := engine.trouble):
-            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=trouble))
+            notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
+            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=notice))
         return answer.value
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:

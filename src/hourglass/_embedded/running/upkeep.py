@@ -84,6 +84,11 @@ class Upkeep:
         if time.monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
 
+    def end(self) -> None:
+        """The engine will be closed: the next process must know how late it was."""
+        if self._open:
+            self._write_time()
+
     def _write_time(self) -> None:
         runs = self._runs
         vouched = runs.clock.vouched()
@@ -118,8 +123,6 @@ class Upkeep:
 
     def close(self) -> None:
         """Stop."""
-        if self._open:
-            self._write_time()
         self._open = False
         for stop in (self._ticker, self._watch, self._retries, self._sweep):
             if stop is not None:
