@@ -115,7 +115,7 @@ class Upkeep:
             if runs.stopped:
                 return
         self._open = True
-        self._time_written = time.monotonic()
+        self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if getattr(runs.store, "latest_ns", 0) > runs.clock.now_ns():
             self._look_at_all()
