@@ -250,6 +250,27 @@ def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
     run_async(body)
 
 
+def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
+    """A process that was killed has said in time how late it was: events that clients write during a jump prove nothing."""
+
+    async def body() -> None:
+        hands, store = Hands(), MemoryStore()
+        world = await engine_by(hands, store)
+        await closed(world, "paid")
+        world.engine.runs.stop()  # as if killed: nothing more is written
+        world.engine._upkeep.close()
+        hands.wall += 31 * DAY
+        client = EngineConnection(Engine(store=store, clock=hands.restarted()))
+        await client.call(StartWorkflow(workflow_id="w", request_id="1", workflow_type="W", task_queue="q"))
+        world = await engine_by(hands, store)
+        for _ in range(3):
+            await looked(world, hands)
+        assert await store.count("WorkflowId = 'paid'") == 1
+        await world.close()
+
+    run_async(body)
+
+
 def test_a_month_that_passes_is_a_month() -> None:
     """Retention works as ever by a clock that does not jump."""
 

@@ -103,6 +103,8 @@ def _file(where: Where) -> Iterator[Finding]:
         writable = folder.is_dir() and os.access(folder, os.W_OK)
         told = "is not there yet; run, start, worker and dev make it"
         yield Finding("file", told if writable else f"cannot be made: {folder} is not writable", writable)
+        if writable:
+            yield _disk(path)
         return
     writable = os.access(path, os.R_OK | os.W_OK)
     yield Finding("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)

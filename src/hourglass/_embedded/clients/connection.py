@@ -128,7 +128,8 @@ class EngineConnection:
         engine.offers.stir()
         await self._may_leave(answer.rests_on)
         if type(request) in LOOKS and (trouble := engine.trouble):
-            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=trouble))
+            notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
+            return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=notice))
         return answer.value
 
     async def _may_leave(self, rests_on: int) -> None:

@@ -86,6 +86,10 @@ _LOOKED_FOR: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
 """What waits for a worker only if the workflow exists: else nobody would ever answer."""
 
 
+_LOOKS = LOOKS | {watch.GetPollers, deployments.DescribeDeployment}
+"""What can be asked even if the file cannot be written."""
+
+
 class Silence(Enum):
     """Why there is no answer."""
 
@@ -155,7 +159,7 @@ class Alone:
             room.close()
 
     def _all_look(self) -> bool:
-        return all(type(request) in LOOKS for request, _ in self._asked)
+        return all(type(request) in _LOOKS for request, _ in self._asked)
 
     def _open(self) -> EngineRoom:
         """An engine for some requests; where the disk is full, for those that only look: the others hear of it."""
@@ -164,7 +168,7 @@ class Alone:
         except StorageError as error:
             if error.status != "RESOURCE_EXHAUSTED" or not os.path.exists(self._path):
                 raise
-            looks = [each for each in self._asked if type(each[0]) in LOOKS]
+            looks = [each for each in self._asked if type(each[0]) in _LOOKS]
             if not looks:
                 raise
             others, self._asked = [each for each in self._asked if each not in looks], looks

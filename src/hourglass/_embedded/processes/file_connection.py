@@ -106,7 +106,7 @@ class FileConnection:
         answer = await self._call(request)
         notice = str(getattr(answer, "notice", ""))
         if notice and not self._noticed:
-            _log.warning("%s; what is told is what the file has", notice)
+            _log.warning("%s", notice)
         self._noticed = bool(notice)
         return answer
 

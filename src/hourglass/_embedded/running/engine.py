@@ -86,6 +86,8 @@ class Engine:
         wait are refused, polls raise `HandleBroken`. Safe to call twice.
         """
         if not self.closed:
+            if self.failed is None:
+                self._upkeep.end()
             self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.store.close()

@@ -85,6 +85,11 @@ class Upkeep:
         if time.monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
 
+    def end(self) -> None:
+        """The engine will be closed: the next process must know how late it was."""
+        if self._open:
+            self._write_time()
+
     def _write_time(self) -> None:
         runs = self._runs
         vouched = runs.clock.vouched()
@@ -111,7 +116,7 @@ class Upkeep:
             if runs.stopped:
                 return
         self._open = True
-        self._time_written = time.monotonic()
+        self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if getattr(runs.store, "latest_ns", 0) > runs.clock.now_ns():
             self._look_at_all()
@@ -119,8 +124,6 @@ class Upkeep:
 
     def close(self) -> None:
         """Stop."""
-        if self._open:
-            self._write_time()
         self._open = False
         for stop in (self._ticker, self._watch, self._retries, self._sweep):
             if stop is not None:

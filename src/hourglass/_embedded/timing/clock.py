@@ -243,8 +243,8 @@ class RealClock:
         self._steady_ns = 0
         if difference > 0:
             logger.warning(
-                "the wall clock jumped forward by %s: what is due by it is done; closed workflows are not forgotten "
-                "by it until it has been steady for %s",
+                "the wall clock jumped forward by %s (it was set, or the machine slept): what is due by it is done; "
+                "closed workflows are not forgotten by it until it has been steady for %s",
                 _told(difference),
                 _told(CONFIRMED),
             )
