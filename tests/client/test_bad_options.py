@@ -39,7 +39,9 @@ ODD: st.SearchStrategy[Any] = st.one_of(
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.one_of(st.integers(), st.text(max_size=2)), st.integers(), max_size=2),
     st.sampled_from([timedelta.max, timedelta(-1), datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)]),
-    st.sampled_from([object(), object, RetryPolicy, IdReusePolicy.REJECT_DUPLICATE, UpdateStage.ACCEPTED, len]),
+    st.sampled_from(
+        [object(), object, RetryPolicy, IdReusePolicy.REJECT_DUPLICATE, UpdateStage.ACCEPTED, len]
+    ),
 )
 """What nobody should give for most options, and some will."""
 

@@ -283,7 +283,9 @@ def what_the_client_refuses(world: World) -> None:
     handle = world.start(listens)
 
     def start(**options: Any) -> Any:
-        return client.start_workflow(listens, **{"id": f"{world.queue}-x", "task_queue": world.queue, **options})
+        return client.start_workflow(
+            listens, **{"id": f"{world.queue}-x", "task_queue": world.queue, **options}
+        )
 
     for call in (
         lambda: start(id=bad),

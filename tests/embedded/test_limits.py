@@ -7,7 +7,13 @@ import pytest
 
 from hourglass._bridge import service as s
 from hourglass._embedded.events import history as h
-from hourglass._embedded.rules.limits import TOO_LARGE_BLOB, TOO_LARGE_HISTORY, TOO_MANY_EVENTS, TOO_MANY_SIGNALS, Limits
+from hourglass._embedded.rules.limits import (
+    TOO_LARGE_BLOB,
+    TOO_LARGE_HISTORY,
+    TOO_MANY_EVENTS,
+    TOO_MANY_SIGNALS,
+    Limits,
+)
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import Payload

@@ -30,9 +30,7 @@ def counted(name: str) -> str:
 @workflow.defn
 def asks_for(queue: str, keys: list[int]) -> int:
     """Asks for an activity of each priority."""
-    started = [
-        workflow.start_activity(seen, str(key), task_queue=queue, priority_key=key) for key in keys
-    ]
+    started = [workflow.start_activity(seen, str(key), task_queue=queue, priority_key=key) for key in keys]
     return len([each.result() for each in started])
 
 
@@ -51,7 +49,9 @@ def test_the_most_urgent_comes_first(keys: tuple[int, ...]) -> None:
         with Worker(client, "q", workflows=[counted], max_concurrent_workflow_tasks=1):
             for handle in handles:
                 handle.result(timeout=20)
-    expected = [name for _, name in sorted(zip(keys, names, strict=True), key=lambda each: min(each[0] or 3, 5))]
+    expected = [
+        name for _, name in sorted(zip(keys, names, strict=True), key=lambda each: min(each[0] or 3, 5))
+    ]
     assert expected == SEEN
 
 
