@@ -298,12 +298,21 @@ def test_a_result_follows_successive_runs(client: Any, do: Do, connection: Any) 
 
 
 def test_a_result_without_following(client: Any, do: Do, connection: Any) -> None:
-    """Without following, a continued run says where it went, and a completed one gives its own result."""
-    connection.outcomes[connection.add("x")] = [sv.RunContinued("b"), sv.RunCompleted(encoded(1), "c")]
+    """Without following, a run that another follows says where it went on, however it ended, as a server tells it; the
+    last one gives its own result.
+    """
+    failed = sv.RunFailed(Failure("oh", ApplicationFailure("E")), "d")
+    connection.outcomes[connection.add("x")] = [
+        sv.RunContinued("b"),
+        sv.RunCompleted(encoded(1), "c"),
+        failed,
+        sv.RunCompleted(encoded(1)),
+    ]
     handle = client.get_workflow_handle("x")
-    with pytest.raises(WorkflowContinuedAsNewError) as caught:
-        do(handle.result(follow_runs=False))
-    assert caught.value.new_run_id == "b"
+    for following in ("b", "c", "d"):
+        with pytest.raises(WorkflowContinuedAsNewError) as caught:
+            do(handle.result(follow_runs=False))
+        assert caught.value.new_run_id == following
     assert do(handle.result(follow_runs=False)) == 1
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from hourglass import RetryPolicy, workflow
 from hourglass.client import WorkflowHandle
 from hourglass.errors import ApplicationError, CancelledError, ServiceError, WorkflowContinuedAsNewError
@@ -118,12 +120,9 @@ def a_run_that_closed_before_its_first_task_answers_nothing(world: World) -> Non
     """A run that was terminated before a worker had it cannot be asked."""
     handle = world.start(Counter.run, start_delay=LONG)
     handle.terminate()
-    try:
+    with pytest.raises(ServiceError) as caught:
         handle.query(Counter.how_many)
-    except ServiceError as error:
-        assert error.status == "FAILED_PRECONDITION"
-    else:
-        raise AssertionError("it answered")
+    assert caught.value.status == "FAILED_PRECONDITION"
     assert "terminated by user via frontend" in str(world.failure(handle))
 
 
@@ -209,11 +208,8 @@ def runs_that_others_follow_are_told_as_continued(world: World) -> None:
     cron = world.start(one_of_many, cron_schedule="@every 1s")
     for handle in (again, cron):
         first = world.client.get_workflow_handle(handle.id, run_id=handle.run_id)
-        try:
+        with pytest.raises(WorkflowContinuedAsNewError) as caught:
             first.result(timeout=20, follow_runs=False)
-        except WorkflowContinuedAsNewError as error:
-            assert error.new_run_id == successor(first.history())
-        else:
-            raise AssertionError("it was not told as continued")
+        assert caught.value.new_run_id == successor(first.history())
     world.handles.remove(cron)
     world.client.get_workflow_handle(cron.id).terminate("enough")

@@ -24,7 +24,7 @@ def test_the_first_use_says_the_type(target: str, tmp_path: Path) -> None:
     with Client.connect(where) as client:
         start(client, {"Region": "eu", "Weight": 1.5})
         start(client, [SearchAttributeKey.for_text("Region").value_set("us")])  # the value counts
-        with pytest.raises(ServiceError, match="Region of type Keyword: 5 .*its first use"):
+        with pytest.raises(ServiceError, match=r"Region of type Keyword: 5 .*its first use"):
             start(client, {"Region": 5})
         assert client.count_workflows("Region = 'eu'") == 1
     if target == "file":

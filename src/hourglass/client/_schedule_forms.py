@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -131,9 +131,9 @@ def _calendar_form(calendar: data.ScheduleCalendarSpec) -> sc.CalendarSpec:
 
 
 def _ranges(numbers: data.Numbers, name: str) -> tuple[sc.Range, ...]:
-    given = [numbers] if isinstance(numbers, (int, data.ScheduleRange)) else several(numbers, name)
+    given = [numbers] if isinstance(numbers, (int, data.ScheduleRange)) else numbers
     ranges = []
-    for each in given:
+    for each in given if isinstance(given, Iterable) else [given]:
         if isinstance(each, data.ScheduleRange):
             ranges.append(sc.Range(each.start, each.end, each.step))
         elif isinstance(each, int):

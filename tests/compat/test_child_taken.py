@@ -1,0 +1,27 @@
+"""A parent of temporalio's that failed because its child's id was taken replays here, and fails alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hourglass import workflow
+from hourglass.replay import History, Replayer
+
+HISTORY = Path(__file__).parent / "children" / "starts_a_taken_child.json"
+
+
+@workflow.defn
+def starts_a_taken_child(name: str) -> str:
+    """The twin: lets out that the id is taken."""
+    workflow.sleep(0.01)
+    return str(workflow.execute_child_workflow("sits", id=name))
+
+
+def test_a_taken_child_replays() -> None:
+    """The run was recorded from temporalio on a server: it fails where the recorded one failed."""
+    events = json.loads(HISTORY.read_text())["events"]
+    assert events[-1]["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_FAILED"
+    with Replayer(workflows=[starts_a_taken_child]) as replayer:
+        outcome = replayer.replay(History.from_file(HISTORY))
+    assert outcome.ok, outcome
