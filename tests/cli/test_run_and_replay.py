@@ -6,9 +6,11 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hourglass import History
 from hourglass._cli import main
 
 FLOWS = """
@@ -127,6 +129,55 @@ def test_replay_of_what_is_no_history(flows: Path, capsys: pytest.CaptureFixture
     assert "BROKEN  bad.json" in capsys.readouterr().out
     assert main(["replay", "none.json", "--code", str(flows)]) == 2
     assert main(["replay", "bad.json"]) == 2
+
+
+def _of_typescript() -> str:
+    """A run that asked for two activities at once, `first` before `second`, as TypeScript's SDK signs it."""
+    queue: dict[str, Any] = {"taskQueue": {"name": "q"}}
+    started = {"workflowType": {"name": "pair"}, "originalExecutionRunId": "r", "workflowId": "w", **queue}
+    signed = {"sdkName": "temporal-typescript", "coreUsedFlags": [1]}
+    asked = {"workflowTaskCompletedEventId": 4, **queue}
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("workflowExecutionStarted", started),
+        ("workflowTaskScheduled", queue),
+        ("workflowTaskStarted", {"scheduledEventId": 2}),
+        ("workflowTaskCompleted", {"scheduledEventId": 2, "startedEventId": 3, "sdkMetadata": signed}),
+        ("activityTaskScheduled", {"activityId": "1", "activityType": {"name": "first"}, **asked}),
+        ("activityTaskScheduled", {"activityId": "2", "activityType": {"name": "second"}, **asked}),
+    ]
+    events = [
+        {"eventId": number, "eventType": name[0].upper() + name[1:], f"{name}EventAttributes": attributes}
+        for number, (name, attributes) in enumerate(kinds, 1)
+    ]
+    return json.dumps({"events": events})
+
+
+PAIR = """
+from hourglass import workflow
+
+@workflow.defn
+def pair() -> None:
+    names = "second", "first"
+    tasks = [workflow.start_activity(name, start_to_close_timeout=60) for name in names]
+    workflow.gather(*tasks)
+"""
+
+
+def test_replay_tells_two_answers(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same things in another order: a worker would not go on, which is the exit code, but nothing else differs."""
+    code = flows.with_name(f"{flows.stem}_pair.py")
+    code.write_text(PAIR)
+    folder = flows.parent / "recorded"
+    folder.mkdir()
+    (folder / "pair.json").write_text(_of_typescript())
+    (folder / "pair.bin").write_bytes(History.from_json(_of_typescript()).encoded)
+    assert main(["replay", str(folder), "--code", str(code)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("BREAKS") == out.count("does the same things") == 2
+    assert main(["replay", str(folder), "--code", str(code), "--json"]) == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["ok"], each["same"], each["difference"]) for each in told] == [(False, True, None)] * 2
+    sys.modules.pop(code.stem, None)
 
 
 def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,6 +166,55 @@ def test_values_may_change_where_that_is_allowed(right: History, change: str) ->
     assert verdict(changed(right, change), compare_arguments=False).ok
 
 
+def test_a_failure_whose_words_are_encoded() -> None:
+    """They are compared as they were before they were encoded."""
+
+    def raises_with(message: str) -> Any:
+        def code() -> None:
+            raise ApplicationError(message, type="Broken")
+
+        return code
+
+    words = payload({"message": "no", "stack_trace": ""})
+    history = Writer("W", sdk="temporal-python")
+    history.task()
+    history.asked(
+        "WORKFLOW_EXECUTION_FAILED",
+        failure={
+            "message": "Encoded failure",
+            "encodedAttributes": words,
+            "applicationFailureInfo": {"type": "Broken"},
+        },
+    )
+    fits(history, raises_with("no"))
+    assert "failure's message" in str(refused(history, raises_with("yes")))
+
+
+def test_a_run_that_continues_with_other_facts() -> None:
+    """Its arguments, and what the code gives of its memo, are compared; what goes along by itself is not."""
+
+    def continues_with(argument: str, **options: Any) -> Any:
+        def code(value: str) -> None:
+            workflow.continue_as_new(argument, **options)
+
+        return code
+
+    history = Writer("W", "a", sdk="temporal-python")
+    history.task()
+    history.asked(
+        "WORKFLOW_EXECUTION_CONTINUED_AS_NEW",
+        newExecutionRunId="0195ed07-8876-7eb9-b722-ef99fadefce8",
+        workflowType={"name": "W"},
+        taskQueue={"name": "written"},
+        input=payloads("b"),
+        memo={"fields": {"kept": payload(1), "given": payload(2)}},
+    )
+    fits(history, continues_with("b"))
+    fits(history, continues_with("b", memo={"given": 2}))
+    assert "arguments" in str(refused(history, continues_with("c")))
+    assert "memo" in str(refused(history, continues_with("b", memo={"given": 3})))
+
+
 # --- two answers ------------------------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,7 @@ from hourglass.converter import (
 from hourglass.errors import NondeterminismError
 
 _TOLERANCE_NS = 2_000_000  # SDKs round durations differently, to the millisecond at worst
+_NOTHING = Payload(b"", "binary/null")
 _NO_TYPE = (
     "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
 )
@@ -230,9 +231,11 @@ def _changed(was: Any, now: Asked, foreign: bool) -> str:
     if now.kind == "continue-as-new":
         if now.name and was.name != now.name:
             return "type"
-        if now.memo and not _same_fields(was.memo, now.memo):
+        # What the code does not give goes along from this run.
+        if not _same_fields({key: was.memo.get(key, _NOTHING) for key in now.memo}, now.memo):
             return "memo"
-        if now.search_attributes and not _same_fields(was.search_attributes, now.search_attributes):
+        given = now.search_attributes
+        if not _same_fields({key: was.search_attributes.get(key, _NOTHING) for key in given}, given):
             return "search attributes"
     elif now.kind not in ("acceptance of update",):
         if was.name != now.name:
@@ -313,6 +316,8 @@ def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
     other: Failure | None = now
     where = ""
     while one is not None and other is not None:
+        if one.encoded_attributes is not None:
+            return ""  # its words are behind a codec that was not given
         if foreign and type(one.info) is not type(other.info):
             # Some SDKs let what an activity raised pass as it is, others say whose it was.
             one, other = _unwrapped(one), _unwrapped(other)
@@ -350,6 +355,8 @@ def _failure_difference(was: Failure, now: Failure, foreign: bool) -> str:
                 return "failure's details"
             if a.non_retryable != b.non_retryable:
                 return "failure's non_retryable"
+            if (a.next_retry_delay or 0, a.category) != (b.next_retry_delay or 0, b.category):
+                return "failure's next retry or category"
         case CanceledFailure() as a, CanceledFailure() as b:
             return "" if same_payloads(a.details, b.details) else "failure's details"
         case ActivityFailure() as a, ActivityFailure() as b:

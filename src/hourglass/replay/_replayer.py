@@ -15,7 +15,14 @@ from hourglass._engine.context import RunSettings, Site, is_library
 from hourglass._runtime.resolver import Resolver
 from hourglass._temporal.dialect import Dialect
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
-from hourglass.converter import Codec, Converter, default_converter, map_payloads
+from hourglass.converter import (
+    Codec,
+    Converter,
+    decode_failure,
+    default_converter,
+    map_failures,
+    map_payloads,
+)
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
 from hourglass.replay._comparison import differs
@@ -220,10 +227,13 @@ class Replayer:
         return execution
 
     def _recorded(self, expected: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self._codec is None:
-            return expected
-        codec = self._codec
-        return tuple(map_payloads(item, codec.decode) for item in expected)
+        codec, converter = self._codec, self._settings.converter
+        if codec is not None:
+            expected = tuple(map_payloads(item, codec.decode) for item in expected)
+        return tuple(
+            item if item.failure is None else map_failures(item, lambda each: decode_failure(each, converter))
+            for item in expected
+        )
 
     def _judge(self, history: History, execution: Execution, waiting_at: Site) -> HourglassError | None:
         """Core's verdict, and what it does not look at."""
