@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -127,24 +127,35 @@ def live() -> Iterator[Callable[[Any], None]]:
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
-    _say(_console(stderr=True), text)
+    _remark(lambda out: _say(out, text))
 
 
 def error(text: str) -> None:
     """An error: the first line says what, the others where and what to do."""
-    _say(_console(stderr=True), Text.assemble(("error: ", "bold red"), clean(text)))
+    _remark(lambda out: _say(out, Text.assemble(("error: ", "bold red"), clean(text))))
 
 
 def trace(error: BaseException) -> None:
     """A traceback, for those who look for a fault."""
-    _console(stderr=True).print(Text("".join(traceback.format_exception(error)).rstrip("\n")), soft_wrap=True)
+    told = Text("".join(traceback.format_exception(error)).rstrip("\n"))
+    _remark(lambda out: out.print(told, soft_wrap=True))
 
 
-def stop_writing() -> None:
-    """Nobody reads stdout any more, or it cannot be written: what is still buffered must not be written at exit."""
+def _remark(say: Callable[[Screen], object]) -> None:
+    """Say something on stderr; where that cannot be written, the exit code has to do."""
+    try:
+        say(_console(stderr=True))
+    except OSError:
+        stop_writing(sys.stderr)
+
+
+def stop_writing(stream: TextIO | None = None) -> None:
+    """Nobody reads a stream any more, stdout if none is named, or it cannot be written: what is still buffered must not be
+    written at exit.
+    """
     try:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
+        os.dup2(null, (stream or sys.stdout).fileno())
         os.close(null)
     except (OSError, ValueError, io.UnsupportedOperation):
         pass  # a stream that is no file, or is closed
