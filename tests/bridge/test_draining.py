@@ -360,6 +360,9 @@ def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
     async def body() -> None:
         world = await World.started(config={"graceful_shutdown": 20.0})
         handle = world.handle
+        handle.resting.add(
+            "another"
+        )  # whose local activities are not begun: the polls go on until it is done
         await in_work(world, local(b"first", "run"))
         await world.holder.unregister_worker(Q)
         await asyncio.sleep(5)
@@ -375,6 +378,8 @@ def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
         handle.give(local_end("run"))
         await settle()
         await world.holder.complete_activation(world.dispatched[-1], done("run"))
+        handle.resting.clear()
+        handle.bell.ring()
         await world.holder.stop()
         assert now() == pytest.approx(6.9)
         assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
