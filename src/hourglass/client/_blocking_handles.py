@@ -29,7 +29,8 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
     """A workflow, from outside."""
 
     def result(self, timeout: Duration | None = None, *, follow_runs: bool = True) -> R:
-        """Wait for the result, along successive runs unless `follow_runs` is False.
+        """Wait for the result, along successive runs unless `follow_runs` is False: then a run that another follows raises
+        `WorkflowContinuedAsNewError`.
 
         Raises `WorkflowFailedError` if it did not complete, and `TimeoutError` if it is not done in time: it
         then goes on, and may be asked again.

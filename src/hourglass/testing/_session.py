@@ -24,6 +24,7 @@ from hourglass._bridge.service import (
     WaitForClose,
 )
 from hourglass._bridge.service_schedules import CreateSchedule, UpdateSchedule
+from hourglass._bridge.well_formed import check_request
 from hourglass._embedded.timing.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
@@ -115,6 +116,7 @@ class EnvironmentSession(Session):
 
     async def call(self, request: Request[A]) -> A:
         """Ask the engine, on the environment's loop."""
+        check_request(request)
         driver, asked = self.driver, cast(object, request)
         if isinstance(asked, StartWorkflow):
             await driver.serve(asked.task_queue)

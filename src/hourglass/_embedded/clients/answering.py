@@ -1,8 +1,8 @@
 """What all handlers of requests share: the run that is meant, the answer, the wait for something to happen.
 
-Must not know: any request. Long polls end after `LONG_POLL` seconds of real time, whatever the engine's clock
-says: they are about patience, not about workflows. Invariants: an answer names the change that it rests on;
-whoever waits holds on to the record.
+Must not know: any request, but that a query waits for a worker. Long polls end after `LONG_POLL` seconds of real
+time, whatever the engine's clock says: they are about patience, not about workflows. Invariants: an answer names the
+change that it rests on; whoever waits holds on to the record.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hourglass._bridge.service import Request
+from hourglass._bridge.service import QueryWorkflow, Request
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.store import Stored
 from hourglass._embedded.timing.bell import Bell
-from hourglass.errors import StorageError, WorkflowNotFoundError
+from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0
 ROOM = 10.0
@@ -29,6 +29,9 @@ READ_PATIENCE = 2.0
 MOST_LISTED = 1000
 """So many are on a page of a list at most, as on a server."""
 
+QUERY_TIMEOUT = 30.0
+"""How long a query waits for a worker where its asker set no limit, in seconds: as long as on a server."""
+
 A = TypeVar("A")
 
 
@@ -37,6 +40,23 @@ class Answer(NamedTuple, Generic[A]):
 
     value: A
     rests_on: int
+
+
+def limit_of(request: Request[Any]) -> float | None:
+    """How long the asker waits for an answer, in seconds; None: as long as it takes."""
+    if request.rpc_timeout is None and isinstance(request, QueryWorkflow):
+        return QUERY_TIMEOUT
+    return request.rpc_timeout
+
+
+def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
+    """The error for a request that was not answered in time."""
+    hint = ""
+    if isinstance(request, QueryWorkflow):
+        hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
+    return ServiceTimeoutError(
+        f"{type(request).__name__} was not answered within {limit:g} s{hint}", status="DEADLINE_EXCEEDED"
+    )
 
 
 def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> Record:

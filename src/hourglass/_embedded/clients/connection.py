@@ -13,25 +13,16 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from hourglass._bridge.handle import HandleConfig
-from hourglass._bridge.service import QueryWorkflow, Request
-from hourglass._embedded.clients.answering import Answer, refusal_rests_on
+from hourglass._bridge.service import Request
+from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rests_on, too_late
 from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.timing.clock import Clock
 from hourglass._embedded.workers.handle import EngineHandle
-from hourglass.errors import (
-    ConnectionFailedError,
-    HourglassError,
-    ServiceError,
-    ServiceTimeoutError,
-    StorageError,
-)
+from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, StorageError
 
 A = TypeVar("A")
-
-QUERY_TIMEOUT = 30.0
-"""How long a query waits for a worker where its asker set no limit, in seconds: as long as on a server."""
 
 
 async def connect_memory(
@@ -79,9 +70,7 @@ class EngineConnection:
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        limit = request.rpc_timeout
-        if limit is None and isinstance(request, QueryWorkflow):
-            limit = QUERY_TIMEOUT
+        limit = limit_of(request)
         if limit is None or isinstance(request, PATIENT):
             return self._answer(request)
         return self._answer_within(limit, request)
@@ -93,13 +82,7 @@ class EngineConnection:
         except TimeoutError as error:
             if isinstance(error, ServiceError):
                 raise
-            hint = ""
-            if isinstance(request, QueryWorkflow):
-                hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
-            raise ServiceTimeoutError(
-                f"{type(request).__name__} was not answered within {limit:g} s{hint}",
-                status="DEADLINE_EXCEEDED",
-            ) from None
+            raise too_late(request, limit) from None
 
     async def _answer(self, request: Request[A]) -> A:
         self._check_open()

@@ -16,6 +16,7 @@ import msgspec
 
 from hourglass._bridge import service as s
 from hourglass._bridge.handle import HandleConfig
+from hourglass._embedded.clients.answering import limit_of, too_late
 from hourglass._embedded.clients.requests import LOOKS, PATIENT
 from hourglass._embedded.processes.file_handle import FileHandle
 from hourglass._embedded.processes.host import Host
@@ -111,25 +112,23 @@ class FileConnection:
         return answer
 
     def _call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-        if request.rpc_timeout is None:
+        limit = limit_of(request)
+        if limit is None:
             return self._calls.run(self._host.call, request)
-        return self._call_within(request.rpc_timeout, request)
+        return self._call_within(limit, request)
 
     async def _call_within(self, limit: float, request: s.Request[A]) -> A:
-        if isinstance(request, PATIENT):
-            limit += _MARGIN  # the engine ends such a wait itself, with an answer
+        # The engine ends the wait for some requests itself, with an answer.
+        margin = _MARGIN if isinstance(request, PATIENT) else 0.0
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit + margin):
                 return await self._calls.run(self._host.call, request)
         except TimeoutError as error:
             if isinstance(error, ServiceTimeoutError):
                 raise
             if isinstance(request, s.WaitForClose):
                 return cast(A, s.StillOpen(request.run_id))
-            raise ServiceTimeoutError(
-                f"{type(request).__name__} was not answered within {request.rpc_timeout} s",
-                status="DEADLINE_EXCEEDED",
-            ) from None
+            raise too_late(request, limit) from None
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """Open a handle for a task queue: it works if this process owns the file, and stands by if another does."""
