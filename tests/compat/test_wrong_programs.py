@@ -161,9 +161,11 @@ def _left(commands: list[c.Command], foreign: bool) -> list[c.Command]:
             continue
         if isinstance(command, c.SetPatchMarker) and foreign:
             continue
+        if any(isinstance(each, c.TERMINAL) for each in left):
+            if isinstance(command, (c.CompleteUpdate, c.RejectUpdate)):
+                left.insert(-1, command)  # the end of a run is written last, whenever it was asked for
+            continue
         left.append(command)
-        if isinstance(command, c.TERMINAL):
-            break
     return left
 
 
