@@ -137,10 +137,10 @@ def _at(root: ast.AST, place: int) -> tuple[ast.AST, list[ast.AST]]:
         for child in ast.iter_child_nodes(node):
             around[id(child)] = node
     parents: list[ast.AST] = []
-    node: ast.AST = found
-    while id(node) in around:
-        node = around[id(node)]
-        parents.append(node)
+    outer = found
+    while id(outer) in around:
+        outer = around[id(outer)]
+        parents.append(outer)
     return found, parents[::-1]
 
 

@@ -147,6 +147,7 @@ def told(execution: Execution, history: History, *, values: bool) -> list[list[s
 
 def _left(commands: list[c.Command], foreign: bool) -> list[c.Command]:
     """Without what was taken back in its own task, what came after the end, and what leaves no event."""
+    gone: set[tuple[type[c.Command], int]]
     gone = {(c.StartTimer, each.seq) for each in commands if isinstance(each, c.CancelTimer)}
     gone |= {(c.ScheduleActivity, each.seq) for each in commands if isinstance(each, c.RequestCancelActivity)}
     begun = {(type(each), getattr(each, "seq", 0)) for each in commands}
@@ -163,7 +164,9 @@ def _left(commands: list[c.Command], foreign: bool) -> list[c.Command]:
             continue
         left.append(command)
         if isinstance(command, c.TERMINAL):
-            break
+            # Whether an answer that comes with the run's end is written before it, or not at all, is each SDK's own.
+            answers = (c.CompleteUpdate, c.RejectUpdate) if foreign else ()
+            return [each for each in left if not isinstance(each, answers)]
     return left
 
 
@@ -242,7 +245,7 @@ GO_JSON = {"delete-namespace", "reclaim-namespace", "reclaim-cancelled", "delete
 
 def _right(mutant: Mutant) -> Any:
     for module in (*PYTHON, *TYPESCRIPT, go_twins):
-        if Path(module.__file__) == mutant.source:
+        if Path(str(module.__file__)) == mutant.source:
             return (
                 module.TWINS[mutant.workflow_type]
                 if hasattr(module, "TWINS")
