@@ -67,6 +67,7 @@ class Entry:
     eviction_requested: bool = field(default=False, repr=False)
     checked_work: int = 0
     counted_bytes: int = 0  # what the cache has counted of its journal
+    noted: bytes = b""  # what a lane writes down while it executes the run, where it does (see `lane_notes`)
 
     def grown(self, activation: Activation) -> None:
         """The run has handled an activation that its journal keeps."""
@@ -102,6 +103,7 @@ class Entry:
             self.eviction_requested,
             self.checked_work,
             self.counted_bytes,
+            self.noted,
         )
 
 

@@ -30,8 +30,9 @@ from hourglass._engine.evaluator import Run
 from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
+from hourglass._runtime.deaths import digest_of
 from hourglass._runtime.lane_counts import Counts as Counts
-from hourglass._runtime.lane_notes import LaneNote
+from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.lane_stopping import LaneStopped
 from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
 from hourglass._runtime.quarantine import Hang, Quarantine
@@ -154,6 +155,8 @@ class Evaluations:
             self._current = None
         while (entry := self._live.oldest()) is not None:
             self._drop(entry)
+        if self._note is not None:
+            self._note.release()
 
     # --- moving runs, on the control loop ----------------------------------------------------------------------------
 
@@ -229,7 +232,10 @@ class Evaluations:
         if started is not None:
             begun = self._begin(key, started)
             if isinstance(begun, Hang):
-                self.park_hung(activation.run_id, begun.stack.place)
+                if begun.died:
+                    self._parked.remember(activation.run_id, "ProcessDied: ")
+                else:
+                    self.park_hung(activation.run_id, begun.stack.place)
                 return Verdict(refusal(activation.run_id, begun))
             entry = begun
         else:
@@ -241,7 +247,7 @@ class Evaluations:
             entry = self._current = found
             entry.run.on_step = self._on_step  # it may have come from another lane
             if self._note is not None:
-                self._note.take(key.run_id, found.run.definition.name)
+                self._note.take(found.noted)
         run = entry.run
         was_closed = run.closed
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
@@ -273,7 +279,7 @@ class Evaluations:
         if hang is not None:
             return hang
         if self._note is not None:
-            self._note.take(key.run_id, started.workflow_type)
+            self._note.take(packed(key.run_id, started.workflow_type))
         definition = self._resolve(started.workflow_type)
         hang = self.quarantine.held(key.run_id, definition)
         if hang is not None:
@@ -286,6 +292,9 @@ class Evaluations:
             workflow_id=started.workflow_id,
             verified=verified,
         )
+        if self._note is not None:
+            entry.noted = packed(key.run_id, started.workflow_type, digest_of(definition))
+            self._note.take(entry.noted)
         entry.run.on_step = self._on_step
         entry.run.seen = self._lost.take(key.run_id)
         self._current = entry
@@ -370,7 +379,7 @@ class Evaluations:
         """Lose a run's fibers."""
         self._dropping = entry
         if self._note is not None:
-            self._note.take(entry.key.run_id, entry.run.definition.name)
+            self._note.take(entry.noted)
         _unwind(entry)
         self._live.discard(entry)
         self._dropping = None

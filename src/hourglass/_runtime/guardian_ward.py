@@ -122,7 +122,7 @@ class Ward:
 
     def examine(self) -> standstill.Standstill:
         """Where it stands, and at which run."""
-        notes = read_notes(os.pread(self._notes.fileno(), SIZE, 0))
+        notes = [each for each in read_notes(os.pread(self._notes.fileno(), SIZE, 0)) if each.native_id]
         return standstill.examine(self.pid, self._stacks.fileno(), self.sample, notes)
 
     def close(self) -> None:

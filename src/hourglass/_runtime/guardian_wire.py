@@ -60,6 +60,8 @@ class RunHung:
     """A run hung in workflow code: `stack` is the author's frames, `place` the innermost. `costly`: it stopped the whole process.
 
     `times` and `age` (seconds since the last time) are what a guardian knows; `owed`: its failure has not been told yet.
+    `died`: the process died while the run's code was executing, which has no stack, but says which `code` it was;
+    `activity` is the id of a local activity that was at it instead.
     """
 
     run_id: str
@@ -70,6 +72,9 @@ class RunHung:
     times: int = 1
     age: float = 0.0
     owed: bool = False
+    died: bool = False
+    code: str = ""
+    activity: str = ""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class LaneSet:
         self._hurry = Hurry()
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
+        self._suspects = ""  # the name of the lane for those that may kill the process
         self._open = list(self._places.values())  # for new runs
         self._former = Counts()  # what spare lanes have done that are no more
         self._oldest = 0  # of the generations that are wanted
@@ -131,6 +132,10 @@ class LaneSet:
         self._place_of(activation, generation).lane.submit(activation, reply, generation)
         if self._timer is None:
             self._arm()
+
+    def attempt_ended(self, run_id: str, activity: str) -> None:
+        """A local activity of a run has ended."""
+        self._quarantine.attempt_ended(run_id, activity)
 
     def forget(self, generation: int, run_id: str) -> None:
         """A run is at home nowhere any more."""
@@ -224,7 +229,10 @@ class LaneSet:
             home.runs -= 1
             return home
         if home is None:
-            home = min(self._open, key=lambda place: place.runs)
+            if self._quarantine.is_suspect(activation.run_id):
+                home = self._for_suspects()
+            else:
+                home = min(self._open, key=lambda place: place.runs)
             if any(isinstance(event, RunStarted) for event in activation.events):
                 self._homes[run] = home
                 home.runs += 1
@@ -258,7 +266,7 @@ class LaneSet:
 
         def may_leave(job: Job) -> bool:
             run_id = job.activation.run_id
-            if run_id == itself or job.generation < self._oldest:
+            if run_id == itself or job.generation < self._oldest or self._quarantine.is_suspect(run_id):
                 return False
             key = Key(evaluations.task_queue, run_id, job.generation)
             return is_worth_moving(delay, evaluations.work_of(key))
@@ -288,8 +296,15 @@ class LaneSet:
         lane = Lane(name, beside.evaluations.sibling(), self._loop, clock=self._clock)
         lane.on_died = self._lane_died
         place = self._places[name] = _Place(lane, spare=True, used=self._clock())
-        logger.info("%s does not come back at once: what waits there goes on on %s", beside.name, name)
         self._begin(lane)
+        return place
+
+    def _for_suspects(self) -> _Place:
+        """The one lane for all runs of which one may kill the process: who dies then, died alone."""
+        place = self._places.get(self._suspects)
+        if place is None or place.leaving:
+            place = self._add_spare(next(iter(self._places.values())).lane)
+            self._suspects = place.lane.name
         return place
 
     def _tend_spares(self) -> None:

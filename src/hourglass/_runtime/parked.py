@@ -79,7 +79,15 @@ def miss(run_id: str) -> TaskFailed:
 
 
 def refusal(run_id: str, hang: Hang) -> TaskFailed:
-    """The run hung too often to be executed now."""
+    """The run hung, or killed its process, too often to be executed now."""
+    if hang.died:
+        text = (
+            f"this run is not executed, because the worker's process died while "
+            f"{f'its local activity {hang.activity}' if hang.activity else 'its code'} was executing ({hang.times}×): a crash "
+            f"in an extension module, too much memory, a kill. It is tried again when the workflow's file has changed, or "
+            f"after a while"
+        )
+        return task_failed(run_id, "ProcessDied", text)
     text = (
         f"this run is not executed, because its code hung ({hang.times}×), last at {hang.stack.place}. "
         f"It is tried again when the code has changed, or after a while"

@@ -5,6 +5,10 @@ is tried once more; after the second it waits until its code changes or a long t
 While too many threads are stuck, every run of a workflow that hung lately waits: else a thousand runs of one
 bad deploy would take two thousand threads. So it does when two of its runs have stopped a whole process each.
 
+A run may also kill its process: a crash in C, too much memory. All that were in work when a process died are suspects, and
+executed one at a time (see `lanes`); the second death at the same run, in the same code, is its own, and it waits likewise,
+longer each time. One that went on is innocent.
+
 A process that is replaced passes on what it knows, and the next one begins with it (`restore`). What code they hung in is then
 judged by whoever passed it on.
 
@@ -21,18 +25,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from hourglass._engine.definition import WorkflowDefinition
+from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
 from hourglass._runtime.guardian_wire import RunHung
 from hourglass._runtime.hung_stack import HungStack
 
 HANGS = 2
 BACK_OFF = 600.0
+_LONGEST_BACK_OFF = 6 * 3600.0
 _REMEMBERED = 1000
 _EPIDEMIC = 2  # runs of one workflow, each of which stopped a process
 
 
 @dataclass(frozen=True)
 class Hang:
-    """What is known of a run that hung: how often, when last, where, and in which code. `owed`: no task has failed for it yet."""
+    """What is known of a run that hung: how often, when last, where, and in which code. `owed`: no task has failed for it yet.
+    `died`: it did not hang, but its process died, which says only which file its code was; `activity` is the local activity that
+    was executing then, if it was not the workflow's code.
+    """
 
     times: int
     at: float
@@ -40,9 +49,20 @@ class Hang:
     definition: WorkflowDefinition | None
     code: object
     owed: bool = False
+    died: bool = False
+    activity: str = ""
+
+    @property
+    def limit(self) -> int:
+        """How often it may happen before the run must wait."""
+        if not self.died:
+            return HANGS
+        return LOCAL_DEATHS if self.activity else DEATHS
 
     def is_of(self, definition: WorkflowDefinition) -> bool:
         """Whether a definition is the very code that hung. What is reloaded is another object, whatever has changed in it."""
+        if self.died:
+            return self.code in ("", digest_of(definition))
         return self.definition is definition and self.code == code_of(definition)
 
 
@@ -86,13 +106,18 @@ class Quarantine:
         costly: dict[str, set[str]] = {}
         with self._lock:
             for each in hangs:
+                known = self._hangs.get(each.run_id)
+                if known is not None and known.times > each.times:
+                    continue
                 hang = Hang(
                     each.times,
                     self._clock() - each.age,
                     HungStack(each.stack, each.place),
                     None,
-                    None,
+                    each.code if each.died else None,
                     owed=each.owed,
+                    died=each.died,
+                    activity=each.activity,
                 )
                 self._hangs[each.run_id] = hang
                 if each.costly and each.workflow_type and each.age < self._back_off:
@@ -101,11 +126,29 @@ class Quarantine:
                     if len(runs) >= _EPIDEMIC:
                         self._epidemics[each.workflow_type] = hang
 
+    def is_suspect(self, run_id: str) -> bool:
+        """Whether a process died while a run was in work, and nobody knows yet which run it died of."""
+        if not self._hangs:
+            return False
+        hang = self._hangs.get(run_id)
+        return hang is not None and hang.died and not hang.activity
+
     def forget(self, run_id: str) -> None:
-        """A run went on."""
+        """A run's code went on; that says nothing of a local activity at which processes died."""
+        self._forget(run_id, "")
+
+    def attempt_ended(self, run_id: str, activity: str) -> None:
+        """A local activity of a run has ended, and this process has not."""
+        self._forget(run_id, activity)
+
+    def _forget(self, run_id: str, activity: str) -> None:
         if self._hangs:
             with self._lock:
-                known = self._hangs.pop(run_id, None)
+                known = self._hangs.get(run_id)
+                if known is not None and known.activity == activity:
+                    del self._hangs[run_id]
+                else:
+                    known = None
             if known is not None and self.on_went_on is not None:
                 self.on_went_on(run_id)
 
@@ -123,15 +166,16 @@ class Quarantine:
                 return hang
             if (
                 hang is not None
-                and hang.times >= HANGS
-                and (definition is not None or hang.definition is None)
+                and hang.times >= hang.limit
+                and (definition is not None or (hang.definition is None and not hang.died))
             ):
                 return self._held_back(run_id, hang)
             return self._held_in_epidemic(definition) or self._held_in_distress(definition)
 
     def _held_back(self, run_id: str, hang: Hang) -> Hang | None:
         now = self._clock()
-        if now - hang.at < self._back_off:
+        longer = min(hang.times - hang.limit, 10) if hang.died else 0  # each try costs a process
+        if now - hang.at < min(self._back_off * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF)):
             return hang
         # One try: whoever asks again before it has ended is held.
         self._hangs[run_id] = replace(hang, at=now)
@@ -139,7 +183,9 @@ class Quarantine:
 
     def _held_in_epidemic(self, definition: WorkflowDefinition | None) -> Hang | None:
         hang = self._epidemics.get(definition.name) if definition is not None else None
-        return hang if hang is not None and self._clock() - hang.at < self._back_off else None
+        if hang is None or definition is None or (hang.died and not hang.is_of(definition)):
+            return None
+        return hang if self._clock() - hang.at < self._back_off else None
 
     def _held_in_distress(self, definition: WorkflowDefinition | None) -> Hang | None:
         if not self.distress or definition is None:
@@ -157,4 +203,4 @@ class Quarantine:
     @staticmethod
     def _same(hang: Hang, definition: WorkflowDefinition) -> bool:
         # A run that hung before its definition was found hung in an import: only time tells.
-        return hang.definition is None or hang.is_of(definition)
+        return (hang.definition is None and not hang.died) or hang.is_of(definition)

@@ -17,17 +17,21 @@ from hourglass._engine.events import Payloads
 from hourglass._runtime import guarded
 from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
+from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deaths
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.executor_facts import ExecutorLimits
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.guarded import Guarded
 from hourglass._runtime.heartbeat_sender import HeartbeatSender
 from hourglass._runtime.lane import Lane
+from hourglass._runtime.lane_notes import LaneNotes
 from hourglass._runtime.lanes import LaneSet
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.quarantine import Quarantine
 from hourglass._runtime.result_sender import ResultSender
+from hourglass._runtime.targets import resolve
 from hourglass._runtime.watcher import Watcher
+from hourglass.errors import HourglassError, TargetError
 
 
 class QueueServices:
@@ -42,10 +46,12 @@ class QueueServices:
         # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
         self.cache = StateCache(_limits(plan))
         process = guarded.current()
+        self._deaths = _deaths(service, namespace, process)
+        self.notes = _notes(process, self._deaths)
         self.lanes = LaneSet(
-            [_lane(plan, number, namespace, self.cache) for number in range(1, plan.lanes + 1)],
+            [_lane(plan, number, namespace, self.cache, self.notes) for number in range(1, plan.lanes + 1)],
             deadlock_timeout=plan.deadlock_timeout,
-            quarantine=_quarantine(process),
+            quarantine=_quarantine(process, self._deaths),
             on_too_many_stuck=process.replace if process is not None else None,
             watchdog=guarded.watchdog(),
         )
@@ -77,6 +83,15 @@ class QueueServices:
             self.release(generation, run_id)
         self.lanes.stop()
         self.executor.stop()
+        if self._deaths is not None:
+            close_deaths(self._deaths)
+
+    def code_of(self, workflow_type: str) -> str:
+        """Which code a workflow is, "" if it is none that this worker knows."""
+        try:
+            return digest_of(self.plan.resolver.workflow(workflow_type))
+        except HourglassError:
+            return ""
 
     # --- activities --------------------------------------------------------------------------------------------------
 
@@ -139,16 +154,37 @@ def _limits(plan: Plan) -> CacheLimits:
     )
 
 
-def _quarantine(process: Guarded | None) -> Quarantine:
-    """Which runs are held back; in a guarded process also those that stopped the ones before it."""
+def _deaths(service: Service, namespace: str, process: Guarded | None) -> Deaths | None:
+    """What is known of processes that died at this target; None where nobody can tell which it is."""
+    target = getattr(service, "target", "")
+    try:
+        where = resolve(target, namespace=namespace) if target else None
+    except TargetError:
+        where = None
+    return open_deaths(where, process.notes if process is not None else None) if where is not None else None
+
+
+def _notes(process: Guarded | None, deaths: Deaths | None) -> LaneNotes | None:
+    if process is not None:
+        return process.notes
+    return deaths.notes if deaths is not None else None
+
+
+def _quarantine(process: Guarded | None, deaths: Deaths | None) -> Quarantine:
+    """Which runs are held back: also those that stopped or killed the processes before this one."""
     quarantine = Quarantine()
+    if deaths is not None:
+        quarantine.restore(deaths.suspects())
+        quarantine.on_went_on = deaths.forget
     if process is not None:
         quarantine.restore(process.hangs)
-        quarantine.on_hung, quarantine.on_went_on = process.hung, process.went_on
+        quarantine.on_hung = process.hung
+        went_on = [process.went_on, *([deaths.forget] if deaths is not None else [])]
+        quarantine.on_went_on = lambda run_id: [tell(run_id) for tell in went_on]
     return quarantine
 
 
-def _lane(plan: Plan, number: int, namespace: str, cache: StateCache) -> Lane:
+def _lane(plan: Plan, number: int, namespace: str, cache: StateCache, notes: LaneNotes | None) -> Lane:
     settings = RunSettings(
         task_queue=plan.config.task_queue,
         namespace=namespace,
@@ -164,6 +200,6 @@ def _lane(plan: Plan, number: int, namespace: str, cache: StateCache) -> Lane:
         verify=plan.verify,
         watcher=Watcher(plan.watch) if plan.watch is not None else None,
         cache=cache,
-        note=process.notes.note() if (process := guarded.current()) is not None else None,
+        note=notes.note() if notes is not None else None,
     )
     return Lane(f"hourglass-lane-{number}", evaluations, asyncio.get_running_loop())

@@ -18,6 +18,7 @@ from hourglass._bridge.holder import Ticket, WorkerNotRegistered
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._runtime.evaluation import Verdict
+from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job
 from hourglass.converter import ApplicationFailure, Failure
@@ -159,12 +160,33 @@ class Execution(Work):
 
 
 class LocalExecution(Execution):
-    """The same of a local activity, whose end is held back while its run is closed."""
+    """The same of a local activity, whose end is held back while its run is closed. It belongs to a workflow task: should it
+    kill the process, the task comes again, and nothing counts its attempts but the run's deaths.
+    """
 
-    __slots__ = ()
+    __slots__ = ("_note",)
+
+    _note: LaneNote | None
+
+    def begin(
+        self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
+    ) -> None:
+        """Have it made."""
+        self._note = services.notes.note(is_lane=False) if services.notes is not None else None
+        if self._note is not None:
+            code = services.code_of(task.workflow_type)
+            self._note.take(packed(task.run_id, task.workflow_type, code, task.activity_id))
+        super().begin(dispatch, services, ticket, task)
+
+    def on_death(self, reason: Exit) -> None:
+        """Done, or dead."""
+        if self._note is not None:
+            self._note.release()
+        super().on_death(reason)
 
     def executed(self, result: ActivityResult) -> None:
         """The attempt has ended: report it when its run, if it has closed, is evicted."""
+        self.services.lanes.attempt_ended(self._task.run_id, self._task.activity_id)
         report = super().executed
         self.services.when_released(self._ticket.generation, self._task.run_id, lambda: report(result))
 
