@@ -93,6 +93,7 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
     yield reached
     if reached.ok:
         yield _tried("workers", lambda: _workers(target, namespace, task_queue))
+    yield from _deaths(where)
 
 
 def _file(where: Where) -> Iterator[Finding]:
@@ -105,6 +106,18 @@ def _file(where: Where) -> Iterator[Finding]:
         return
     writable = os.access(path, os.R_OK | os.W_OK)
     yield Finding("file", f"{path}, {path.stat().st_size / 1e6:.1f} MB", writable)
+
+
+def _deaths(where: Where) -> Iterator[Finding]:
+    """The runs at which processes of this machine died, until they have gone on."""
+    from hourglass._runtime.deaths import known_deaths
+
+    for each in known_deaths(str(where), where.namespace):
+        what = (
+            f"local activity {each.activity} of {each.workflow_type}" if each.activity else each.workflow_type
+        )
+        told = f"a worker's process died {each.times}× while it executed {what} (run {each.run_id})"
+        yield Finding("deaths", told)
 
 
 def _reach(target: str | None, namespace: str | None) -> str:

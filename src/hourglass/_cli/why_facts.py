@@ -16,7 +16,9 @@ from hourglass._cli.why_added import added, is_paused
 from hourglass._cli.why_limits import with_slots, without_keepers
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
+from hourglass._runtime.deaths import known_deaths
 from hourglass._story.diagnosis import Diagnosis, Facts, PollerFacts, QueueFacts
+from hourglass._story.durations import duration
 from hourglass._story.reading import inner, text
 from hourglass._story.reasons import diagnose
 from hourglass._story.spans import Fault, Kind, Outcome, Story
@@ -63,6 +65,7 @@ class Asked:
         )
         if story.end is not None:
             return diagnose(facts)
+        facts = replace(facts, died=_died(self.client, description.run_id))
         facts = self._asked(facts, children)
         return with_slots(added(diagnose(facts), facts, self.temporal), facts, self._slots)
 
@@ -127,6 +130,18 @@ class Asked:
             described = self._queue(other)
             if described is not None and any(_alive(described.workflow_pollers)):
                 yield other
+
+
+def _died(client: Client, run_id: str) -> str:
+    """That processes of this machine died while a run was executing: no history can say so."""
+    found = next(
+        (each for each in known_deaths(client.target, client.namespace) if each.run_id == run_id), None
+    )
+    if found is None:
+        return ""
+    ago = duration(int(found.age * 1e9))
+    what = f"local activity {found.activity}" if found.activity else "the workflow's code"
+    return f"{found.times}× while {what} was executing, last {ago} ago"
 
 
 def _alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:

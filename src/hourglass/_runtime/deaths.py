@@ -33,7 +33,8 @@ from typing import Any
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._runtime.guardian_wire import RunHung
 from hourglass._runtime.lane_notes import SIZE, LaneNotes, Noted, read_notes
-from hourglass._runtime.targets import Target
+from hourglass._runtime.targets import Target, resolve
+from hourglass.errors import TargetError
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -158,6 +159,16 @@ def folder_of(target: Target, environ: Mapping[str, str] = os.environ) -> Path |
         return Path(os.path.realpath(target.path) + "-worker")
     name = hashlib.sha256(f"{target.address}\n{target.namespace}".encode()).hexdigest()[:16]
     return _state(environ) / name
+
+
+def known_deaths(target: str, namespace: str) -> list[RunHung]:
+    """The same for whoever looks at a target from this machine."""
+    try:
+        where = resolve(target, namespace=namespace)
+    except TargetError:
+        return []
+    folder = folder_of(where) if os.name == "posix" else None
+    return told(folder) if folder is not None else []
 
 
 def told(folder: Path) -> list[RunHung]:

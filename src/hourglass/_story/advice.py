@@ -77,6 +77,8 @@ def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
 _PARKED = {
     Cause.UNDECODABLE: "Let the code take what was sent (types, converter, codec), and restart the worker; "
     "it goes on by itself. What was sent wrongly must be sent anew.",
+    Cause.KILLS: "Look into the worker's log and the system's (a crash in an extension module, too much memory), and mend "
+    "that. It is tried again when the workflow's file has changed, or after a while; a reset begins anew at once.",
     Cause.HUNG: "Find what blocks or computes for long in the workflow's code, and move it into an activity.",
     Cause.TASK_FAILS: "If the next attempt fails, too, look at what was refused, and at the worker's log.",
     Cause.BUG: "Mend the line and restart the worker; it goes on by itself from where it stands.",

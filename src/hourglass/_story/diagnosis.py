@@ -23,6 +23,7 @@ class Cause(StrEnum):
     UNDECODABLE = "payload cannot be decoded"
     UNKNOWN_WORKFLOW = "workflow type unknown to the worker"
     HUNG = "workflow code hangs"
+    KILLS = "the worker's process dies of it"
     BUG = "bug in the workflow's code"
     TASK_FAILS = "workflow task fails"
     WRONG_QUEUE = "nobody serves the task queue, others are served"
@@ -143,7 +144,7 @@ class Facts:
     `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none.
     `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
     `replayed` is what today's code does with the history, where that was tried and it does not fit. `pinned` is the
-    version that the run must stay with, if it must.
+    version that the run must stay with, if it must. `died` says that processes died while the run was executing.
     """
 
     story: Story
@@ -160,3 +161,4 @@ class Facts:
     options: str = ""
     replayed: Fault | None = None
     pinned: str = ""
+    died: str = ""

@@ -22,6 +22,7 @@ _CAUSES = {
     "DecodeError": Cause.UNDECODABLE,
     "WorkflowQuarantined": Cause.HUNG,
     "WorkflowHung": Cause.HUNG,
+    "ProcessDied": Cause.KILLS,
     "timed out": Cause.HUNG,
     "LaneDied": Cause.TASK_FAILS,
     "RunNotCached": Cause.TASK_FAILS,
@@ -31,6 +32,7 @@ _SENTENCES = {
     Cause.NONDETERMINISM: "cannot go on, because its code no longer does what its history says",
     Cause.UNKNOWN_WORKFLOW: "cannot go on, because the worker does not know its type",
     Cause.UNDECODABLE: "cannot go on, because a value that it was given cannot be decoded",
+    Cause.KILLS: "is held back, because the worker's process dies while it is executed",
     Cause.HUNG: "cannot go on, because its code does not answer in time",
     Cause.TASK_FAILS: "cannot go on for now: its workflow task fails and is tried again",
     Cause.BUG: "is parked by a bug in its code: each time it runs, it raises",
@@ -135,6 +137,8 @@ def _parked(facts: Facts, row: Span) -> Finding:
     details = () if facts.next_task is not None else (_paced(facts),)
     if facts.replayed is not None:
         faults, place = (facts.replayed,), facts.replayed.place or place
+    if facts.died:  # no task could tell
+        cause, faults, place = Cause.KILLS, (Fault("ProcessDied", facts.died, ""),), ""
     return Finding(
         cause=cause,
         what=_SENTENCES[cause],
