@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
@@ -20,6 +21,9 @@ pytest_plugins = [] if "hourglass" in entry_points(group="pytest11").names else 
 # Every worker of every test executes its runs twice and compares, unless the test says otherwise: those that are about another
 # mode do, and so do processes that tests start, which inherit it.
 os.environ["HOURGLASS_VERIFY"] = "always"
+
+# Workers of a server note in the user's state directory what they are at; those of tests do it elsewhere.
+os.environ["HOURGLASS_STATE_DIR"] = tempfile.mkdtemp(prefix="hourglass-tests-")
 
 # A change passes or fails for what it holds, not for the cases of the day; `make thorough` looks for new ones.
 settings.register_profile("hourglass", derandomize=not THOROUGH, deadline=None, print_blob=True)

@@ -15,7 +15,7 @@ from hourglass._runtime import guardian_wire as wire
 from hourglass._runtime.guardian_memory import HungRuns
 from hourglass._runtime.guardian_policy import GiveUp, Record, Restart, Silence, after_exit, why
 from hourglass._runtime.hung_frames import HungStack, parse_dump, told
-from hourglass._runtime.lane_notes import SIZE, LaneNotes, read_notes
+from hourglass._runtime.lane_notes import SIZE, SLOTS, LaneNotes, packed, read_notes
 from hourglass._runtime.quarantine import Quarantine
 
 from .lane_world import Clock
@@ -266,10 +266,12 @@ def test_notes_are_read_by_another() -> None:
         os.ftruncate(file.fileno(), SIZE)
         notes = LaneNotes(file.fileno())
         one, other = notes.note(), notes.note()
-        one.take("run-1", "checkout")
-        other.take("r" * 100, "t" * 400)
+        one.take(packed("run-1", "checkout", "0123456789abcdef"))
+        other.take(packed("r" * 100, "t" * 400, activity="7"))
         first, second = read_notes(os.pread(file.fileno(), SIZE, 0))
         assert (first.run_id, first.workflow_type) == ("run-1", "checkout")
+        assert (first.code, first.activity) == ("0123456789abcdef", "")
+        assert (second.code, second.activity) == ("", "7")
         assert (first.native_id, first.ident) == (threading.get_native_id(), threading.get_ident())
         assert (len(second.run_id), len(second.workflow_type)) == (63, 159)
         one.strike()
@@ -277,14 +279,37 @@ def test_notes_are_read_by_another() -> None:
         assert read_notes(os.pread(file.fileno(), SIZE, 0)) == []
 
 
-def test_notes_never_run_out() -> None:
-    """Lanes that come after others take the places of the oldest."""
+def test_places_for_notes_are_used_again() -> None:
+    """Lanes that come after others take the places of those that ended; where all are taken, nothing is noted."""
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), SIZE)
-        note = LaneNotes(file.fileno()).note()
+        notes = LaneNotes(file.fileno())
+        note = notes.note()
         for number in range(1000):
-            note = note.renewed()
-            note.take(f"run-{number}", "x")
-            note.strike()
-        note.take("last", "x")
-        assert [each.run_id for each in read_notes(os.pread(file.fileno(), SIZE, 0))] == ["last"]
+            heir = note.renewed()
+            note.release()
+            note = heir
+            note.take(packed(f"run-{number}", "x"))
+        assert [each.run_id for each in read_notes(os.pread(file.fileno(), SIZE, 0))] == ["run-999"]
+        taken = []
+        while (one := notes.note()) is not None:
+            taken.append(one)
+        assert len(taken) == SLOTS - 1
+        assert note.renewed() is None
+
+
+def test_notes_are_taken_in_several_files() -> None:
+    """For the guardian, and for the process that comes after; what was noted before the second came is in it, too."""
+    with tempfile.TemporaryFile() as one, tempfile.TemporaryFile() as two:
+        for file in (one, two):
+            os.ftruncate(file.fileno(), SIZE)
+        notes = LaneNotes(one.fileno())
+        note = notes.note()
+        note.take(packed("r", "x"))
+        added = notes.add(two.fileno())
+        assert [each.run_id for each in read_notes(os.pread(two.fileno(), SIZE, 0))] == ["r"]
+        note.take(packed("s", "x"))
+        notes.remove(added)
+        note.take(packed("t", "x"))
+        assert [each.run_id for each in read_notes(os.pread(one.fileno(), SIZE, 0))] == ["t"]
+        assert [each.run_id for each in read_notes(os.pread(two.fileno(), SIZE, 0))] == ["s"]

@@ -220,6 +220,8 @@ _open: dict[Path, Deaths] = {}
 
 def _after_fork() -> None:
     # A child that keeps the lock would hide our death for as long as it lives.
+    global _lock
+    _lock = threading.RLock()
     for each in _open.values():
         with suppress(OSError):
             os.close(each._descriptor)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import zlib
 from collections.abc import Callable
 from typing import Literal, TypeAlias, cast
@@ -78,6 +79,7 @@ class Evaluations:
         on_demand: bool = False,
     ) -> None:
         self._counts = Counts()
+        self._home = os.getpid()
         self.quarantine = quarantine if quarantine is not None else Quarantine()
         self.unwound = 0
         self.steps = 0  # moves while a large run is executed again, or unwound
@@ -303,14 +305,14 @@ class Evaluations:
         return entry
 
     def _activate(self, entry: Entry, activation: Activation, watcher: Watcher | None) -> Completion:
-        if watcher is None:
-            completion = entry.run.activate(activation)
-            complaint: HourglassError | None = None
-        else:
+        complaint: HourglassError | None = None
+        if watcher is not None:
             watcher.enter(entry.run)
-            try:
-                completion = entry.run.activate(activation)
-            finally:
+        try:
+            completion = entry.run.activate(activation)
+        finally:
+            _end_fork(self._home)  # before anything that another thread may have held when it forked
+            if watcher is not None:
                 complaint = watcher.exit()
         if self._retired:
             raise LaneStopped
@@ -324,7 +326,10 @@ class Evaluations:
         """Execute the run a second time, now and then and at its close, and compare."""
         if self._on_demand or not (closing or entry.is_to_be_checked()):
             return completion
-        difference = verify_run(entry.run)
+        try:
+            difference = verify_run(entry.run)
+        finally:
+            _end_fork(self._home)
         self._raise_if_retired()
         if difference is None:
             return completion
@@ -380,7 +385,10 @@ class Evaluations:
         self._dropping = entry
         if self._note is not None:
             self._note.take(entry.noted)
-        _unwind(entry)
+        try:
+            _unwind(entry)
+        finally:
+            _end_fork(self._home)
         self._live.discard(entry)
         self._dropping = None
         if self._note is not None and self._current is None:
@@ -418,6 +426,20 @@ def _bequeath(lane: Evaluations, heir: Evaluations, left: Entry | None, failed: 
         heir._counts.failed_tasks += 1
         if left is not None:
             _remember(heir._lost, left, failed)
+
+
+def _end_fork(home: int) -> None:
+    """End this process if workflow code has forked it, and the code is left: it would sleep for ever, with all that the
+    worker has open.
+    """
+    if os.getpid() == home:
+        return
+    try:
+        os.write(
+            2, b"hourglass: a process that a workflow forked has left the workflow's code, and ends here\n"
+        )
+    finally:
+        os._exit(1)
 
 
 def _silence(entry: Entry | None) -> None:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 _HEAD = struct.Struct("<?QQ")  # in work, the thread's two numbers
 _BODY = struct.Struct("<64p160p16s64p")  # run id, workflow type, which code it is, a local activity's id
 _SLOT = _HEAD.size + _BODY.size
-_SLOTS = 256
-SIZE = _SLOT * _SLOTS
+SLOTS = 256
+SIZE = _SLOT * SLOTS
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class LaneNotes:
     def __init__(self, *descriptors: int) -> None:
         self.memories = tuple(mmap.mmap(each, SIZE) for each in descriptors)
         self._lock = threading.Lock()
-        self._free = list(range((_SLOTS - 1) * _SLOT, -1, -_SLOT))
+        self._free = list(range((SLOTS - 1) * _SLOT, -1, -_SLOT))
         _all.append(self)
 
     def add(self, descriptor: int) -> mmap.mmap:
