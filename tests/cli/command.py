@@ -16,6 +16,7 @@ LIMIT = 60.0
 _STARTED = re.compile(r"process (\d+) started")
 
 SHOP = """
+import os
 import re
 import threading
 import time
@@ -57,6 +58,11 @@ def matches(text: str) -> bool:
 @workflow.defn
 def naps() -> None:
     time.sleep(3600)
+
+
+@workflow.defn
+def aborts() -> None:
+    os.abort()
 
 
 @workflow.defn

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +103,27 @@ def test_a_killed_process_is_replaced(worker: Command, client: Client, queue: st
     worker.wait_for("was killed by SIGKILL; another one starts in 1 s")
     worker.wait_running(2)
     assert client.execute_workflow("checkout", "2", id=f"{queue}-2", task_queue=queue) == "charged 2"
+    worker.signal(signal.SIGTERM)
+    assert worker.wait_end() == 0
+
+
+def test_a_run_that_kills_the_process_is_held_back_after_the_second_death(
+    worker: Command, client: Client, queue: str
+) -> None:
+    """The third process does not execute it, says why to the server and to `why`, and does everybody else's work."""
+    handle = client.start_workflow("aborts", id=f"{queue}-1", task_queue=queue, task_timeout=1)
+    worker.wait_for("was killed by SIGABRT", 2)
+    worker.wait_for("2 times now: it is not executed again")
+    assert client.execute_workflow("checkout", "2", id=f"{queue}-2", task_queue=queue) == "charged 2"
+    told = subprocess.run(
+        [sys.executable, "-m", "hourglass", "why", f"{queue}-1", "--target", client.target],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "is held back, because the worker's process dies while it is executed" in told.stdout
+    assert "ProcessDied: 2× while the workflow's code was executing" in told.stdout
+    handle.terminate("seen enough")
     worker.signal(signal.SIGTERM)
     assert worker.wait_end() == 0
 
