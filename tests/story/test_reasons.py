@@ -12,12 +12,18 @@ from hourglass._story.timeline import Pending, tell
 from .histories import Made, failure
 
 
-def told(made: Made, *queues: QueueFacts, waited: float = 60, pending: tuple[Pending, ...] = ()) -> Diagnosis:
+def told(
+    made: Made,
+    *queues: QueueFacts,
+    waited: float = 60,
+    pending: tuple[Pending, ...] = (),
+    died: str = "",
+) -> Diagnosis:
     """The diagnosis of an open run, so many seconds after its last event."""
     now = made.at + round(waited * S)
     story = tell(made.read, now=now, pending=pending)
     return diagnose(
-        Facts(story=story, now=now, events=made.read, queues={each.name: each for each in queues})
+        Facts(story=story, now=now, events=made.read, queues={each.name: each for each in queues}, died=died)
     )
 
 
@@ -91,6 +97,23 @@ def test_a_task_that_times_out() -> None:
         timeoutType="TIMEOUT_TYPE_START_TO_CLOSE",
     )
     assert told(made).cause is Cause.HUNG
+
+
+def test_a_process_that_died() -> None:
+    """The history has but a task that timed out; who looks from the same machine knows of the deaths, and says so."""
+    made = Made().wait(1)
+    scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
+    started = made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
+    made.wait(10).add(
+        "WORKFLOW_TASK_TIMED_OUT",
+        scheduledEventId=str(scheduled),
+        startedEventId=str(started),
+        timeoutType="TIMEOUT_TYPE_START_TO_CLOSE",
+    )
+    found = told(made, died="2× while the workflow's code was executing, last 3 s ago")
+    assert found.cause is Cause.KILLS
+    assert "the worker's process dies while it is executed" in found.findings[0].what
+    assert found.findings[0].faults[0].message.startswith("2× while")
 
 
 def test_a_task_that_the_engine_refuses() -> None:
