@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 import threading
+import weakref
 from dataclasses import dataclass
 
 _HEAD = struct.Struct("<?QQ")  # in work, the thread's two numbers
@@ -47,13 +48,13 @@ def packed(run_id: str, workflow_type: str, code: str = "", activity: str = "") 
 class LaneNote:
     """The place for one lane's notes. Belongs to the thread that first writes."""
 
-    __slots__ = ("_begin", "_end", "_is_lane", "_notes", "_offset", "_owner")
+    __slots__ = ("_begin", "_end", "_is_lane", "_notes", "_offset", "_owner", "_released")
 
     def __init__(self, notes: LaneNotes, offset: int, *, is_lane: bool) -> None:
         self._notes = notes
         self._offset, self._begin, self._end = offset, offset + _HEAD.size, offset + _SLOT
         self._is_lane = is_lane
-        self._owner = False
+        self._owner = self._released = False
 
     def take(self, run: bytes) -> None:
         """From now on this run's code is executed; one that came without anything to note is not noted."""
@@ -77,8 +78,10 @@ class LaneNote:
 
     def release(self) -> None:
         """The thread is done: another one may have the place."""
-        self.strike()
-        self._notes.free(self._offset)
+        if not self._released:
+            self._released = True  # first: told to stop in the middle, a lane does it again
+            self.strike()
+            self._notes.free(self._offset)
 
     def _sign(self) -> None:
         self._owner = True
@@ -96,7 +99,7 @@ class LaneNotes:
         self.memories = tuple(mmap.mmap(each, SIZE) for each in descriptors)
         self._lock = threading.Lock()
         self._free = list(range((SLOTS - 1) * _SLOT, -1, -_SLOT))
-        _all.append(self)
+        _all.add(self)
 
     def add(self, descriptor: int) -> mmap.mmap:
         """Note everything in one more file, too."""
@@ -125,8 +128,7 @@ class LaneNotes:
     def free(self, offset: int) -> None:
         """A place is not used any more."""
         with self._lock:
-            if offset not in self._free:
-                self._free.append(offset)
+            self._free.append(offset)
 
 
 def read_notes(content: bytes) -> list[Noted]:
@@ -143,12 +145,12 @@ def read_notes(content: bytes) -> list[Noted]:
     return found
 
 
-_all: list[LaneNotes] = []
+_all: weakref.WeakSet[LaneNotes] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     # The memory is the parent's, and what is mapped keeps its file open.
-    for notes in _all:
+    for notes in list(_all):
         memories, notes.memories = notes.memories, ()
         for memory in memories:
             memory.close()
