@@ -205,3 +205,40 @@ def test_the_interpreter_exits_with_a_worker_that_nobody_stopped(server):
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+
+
+@workflow.defn
+def waits_in_its_code() -> str:
+    with workflow.unsafe():
+        place.begun.set()
+        place.go.wait(60)
+    return "slow"
+
+
+@activity.defn
+def twice(number: int) -> int:
+    return 2 * number
+
+
+@workflow.defn
+def healthy(number: int) -> int:
+    return twice(twice(number))
+
+
+def test_the_healthy_leave_a_thread_that_does_not_come_back(client):
+    """Nobody calls the code hung, and its thread is the only one for workflows: the others end on a spare one."""
+    with Worker(
+        client,
+        "spare",
+        workflows=[waits_in_its_code, healthy],
+        activities=[twice],
+        deadlock_timeout=None,
+        verify="off",
+    ):
+        slow = client.start_workflow(waits_in_its_code, id="spare-slow", task_queue="spare", task_timeout=60)
+        assert place.begun.wait(60)
+        handles = [client.start_workflow(healthy, n, id=f"spare-{n}", task_queue="spare") for n in range(5)]
+        assert [each.result() for each in handles] == [4 * n for n in range(5)]
+        assert not place.go.is_set()
+        place.go.set()
+        assert slow.result() == "slow"
