@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -103,8 +104,9 @@ def test_a_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
         note.take(packed("a", "t"))
         with opened(folder) as other:
             assert other.fresh == []
-            assert len(list(folder.glob("*.notes"))) == 2
+            assert len(list(found.place.glob("*.notes"))) == 2
     assert list(tmp_path.iterdir()) == []
+    assert not found.place.exists()
 
 
 def test_what_went_on_is_forgotten_for_good(tmp_path: Path) -> None:
@@ -118,6 +120,17 @@ def test_what_went_on_is_forgotten_for_good(tmp_path: Path) -> None:
         found.forget("b")
         assert counted(folder) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_deaths_that_cannot_be_written_down_are_known_all_the_same(tmp_path: Path) -> None:
+    """To the process that has found them; its worker starts."""
+    folder = tmp_path / "x.db-worker"
+    leave(folder, packed("a", "t"))
+    folder.touch()  # no folder
+    with opened(folder) as found:
+        assert [each.run_id for each in found.suspects()] == ["a"]
+        found.forget("a")
+        assert found.suspects() == []
 
 
 @pytest.mark.parametrize(
@@ -137,15 +150,18 @@ def test_a_damaged_count_is_no_count(tmp_path: Path, content: str) -> None:
 def test_notes_that_are_damaged_are_read_as_far_as_they_go(tmp_path: Path) -> None:
     """Whatever is in the file of a dead process."""
     folder = tmp_path / "x.db-worker"
-    folder.mkdir(mode=0o700)
-    (folder / "0.notes").write_bytes(os.urandom(100_000))
-    (folder / "1.notes").write_bytes(b"\1")
+    with opened(folder) as found, opened(folder):
+        place = found.place
+    place.mkdir(mode=0o700)
+    (place / "0.notes").write_bytes(os.urandom(100_000))
+    (place / "1.notes").write_bytes(b"\1")
     with opened(folder):
-        assert [each.name for each in folder.glob("*.notes")] == ["0.notes"]
+        assert [each.name for each in place.glob("*.notes")] == ["0.notes"]
 
 
-def test_a_folder_that_is_not_ours_alone_is_not_used(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ours_alone_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link, a file, or one that others may write to."""
+    monkeypatch.setattr(deaths, "SHARED_MEMORY", tmp_path / "none")
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "link-worker").symlink_to(real)
@@ -163,6 +179,39 @@ def test_a_folder_that_is_not_ours_alone_is_not_used(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="notes"):
         Deaths(linked)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_without_shared_memory_the_notes_are_with_what_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its folder there is another's."""
+    folder = tmp_path / "x.db-worker"
+    monkeypatch.setattr(deaths, "SHARED_MEMORY", tmp_path / "none")
+    with opened(folder) as found:
+        assert found.place == folder
+    shared = tmp_path / "shared"
+    (shared / f"hourglass-{os.geteuid()}").mkdir(parents=True)
+    (shared / f"hourglass-{os.geteuid()}").chmod(0o777)
+    monkeypatch.setattr(deaths, "SHARED_MEMORY", shared)
+    with opened(folder) as found:
+        assert found.place == folder
+
+
+def test_a_disk_that_is_full_costs_the_notes_and_not_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for the notes is taken at the start; where there is none, the worker works without."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    target = Target(kind="file", path=str(tmp_path / "x.db"))
+    assert deaths.open_deaths(target, None) is None
+    monkeypatch.undo()
+    found = deaths.open_deaths(target, None)
+    assert found is not None
+    deaths.close_deaths(found)
 
 
 def test_where_the_folder_is(tmp_path: Path) -> None:

@@ -1,15 +1,16 @@
 """Which runs' code was executing when a process died, so that the next one does not die of the same run, and so for ever.
 
-Each worker process has a file of its own in a folder of its target, with the notes of its lanes in memory that is mapped from it
-(see `lane_notes`). It is locked while the process lives, and removed when it ends in order. A file that is there and not locked
-is what a dead process left: the runs that were in work in it are suspects, one death more each. Deaths are counted in
-`deaths.json` beside, until the run goes on or its code has changed.
+Each worker process has a file of its own, with the notes of its lanes in memory that is mapped from it (see `lane_notes`). It is
+locked while the process lives, and removed when it ends in order. A file that is there and not locked is what a dead process
+left: the runs that were in work in it are suspects, one death more each. The files are in the system's shared memory where
+there is such a place: only deaths of processes matter here, not those of machines, and a lane must not wait for a disk, nor die
+because one is full.
 
-The folder of a file is beside it: `orders.db-worker`. That of a server is in the user's state directory. Without one that is
-ours alone, or without locks, nothing is noted.
+Deaths are counted in `deaths.json`, until the run goes on or its code has changed: in a folder beside the target's file,
+`orders.db-worker`, that of a server in the user's state directory. Without folders that are ours alone, or without locks,
+nothing is noted.
 
-Thread-safe. Must not know: lanes, what a death means (see `quarantine`). Nothing is synced to the disk: only deaths of
-processes matter here, not those of machines.
+Thread-safe. Must not know: lanes, what a death means (see `quarantine`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ DEATHS = 2
 """So many at the same run are its own."""
 LOCAL_DEATHS = 3
 """At a local activity one more: those are not made one at a time, and may take long."""
+SHARED_MEMORY = Path("/dev/shm")
+_TRIALS = 5
 _COUNTED = "deaths.json"
 _NOTES = ".notes"
 _MOST_FILES = 1000
@@ -64,28 +67,40 @@ class Deaths:
         self.notes = notes if notes is not None else LaneNotes()
         self.fresh: list[RunHung] = []
         """The suspects of processes that have died since anybody looked."""
-        _own(folder)
-        with _locked(folder):
-            self._path, self._descriptor, left = _claim(folder)
-            known = _read(folder)
-            for each in left:
-                self.fresh.append(_counted(known, each))
-            if left:
-                _write(folder, known)
-            self._known = set(known)
+        for trial in range(_TRIALS):
+            self.place = _place_of(folder)
+            try:
+                self._path, self._descriptor = self._begin()
+                break
+            except FileNotFoundError:  # the last process that ended has removed the folder
+                if trial == _TRIALS - 1:
+                    raise
         self._memory: mmap.mmap | None = self.notes.add(self._descriptor)
+
+    def _begin(self) -> tuple[Path, int]:
+        with _locked(self.place):
+            path, descriptor, left = _claim(self.place)
+            self._known = _read(self.folder)
+            for each in left:
+                self.fresh.append(_counted(self._known, each))
+            if self.fresh:
+                try:
+                    _own(self.folder)
+                    _write(self.folder, self._known)
+                except OSError as error:
+                    logger.warning("%s cannot be written: %s", self.folder / _COUNTED, error)
+        return path, descriptor
 
     def suspects(self) -> list[RunHung]:
         """The runs at which processes died, as a quarantine wants to know them."""
-        return told(self.folder)
+        return _told(self._known)
 
     def forget(self, run_id: str) -> None:
         """A run went on."""
-        if run_id not in self._known:
+        if self._known.pop(run_id, None) is None:
             return
-        self._known.discard(run_id)
         try:
-            with _locked(self.folder):
+            with _locked(self.place):
                 known = _read(self.folder)
                 if known.pop(run_id, None) is not None:
                     _write(self.folder, known)
@@ -102,8 +117,9 @@ class Deaths:
             self._path.unlink()
         with suppress(OSError):
             os.close(self._descriptor)
-        with suppress(OSError):
-            self.folder.rmdir()
+        for emptied in {self.place, self.folder}:
+            with suppress(OSError):
+                emptied.rmdir()
 
 
 def open_deaths(target: Target, notes: LaneNotes | None) -> Deaths | None:
@@ -172,10 +188,14 @@ def known_deaths(target: str, namespace: str) -> list[RunHung]:
 
 
 def told(folder: Path) -> list[RunHung]:
-    """What is known of deaths in a folder, for a worker or a reader; nothing where it cannot be read."""
+    """What is known of deaths in a folder; nothing where it cannot be read."""
+    return _told(_read(folder))
+
+
+def _told(known: dict[str, dict[str, Any]]) -> list[RunHung]:
     now = time.time()
     found = []
-    for run_id, each in _read(folder).items():
+    for run_id, each in list(known.items()):
         age = max(0.0, now - each["at"])
         if age < _FORGOTTEN_AFTER:
             times = each["times"]
@@ -250,9 +270,24 @@ def _can_make(folder: Path) -> bool:
     return there is not None and os.access(there, os.W_OK | os.X_OK)
 
 
+def _place_of(folder: Path) -> Path:
+    """Where the notes of a target's processes are: in shared memory, else with what is counted."""
+    if os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+        ours = SHARED_MEMORY / f"hourglass-{os.geteuid()}"
+        place = ours / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+        try:
+            _own(ours)
+            _own(place)
+            return place
+        except OSError as error:
+            logger.info("%s cannot be used: %s", place, error)
+    _own(folder)
+    return folder
+
+
 def _own(folder: Path) -> None:
     """Make a folder that is this user's alone, or refuse it: what is in it decides what is executed."""
-    if not folder.name.endswith("-worker"):
+    if not folder.parent.exists():
         os.makedirs(folder.parent, mode=0o700, exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(folder, 0o700)
@@ -289,14 +324,26 @@ def _claim(folder: Path) -> tuple[Path, int, list[Noted]]:
         left += read_notes(os.pread(descriptor, SIZE, 0)) if exists else []
         os.ftruncate(descriptor, 0)
         if mine is None:
-            os.ftruncate(descriptor, SIZE)
-            mine = path, descriptor
+            mine = path, _filled(path, descriptor)
         else:
             path.unlink()
             os.close(descriptor)
     if mine is None:
         raise OSError(errno.EMFILE, f"too many processes use {folder}")
     return *mine, left
+
+
+def _filled(path: Path, descriptor: int) -> int:
+    """Take the room for all notes now: where none is left, memory that is written to later would end the process."""
+    try:
+        if os.pwrite(descriptor, bytes(SIZE), 0) < SIZE:
+            raise OSError(errno.ENOSPC, f"no room for {path}")
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _try_lock(path: Path) -> int | None:
