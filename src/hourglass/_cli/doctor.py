@@ -139,18 +139,6 @@ def _deaths(where: Where) -> Iterator[Finding]:
         yield Finding("deaths", told)
 
 
-def _deaths(where: Where) -> Iterator[Finding]:
-    """The runs at which processes of this machine died, until they have gone on."""
-    from hourglass._runtime.deaths import known_deaths
-
-    for each in known_deaths(str(where), where.namespace):
-        what = (
-            f"local activity {each.activity} of {each.workflow_type}" if each.activity else each.workflow_type
-        )
-        told = f"a worker's process died {each.times}× while it executed {what} (run {each.run_id})"
-        yield Finding("deaths", told)
-
-
 def _reach(target: str | None, namespace: str | None) -> str:
     with connecting.connected(target, namespace) as client:
         found = client.count_workflows()
