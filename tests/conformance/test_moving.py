@@ -44,6 +44,13 @@ ELSEWHERE = {
     "names": "names_that_are_too_long",
     "search attributes": "search_attributes_that_cannot_be",
     "task timeout": "what_the_client_refuses",
+    "the same update id again": "tests/embedded/test_message_chains.py::test_an_update_id_is_one_update_along_a_chain",
+    "a call that is sent again after its answer was lost": (
+        "tests/embedded/test_message_chains.py::test_a_signal_is_one_signal_along_a_chain"
+    ),
+    "a run continues as new while signals come": (
+        "tests/embedded/test_message_chains.py::test_signals_during_the_last_task_go_on"
+    ),
     "event ids and times": "a_delayed_start_is_cancelled_at_once",
 }
 """Lines that are walked by scenarios, or by tests of one engine."""

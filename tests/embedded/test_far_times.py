@@ -274,8 +274,9 @@ def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:
         world = await open_world(tmp_path / "a.db")
         with pytest.raises(ServiceError, match="larger than 64 bits"):
             await world.start("w", retry_policy=RetryRule(maximum_attempts=10**30))
-        with pytest.raises(ServiceError, match="larger than 64 bits"):
+        assert (
             await world.call(s.ListWorkflows(page_size=10**30))
+        ).workflows == ()  # a page has a limit of its own
         state = sc.ScheduleState(limited_actions=True, remaining_actions=10**30)
         huge = sc.Schedule(action=schedule().action, spec=schedule().spec, state=state)
         with pytest.raises(ServiceError, match="cannot be written"):

@@ -217,8 +217,8 @@ def test_durable_forms_outside_a_workflow_are_refused():
         ({"start_to_close_timeout": "3"}, "must be a timedelta or a number of seconds"),
         ({"start_to_close_timeout": None}, "needs a start_to_close_timeout or a schedule_to_close_timeout"),
         ({"retry_policy": 3}, "must be a RetryPolicy"),
-        ({"task_queue": 3}, "must be of type str"),
-        ({"priority_key": True}, "must be of type int"),
+        ({"task_queue": 3}, "must be a text"),
+        ({"priority_key": True}, "must be a whole number"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -77,7 +77,7 @@ _TRANSPORT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r'hyper::Error\(Canceled, "connection closed"\)|hyper::Error\(Http2|connection closed before|h2 protocol error'
-            r"|Io, Kind\((?:ConnectionReset|BrokenPipe|UnexpectedEof)",
+            r"|Io, (?:Kind\(|Custom \{ kind: )(?:ConnectionReset|BrokenPipe|UnexpectedEof)",
             "what listens there closed the connection, or does not speak gRPC. Does the server need TLS (tls=True, or an API "
             "key)? Is the port that of gRPC (7233), not that of the web UI",
         ),

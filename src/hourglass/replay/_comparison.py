@@ -344,7 +344,9 @@ def _is_timeout(failure: Failure) -> bool:
 
 def _failure_difference(was: Failure, now: Failure, foreign: bool) -> str:
     if type(was.info) is not type(now.info):
-        return "" if foreign and was.info is None else "kind of failure"
+        if was.info is None:  # temporalio says no kind where a child's id was taken; the words must do
+            return "" if foreign or was.message == now.message else "failure's message"
+        return "kind of failure"
     match was.info, now.info:
         case ApplicationFailure() as a, ApplicationFailure() as b:
             if a.type != b.type and not (not a.type and b.type == _NO_TYPE):

@@ -144,7 +144,7 @@ class ListReader:
 
 def is_interrupted(error: BaseException | None) -> bool:
     """Whether SQLite stopped because a progress handler said so."""
-    return isinstance(error, sqlite3.Error) and error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
 def _tell(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
