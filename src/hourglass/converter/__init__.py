@@ -7,9 +7,9 @@ compression); neither knows of Temporal's own classes, so that the embedded engi
 
 from __future__ import annotations
 
-from ._codec import Codec, decode_failure, encode_failure, map_failures, map_payloads, seal, unseal
-from ._converter import Converter, default_converter
-from ._data import (
+from hourglass.converter._codec import Codec, decode_failure, encode_failure, map_failures, map_payloads, seal, unseal
+from hourglass.converter._converter import Converter, default_converter
+from hourglass.converter._data import (
     ActivityFailure,
     ApplicationFailure,
     CanceledFailure,
@@ -22,15 +22,15 @@ from ._data import (
     TerminatedFailure,
     TimeoutFailure,
 )
-from ._raw import RawPayload, check_dynamic, raw_payloads
-from ._search_attributes import (
+from hourglass.converter._raw import RawPayload, check_dynamic, raw_payloads
+from hourglass.converter._search_attributes import (
     SearchAttributeKey,
     SearchAttributes,
     SearchAttributeUpdate,
     decode_search_attribute,
     encode_search_attributes,
 )
-from ._signature import Signature
+from hourglass.converter._signature import Signature
 
 __all__ = [
     "ActivityFailure",

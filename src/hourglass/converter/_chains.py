@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ._data import Failure, Payload
+from hourglass.converter._data import Failure, Payload
 
 Encode: TypeAlias = Callable[[Any], Payload]
 Decode: TypeAlias = Callable[[Payload], Any]

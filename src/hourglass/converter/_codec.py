@@ -20,11 +20,11 @@ import msgspec
 
 from hourglass.errors import DecodeError, EncodeError, PayloadError
 
-from ._chains import causes
-from ._chains import decode_failure as _open_failure
-from ._chains import encode_failure as _seal_failure
-from ._converter import Converter
-from ._data import Failure, Payload
+from hourglass.converter._chains import causes
+from hourglass.converter._chains import decode_failure as _open_failure
+from hourglass.converter._chains import encode_failure as _seal_failure
+from hourglass.converter._converter import Converter
+from hourglass.converter._data import Failure, Payload
 
 T = TypeVar("T")
 PayloadFunction = Callable[[list[Payload]], Sequence[Payload]]

@@ -18,9 +18,9 @@ import msgspec
 
 from hourglass.errors import DecodeError, EncodeError
 
-from . import _failures
-from ._data import Failure, Payload
-from ._foreign import (
+from hourglass.converter import _failures
+from hourglass.converter._data import Failure, Payload
+from hourglass.converter._foreign import (
     is_message,
     is_model,
     message_class,
@@ -31,11 +31,11 @@ from ._foreign import (
     model_from_json,
     model_to_json,
 )
-from ._hints import type_name
-from ._json import decode_json, encode_json
-from ._mismatch import Mismatch
-from ._raw import RawPayload
-from ._typed import convert
+from hourglass.converter._hints import type_name
+from hourglass.converter._json import decode_json, encode_json
+from hourglass.converter._mismatch import Mismatch
+from hourglass.converter._raw import RawPayload
+from hourglass.converter._typed import convert
 
 _NULL = Payload(b"", "binary/null")
 _PLAIN = frozenset((str, int, float, bool, list, dict, tuple))

@@ -21,8 +21,8 @@ import msgspec
 from hourglass import errors
 from hourglass.errors import RetryState, TimeoutType
 
-from ._chains import Decode, Encode, causes, joined, opened
-from ._data import (
+from hourglass.converter._chains import Decode, Encode, causes, joined, opened
+from hourglass.converter._data import (
     ActivityFailure,
     ApplicationFailure,
     CanceledFailure,

@@ -10,8 +10,8 @@ import json
 import sys
 from typing import Any
 
-from ._hints import bare, is_union, type_name
-from ._mismatch import Mismatch, Place
+from hourglass.converter._hints import bare, is_union, type_name
+from hourglass.converter._mismatch import Mismatch, Place
 
 # --- protobuf -------------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ import msgspec
 
 from hourglass.errors import EncodeError
 
-from ._hints import type_name
-from ._mismatch import Mismatch
-from ._plain import plain, simplify
-from ._typed import convert
+from hourglass.converter._hints import type_name
+from hourglass.converter._mismatch import Mismatch
+from hourglass.converter._plain import plain, simplify
+from hourglass.converter._typed import convert
 
 # Enough for every type of a large program; programs that make types as they go must not grow us without end.
 _MOST_DECODERS = 4096

@@ -23,7 +23,7 @@ import msgspec
 
 from hourglass.errors import EncodeError
 
-from ._foreign import is_message, is_pydantic_type, message_to_plain, pydantic_to_plain
+from hourglass.converter._foreign import is_message, is_pydantic_type, message_to_plain, pydantic_to_plain
 
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 _BINARY = (bytes, bytearray, memoryview)

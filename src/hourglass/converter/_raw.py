@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, overload
 
 from hourglass.errors import DefinitionError
 
-from ._data import Payload
+from hourglass.converter._data import Payload
 
 if TYPE_CHECKING:
-    from ._converter import Converter
-    from ._signature import Signature
+    from hourglass.converter._converter import Converter
+    from hourglass.converter._signature import Signature
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from ._hints import kind_of, type_name
-from ._mismatch import Mismatch, Place
+from hourglass.converter._hints import kind_of, type_name
+from hourglass.converter._mismatch import Mismatch, Place
 
 
 def _no(value: Any, wanted: type, path: Place) -> Mismatch:

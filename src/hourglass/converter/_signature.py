@@ -19,9 +19,9 @@ from typing import Any, Optional
 
 from hourglass.errors import ArgumentError, DecodeError, DefinitionError, EncodeError
 
-from ._annotations import innermost, resolve, scope_of
-from ._converter import Converter
-from ._data import Payload
+from hourglass.converter._annotations import innermost, resolve, scope_of
+from hourglass.converter._converter import Converter
+from hourglass.converter._data import Payload
 
 _Kind = inspect.Parameter
 _NO_KWARGS: Mapping[str, Any] = types.MappingProxyType({})

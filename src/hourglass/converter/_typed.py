@@ -20,8 +20,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from ._foreign import is_pydantic_type, message_class, message_from_plain, model_from_plain
-from ._hints import (
+from hourglass.converter._foreign import is_pydantic_type, message_class, message_from_plain, model_from_plain
+from hourglass.converter._hints import (
     bare,
     expected_kinds,
     field_hints,
@@ -31,8 +31,8 @@ from ._hints import (
     kind_of,
     type_name,
 )
-from ._mismatch import Mismatch, Place
-from ._scalars import SCALARS
+from hourglass.converter._mismatch import Mismatch, Place
+from hourglass.converter._scalars import SCALARS
 
 Handler: TypeAlias = Callable[[Any, Any, Any, Place], Any]
 
