@@ -27,7 +27,7 @@ from hourglass.converter import (
     default_converter,
     encode_failure,
 )
-from hourglass.converter._chains import causes
+from hourglass.converter._data import causes
 from hourglass.converter._failures import MOST_CAUSES
 from hourglass.errors import RetryState, TimeoutType
 

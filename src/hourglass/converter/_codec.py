@@ -18,13 +18,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from hourglass.errors import DecodeError, EncodeError, PayloadError
-
-from hourglass.converter._chains import causes
-from hourglass.converter._chains import decode_failure as _open_failure
-from hourglass.converter._chains import encode_failure as _seal_failure
 from hourglass.converter._converter import Converter
-from hourglass.converter._data import Failure, Payload
+from hourglass.converter._data import Failure, Payload, causes
+from hourglass.converter._data import decode_failure as _open_failure
+from hourglass.converter._data import encode_failure as _seal_failure
+from hourglass.errors import DecodeError, EncodeError, PayloadError
 
 T = TypeVar("T")
 PayloadFunction = Callable[[list[Payload]], Sequence[Payload]]

@@ -16,8 +16,6 @@ from typing import Any
 
 import msgspec
 
-from hourglass.errors import DecodeError, EncodeError
-
 from hourglass.converter import _failures
 from hourglass.converter._data import Failure, Payload
 from hourglass.converter._foreign import (
@@ -32,10 +30,10 @@ from hourglass.converter._foreign import (
     model_to_json,
 )
 from hourglass.converter._hints import type_name
-from hourglass.converter._json import decode_json, encode_json
-from hourglass.converter._mismatch import Mismatch
+from hourglass.converter._json import Mismatch, decode_json, encode_json
 from hourglass.converter._raw import RawPayload
 from hourglass.converter._typed import convert
+from hourglass.errors import DecodeError, EncodeError
 
 _NULL = Payload(b"", "binary/null")
 _PLAIN = frozenset((str, int, float, bool, list, dict, tuple))

@@ -19,21 +19,24 @@ from typing import Any
 import msgspec
 
 from hourglass import errors
-from hourglass.errors import RetryState, TimeoutType
-
-from hourglass.converter._chains import Decode, Encode, causes, joined, opened
 from hourglass.converter._data import (
     ActivityFailure,
     ApplicationFailure,
     CanceledFailure,
     ChildWorkflowFailure,
+    Decode,
+    Encode,
     Failure,
     FailureInfo,
     Payload,
     ServerFailure,
     TerminatedFailure,
     TimeoutFailure,
+    causes,
+    joined,
+    opened,
 )
+from hourglass.errors import RetryState, TimeoutType
 
 SOURCE = "HourglassSDK"
 """Who wrote a failure. Servers and SDKs show it, and act on none but the server's own name for itself."""
