@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion

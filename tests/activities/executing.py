@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hourglass._bridge.handle import ActivityFailed, ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityFailed, ActivityOk, ActivityTask
 from hourglass._engine.events import Payloads
 from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
 from hourglass._runtime.resolver import Resolver

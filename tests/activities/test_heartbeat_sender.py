@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.handle import HandleBroken
-from hourglass._bridge.service import HeartbeatAnswer
+from hourglass._contract.handle import HandleBroken
+from hourglass._contract.service import HeartbeatAnswer
 from hourglass._runtime.heartbeat_sender import HeartbeatSender
 from hourglass.errors import ConnectionFailedError, ServiceError
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from effort import cases
 from hourglass import activity, workflow
-from hourglass._bridge.handle import ActivityTask
+from hourglass._contract.handle import ActivityTask
 from hourglass._engine.options import RetryPolicy
 from hourglass._runtime.attempts import _BEAT_PAUSE, Attempt, Surroundings
 from hourglass._runtime.mailbox import Mailbox

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._bridge.handle import ActivityCancelled, ActivityDeferred
+from hourglass._contract.handle import ActivityCancelled, ActivityDeferred
 from hourglass._runtime.child_process import command
 from hourglass._runtime.process_entry import converter_place, place_of
 from hourglass._runtime.process_wire import frame_limit
@@ -346,7 +346,7 @@ def test_a_converter_of_ones_own_is_made_anew():
 SCRIPT = """
 import asyncio, os, sys
 from hourglass import activity
-from hourglass._bridge.handle import ActivityTask
+from hourglass._contract.handle import ActivityTask
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.resolver import Resolver
 from hourglass.converter import default_converter

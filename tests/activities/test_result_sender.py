@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,
@@ -15,7 +15,7 @@ from hourglass._bridge.handle import (
     ActivityTask,
     HandleBroken,
 )
-from hourglass._bridge.service import CompleteActivity, Nothing
+from hourglass._contract.service import CompleteActivity, Nothing
 from hourglass._runtime.result_sender import Delivery, ResultSender
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, ServiceError

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import activity
-from hourglass._bridge.handle import ActivityCancelled, HandleBroken
+from hourglass._contract.handle import ActivityCancelled, HandleBroken
 from hourglass._engine.events import RetryRule
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass._runtime.attempts import Attempt

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hourglass._bridge.handle import ActivityOk, ActivityTask, HandleConfig, Shutdown
 from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
-from hourglass._bridge.service import Connection, Outcome, StartWorkflow, StillOpen, WaitForClose
+from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig, Shutdown
+from hourglass._contract.service import Connection, Outcome, StartWorkflow, StillOpen, WaitForClose
 from hourglass._engine.commands import Command, CompleteRun, ScheduleActivity, Succeeded
 from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
 from hourglass.converter import Payload

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from hourglass._bridge.bell import Bell
-from hourglass._bridge.handle import (
+from hourglass._bridge.handle_life import Limits
+from hourglass._bridge.holder import BridgeHolder, HandleTables
+from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
     ActivityTask,
     HandleConfig,
     Shutdown,
 )
-from hourglass._bridge.handle_life import Limits
-from hourglass._bridge.holder import BridgeHolder, HandleTables
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, Payloads, RunEvicted, SignalReceived
 
@@ -52,7 +52,7 @@ def done(run_id: str = "run-1") -> Succeeded:
 
 
 class ScriptedHandle:
-    """Implements `hourglass._bridge.handle.Handle`."""
+    """Implements `hourglass._contract.handle.Handle`."""
 
     def __init__(self, config: HandleConfig) -> None:
         self.config = config
@@ -187,7 +187,7 @@ class ScriptedHandle:
 
 
 class ScriptedConnection:
-    """Implements `hourglass._bridge.service.Connection`."""
+    """Implements `hourglass._contract.service.Connection`."""
 
     target, namespace, identity = "scripted", "default", "me"
 

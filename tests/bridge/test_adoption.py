@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from hourglass._bridge.handle import ActivityOk, HandleBroken, Shutdown
 from hourglass._bridge.holder import StaleCompletion
+from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
 
 from .scripted import Q, Worker, World, activation, attempt, done
 from .virtual_loop import run, settle

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.handle import (
+from hourglass._bridge.holder import Claim, StaleCompletion, Ticket, WorkerNotRegistered
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,
@@ -15,8 +16,7 @@ from hourglass._bridge.handle import (
     ActivityResult,
     HandleBroken,
 )
-from hourglass._bridge.holder import Claim, StaleCompletion, Ticket, WorkerNotRegistered
-from hourglass._bridge.service import CompleteActivity
+from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import TaskFailed
 from hourglass.converter import CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, WorkflowNotFoundError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, HandleBroken
 from hourglass._bridge.holder import StaleCompletion, Ticket
+from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, HandleBroken
 from hourglass._engine import events
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, ActivityCompleted

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
-from hourglass._bridge.service import RunCompleted
+from hourglass._contract.service import RunCompleted
 from hourglass._embedded.clients.connection import EngineConnection, connect_memory
 from hourglass._embedded.timing.clock import VirtualClock
 from hourglass._engine.events import Activation

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.handle import ActivityCancel, ActivityOk
 from hourglass._bridge.holder import StaleCompletion, Ticket
+from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass.converter import Payload
 
 from .scripted import Q, Worker, World, activation, attempt, done

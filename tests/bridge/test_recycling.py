@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from hourglass._bridge.handle import ActivityOk, HandleBroken, Shutdown
 from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
+from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError
 
 from .scripted import Q, RustPanic, ScriptedHandle, World, activation, attempt, done

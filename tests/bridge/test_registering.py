@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.handle import HandleConfig, Shutdown
 from hourglass._bridge.holder import AlreadyRegistered, WorkerNotRegistered
+from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 
 from .scripted import Q, RustPanic, ScriptedHandle, Worker, World, activation, attempt, done

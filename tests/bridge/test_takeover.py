@@ -9,8 +9,8 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.handle import ActivityFailed, ActivityOk, Shutdown
 from hourglass._bridge.holder import WorkerNotRegistered
+from hourglass._contract.handle import ActivityFailed, ActivityOk, Shutdown
 from hourglass._engine.commands import TaskFailed
 
 from .scripted import Q, World, activation, attempt, done, eviction

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hourglass import Client, Worker
-from hourglass._bridge.handle import Handle, HandleConfig
+from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._supervision import Process, SupervisionError
 
 from . import arena, strikes

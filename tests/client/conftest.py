@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass._runtime.portal import Portal
 from hourglass.client import AsyncClient, Client
 from hourglass.client._link import Link

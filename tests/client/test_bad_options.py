@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hourglass import Client, RetryPolicy, workflow
-from hourglass._bridge.service import CountWorkflows, SignalWorkflow, StartWorkflow
-from hourglass._bridge.well_formed import check_request
+from hourglass._contract.service import CountWorkflows, SignalWorkflow, StartWorkflow
+from hourglass._contract.well_formed import check_request
 from hourglass.client import (
     IdReusePolicy,
     Schedule,

@@ -15,7 +15,7 @@ import pytest
 
 from hourglass import client as public
 from hourglass import workflow
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass._engine.options import RetryPolicy
 from hourglass._runtime.portal import Portal
 from hourglass.client import (

@@ -17,9 +17,9 @@ import temporalio.client
 import temporalio.common
 
 from hourglass import RetryPolicy, Worker, workflow
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.schedule_checks import canonical
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as sv
+from hourglass._contract.schedules import canonical
 from hourglass.client import (
     AsyncScheduleHandle,
     Client,

@@ -7,9 +7,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hourglass._bridge.service import Started, StartWorkflow
-from hourglass._bridge.service_changes import (
+from hourglass._contract.service import (
     PollUpdate,
+    Started,
+    StartWorkflow,
     UpdateStage,
     UpdateStarted,
     UpdateState,

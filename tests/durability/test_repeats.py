@@ -11,7 +11,7 @@ import pytest
 
 from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.stores.memory_store import MemoryStore

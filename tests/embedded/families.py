@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from hourglass._bridge.service import CancelWorkflow, StillOpen, TerminateWorkflow
+from hourglass._contract.service import CancelWorkflow, StillOpen, TerminateWorkflow
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules.run import Run

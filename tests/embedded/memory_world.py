@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
-from hourglass._bridge.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
+from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
+from hourglass._contract.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.running.engine import Engine

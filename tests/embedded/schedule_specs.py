@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hourglass._bridge.service_schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
+from hourglass._contract.schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
 
 
 @dataclass(frozen=True)

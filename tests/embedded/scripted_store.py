@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from hourglass._bridge.service import CountGroup, Page
+from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from hourglass._bridge import service_schedules
-from hourglass._bridge.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
-from hourglass._bridge.service_schedules import IntervalSpec, ScheduleSpec
+from hourglass._contract import schedules
+from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
+from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions, transitions
 from hourglass._embedded.rules.limits import Limits
@@ -388,7 +388,7 @@ def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **re
     spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
     kept = Schedule(
         schedule_id=name,
-        schedule=service_schedules.Schedule(action=action, spec=spec),
+        schedule=schedules.Schedule(action=action, spec=spec),
         seen_ns=NOW,
         create_time_ns=NOW,
         **record,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._bridge.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
-from hourglass._bridge.service import (
+from hourglass._contract.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
+from hourglass._contract.service import (
     CompleteActivity,
     DescribeWorkflow,
     HeartbeatActivity,

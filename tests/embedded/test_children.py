@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
+from hourglass._contract.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_others as o

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge.handle import HandleConfig
-from hourglass._bridge.service import IdReusePolicy, StartWorkflow
+from hourglass._contract.handle import HandleConfig
+from hourglass._contract.service import IdReusePolicy, StartWorkflow
 from hourglass._embedded import EngineConnection, RealClock
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.stores.memory_store import MemoryStore

@@ -20,8 +20,8 @@ from temporalio.exceptions import ActivityError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import ActivityCancellationType
 
-from hourglass._bridge.handle import ActivityCancelled, ActivityFailed, ActivityOk
-from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.handle import ActivityCancelled, ActivityFailed, ActivityOk
+from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._embedded.rules.seed import seed_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

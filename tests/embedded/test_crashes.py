@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import (
+from hourglass._contract import service as s
+from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
     ActivityFailed,

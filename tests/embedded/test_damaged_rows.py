@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_schedules as sc
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as s
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._engine import commands as c

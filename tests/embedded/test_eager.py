@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from hourglass._bridge.handle import ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.beginnings import Eager

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.workers.cursor import Cursor
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

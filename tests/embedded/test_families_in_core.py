@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._bridge.handle import Shutdown
-from hourglass._bridge.service import GetHistory
+from hourglass._contract.handle import Shutdown
+from hourglass._contract.service import GetHistory
 from hourglass._embedded.events import history as h
 from hourglass._embedded.running.record import Record
 from hourglass._engine import commands as c

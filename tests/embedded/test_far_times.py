@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.handle import ActivityFailed
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as s
+from hourglass._contract.handle import ActivityFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.processes import wire
 from hourglass._embedded.rules.activities import backoff

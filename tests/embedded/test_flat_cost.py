@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import ActivityOk, ActivityTask
+from hourglass._contract import service as s
+from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Activity, Run, Timer

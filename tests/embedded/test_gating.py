@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import cases
-from hourglass._bridge import service as s
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.handle import (
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as s
+from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
     ActivityOk,
@@ -24,7 +23,8 @@ from hourglass._bridge.handle import (
     HandleBroken,
     HandleConfig,
 )
-from hourglass._bridge.service_changes import PollUpdate, ResetWorkflow, UpdateWorkflow
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import PollUpdate, ResetWorkflow, UpdateWorkflow
 from hourglass._embedded.clients.answering import Answer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS

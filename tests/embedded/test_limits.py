@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.limits import (
     TOO_LARGE_BLOB,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancel,
     ActivityCancelled,
     ActivityDeferred,
@@ -19,7 +19,7 @@ from hourglass._bridge.handle import (
     ActivityTask,
     Shutdown,
 )
-from hourglass._bridge.service import QueryWorkflow, SignalWorkflow, TerminateWorkflow
+from hourglass._contract.service import QueryWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge.service_changes import (
+from hourglass._contract import service as s
+from hourglass._contract.service import (
     PollUpdate,
     ResetWorkflow,
     UpdateStage,

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.handle import ActivityCancel, ActivityOk
-from hourglass._bridge.service_changes import UpdateWorkflow
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as s
+from hourglass._contract.handle import ActivityCancel, ActivityOk
+from hourglass._contract.service import UpdateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores.sqlite_store import SqliteStore

@@ -11,8 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 
-from hourglass._bridge.service import REQUESTS
-from hourglass._bridge.service_changes import CHANGES
+from hourglass._contract.service import CHANGES, REQUESTS
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.events import history as h

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import ActivityDeferred, ActivityOk, ActivityTask
+from hourglass._contract import service as s
+from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.recovery import is_backing_off, needs_recovery, recover

@@ -9,8 +9,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
-from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
+from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
+from hourglass._contract.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
 from hourglass._embedded.events import history as h
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c

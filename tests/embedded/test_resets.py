@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge.handle import ActivityOk
-from hourglass._bridge.service import DescribeWorkflow, RunTerminated, SignalWorkflow, Started
-from hourglass._bridge.service_changes import PollUpdate, ResetWorkflow, UpdateStage, UpdateWorkflow
+from hourglass._contract.handle import ActivityOk
+from hourglass._contract.service import (
+    DescribeWorkflow,
+    PollUpdate,
+    ResetWorkflow,
+    RunTerminated,
+    SignalWorkflow,
+    Started,
+    UpdateStage,
+    UpdateWorkflow,
+)
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.rebuilding import rebuild
 from hourglass._embedded.rules.seed import seed_of

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import HandleConfig, Shutdown
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import Failure

@@ -14,9 +14,15 @@ import temporalio.service
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge.schedule_checks import canonical, is_empty
-from hourglass._bridge.schedule_cron import parse_cron
-from hourglass._bridge.service_schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
+from hourglass._contract.schedules import (
+    CalendarSpec,
+    IntervalSpec,
+    Range,
+    ScheduleSpec,
+    canonical,
+    is_empty,
+    parse_cron,
+)
 from hourglass._embedded.rules.schedule_times import NANOS, Timetable
 from hourglass._temporal.schedule_messages import put_spec, spec_from
 from hourglass.errors import UsageError

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hourglass import client
-from hourglass._bridge.service import StartWorkflow, WorkflowStatus
-from hourglass._bridge.service_schedules import (
+from hourglass._contract.schedules import (
     Backfill,
     CreateSchedule,
     IntervalSpec,
@@ -26,6 +25,7 @@ from hourglass._bridge.service_schedules import (
     ScheduleState,
     UpdateSchedule,
 )
+from hourglass._contract.service import StartWorkflow, WorkflowStatus
 from hourglass._embedded.rules import schedule_record as rec
 from hourglass._embedded.rules import schedule_transitions as tr
 from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, sort_out

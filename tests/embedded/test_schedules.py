@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from hourglass import RetryPolicy, Worker, workflow
-from hourglass._bridge import service as s
-from hourglass._bridge import service_schedules as sc
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as s
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.processes.repeats import was_carried_out
 from hourglass._embedded.stores.memory_store import MemoryStore

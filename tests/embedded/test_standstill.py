@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.handle import ActivityCancel, ActivityOk
+from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._engine import commands as c
 from hourglass._engine.events import RetryRule
 

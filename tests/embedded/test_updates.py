@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.service import (
+from hourglass._contract.service import (
     DescribeWorkflow,
+    PollUpdate,
     QueryWorkflow,
     SignalWorkflow,
     StartWorkflow,
     TerminateWorkflow,
-)
-from hourglass._bridge.service_changes import (
-    PollUpdate,
     UpdateStage,
     UpdateState,
     UpdateWithStart,

@@ -9,8 +9,7 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._bridge.service import StillOpen
-from hourglass._bridge.service_changes import UpdateStage, UpdateState, UpdateWorkflow
+from hourglass._contract.service import StillOpen, UpdateStage, UpdateState, UpdateWorkflow
 from hourglass._embedded.events import history_updates as u
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import ActivityDeferred, HandleConfig
+from hourglass._contract import service as s
+from hourglass._contract.handle import ActivityDeferred, HandleConfig
 from hourglass._embedded import RealClock
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.running.engine import Engine

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores import filters as f

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hourglass._bridge.service import CancelWorkflow, TerminateWorkflow
+from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.events.history import Initiator
 from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
 from hourglass._engine import commands as c

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.service import GetHistory, HistoryPage, QueryAnswer, QueryWorkflow
+from hourglass._contract.service import GetHistory, HistoryPage, QueryAnswer, QueryWorkflow
 from hourglass.client._operations import Reference
 from hourglass.converter import default_converter
 from hourglass.errors import QueryFailedError, ServiceError, UsageError

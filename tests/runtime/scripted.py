@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hourglass._bridge.handle import ActivityItem, ActivityResult, ActivityTask, Shutdown
+from hourglass._contract.handle import ActivityItem, ActivityResult, ActivityTask, Shutdown
 from hourglass._engine.commands import Completion
 from hourglass._engine.definition import define_function
 from hourglass._engine.events import Activation, Payloads, RunEvicted, RunStarted

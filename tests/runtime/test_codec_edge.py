@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk
 from hourglass._engine.commands import CompleteRun, FailRun, Succeeded, TaskFailed
 from hourglass._engine.events import RunStarted
 from hourglass._runtime.codec_edge import CodecHandle

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from hourglass import activity
-from hourglass._bridge.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
+from hourglass._contract.handle import ActivityCancelled, ActivityDeferred, ActivityFailed, ActivityOk
 from hourglass._engine.events import Payloads
 from hourglass._runtime.executors import ActivityExecutor
 from hourglass._runtime.resolver import Resolver

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hourglass import activity, workflow
-from hourglass._bridge.handle import ActivityTask, Handle, HandleConfig, Shutdown
-from hourglass._bridge.service import StartWorkflow, StillOpen, WaitForClose
+from hourglass._contract.handle import ActivityTask, Handle, HandleConfig, Shutdown
+from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
 from hourglass._engine.commands import ScheduleActivity, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings

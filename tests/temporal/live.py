@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hourglass._bridge import service as sv
-from hourglass._bridge.handle import (
+from hourglass._contract import service as sv
+from hourglass._contract.handle import (
     ActivityItem,
     ActivityOk,
     ActivityResult,

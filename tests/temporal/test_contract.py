@@ -14,7 +14,7 @@ import pytest
 import temporalio.bridge
 import temporalio.bridge.temporal_sdk_bridge as bridge  # type: ignore[import-not-found]
 
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._temporal import configs, core
 
 SIGNATURES: dict[tuple[str, ...], str] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass.errors import ConnectionFailedError, UsageError
 from hourglass.testing import _dev_server
 from hourglass.testing._dev_server import CLI, DevServer, dev_server, find_cli, free_port

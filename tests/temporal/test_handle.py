@@ -11,7 +11,7 @@ from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from hourglass._bridge.handle import ActivityDeferred, HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.handle import ActivityDeferred, HandleBroken, HandleConfig, Shutdown
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal import core

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from hourglass._bridge import service as sv
-from hourglass._bridge.handle import (
+from hourglass._contract import service as sv
+from hourglass._contract.handle import (
     ActivityCancel,
     ActivityCancelled,
     ActivityDeferred,

@@ -42,7 +42,7 @@ def do(work):
 EXIT = (
     LOOP
     + """
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 async def begin():
     queue = live.unique("q")
     connection = await live.connect(sys.argv[1])
@@ -60,7 +60,7 @@ FORK = (
     + """
 import os
 from hourglass._bridge import service as sv
-from hourglass._bridge.handle import HandleConfig, HandleBroken
+from hourglass._contract.handle import HandleConfig, HandleBroken
 from hourglass.errors import ConnectionFailedError
 async def begin():
     connection = await live.connect(sys.argv[1])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hourglass._bridge.handle import Shutdown
+from hourglass._contract.handle import Shutdown
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal.replayer import ReplayHandle

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHistory
 
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_changes as ch
-from hourglass._bridge.handle import ActivityFailed
-from hourglass._bridge.service_deployments import DEPLOYMENT_REQUESTS
-from hourglass._bridge.service_schedules import SCHEDULE_REQUESTS
+from hourglass._contract import service as ch
+from hourglass._contract import service as sv
+from hourglass._contract.handle import ActivityFailed
+from hourglass._contract.schedules import SCHEDULE_REQUESTS
+from hourglass._contract.service import DEPLOYMENT_REQUESTS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal.service import PLANS

@@ -13,7 +13,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from hourglass._bridge import handle as hd
+from hourglass._contract import handle as hd
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal import activations, completions

@@ -9,9 +9,9 @@ from temporalio.api.workflow.v1 import WorkflowExecutionVersioningInfo
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_deployments as sd
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract import service as sd
+from hourglass._contract import service as sv
+from hourglass._contract.handle import HandleConfig
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,

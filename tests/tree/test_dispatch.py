@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from bridge.scripted import activation, attempt, eviction
-from hourglass._bridge.handle import ActivityCancel, ActivityFailed, ActivityOk
 from hourglass._bridge.handle_life import Limits
+from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk
 from hourglass._engine.commands import Succeeded, TaskFailed
 from hourglass._engine.events import Activation, RunEvicted, RunStarted
 from hourglass._supervision import NotRunning

@@ -16,7 +16,7 @@ import pytest
 
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
-from hourglass._bridge.service_watch import DescribeNamespace, Namespace
+from hourglass._contract.service import DescribeNamespace, Namespace
 from hourglass._runtime.application import Application
 from hourglass._runtime.reachability import Reachability, ReachLimits, look, watch_reachability
 from hourglass._runtime.status import status_report

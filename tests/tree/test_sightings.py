@@ -14,9 +14,9 @@ import pytest
 from bridge.scripted import ScriptedConnection
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
-from hourglass._bridge.handle import ActivityTask
 from hourglass._bridge.poll_line import Ticket
-from hourglass._bridge.service_watch import LastSeen, Sighting
+from hourglass._contract.handle import ActivityTask
+from hourglass._contract.service import LastSeen, Sighting
 from hourglass._runtime.sightings import Blind, Kind, Sightings, SightLimits, look, watch_sightings
 from hourglass.errors import ConnectionFailedError, ServiceError
 from hourglass.testing import dev_server

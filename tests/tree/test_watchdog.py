@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from hourglass._bridge.handle import ActivityFailed
+from hourglass._contract.handle import ActivityFailed
 from hourglass._engine.commands import TaskFailed
 from hourglass._runtime.watchdog import NobodyPolls, NoWorker, Orphan, Patience, WatchLimits, look, suspicions
 from hourglass._supervision import NotRunning

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from hourglass._bridge.begun import begin
 from hourglass._bridge.bell import Bell
-from hourglass._bridge.handle import ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._bridge.handle_life import Deadlines, HandleState, Signal, advance
 from hourglass._bridge.poll_line import PollLine, Ticket
-from hourglass._bridge.service import Connection
+from hourglass._contract.handle import ActivityItem, ActivityTask, Handle, HandleConfig
+from hourglass._contract.service import Connection
 from hourglass._engine.events import Activation, RunEvicted
 
 T = TypeVar("T")

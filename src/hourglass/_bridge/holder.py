@@ -20,13 +20,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hourglass._bridge.draining import begin_drain, drive
-from hourglass._bridge.handle import (
-    ActivityCancel,
-    ActivityItem,
-    ActivityResult,
-    HandleConfig,
-    Shutdown,
-)
 from hourglass._bridge.handle_life import HandleState, Limits, Signal
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._bridge.holder_status import HolderStatus, holder_status
@@ -40,8 +33,15 @@ from hourglass._bridge.registration import (
     WorkerNotRegistered,
 )
 from hourglass._bridge.sending import Then, send_completion, send_result
-from hourglass._bridge.service import Connection
 from hourglass._bridge.tables import HandleTables
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityItem,
+    ActivityResult,
+    HandleConfig,
+    Shutdown,
+)
+from hourglass._contract.service import Connection
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
 from hourglass.errors import UsageError

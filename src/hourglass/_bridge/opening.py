@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias, TypeVar
 
 from hourglass._bridge.draining import begin_drain
-from hourglass._bridge.handle import Handle
 from hourglass._bridge.handle_life import Signal, is_hopeless
 from hourglass._bridge.poll_line import OURS
 from hourglass._bridge.registration import Registration
-from hourglass._bridge.service import Connection
 from hourglass._bridge.tables import HandleTables, logger
+from hourglass._contract.handle import Handle
+from hourglass._contract.service import Connection
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
 T = TypeVar("T")

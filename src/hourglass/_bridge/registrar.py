@@ -11,13 +11,13 @@ import asyncio
 
 from hourglass._bridge.adoption import adopt, may_wait, set_aside
 from hourglass._bridge.draining import begin_drain
-from hourglass._bridge.handle import HandleConfig, Shutdown
 from hourglass._bridge.handle_life import Signal
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._bridge.opening import Connect, open_handle
 from hourglass._bridge.poll_line import Owner
 from hourglass._bridge.registration import AlreadyRegistered, Registration, WorkerNotRegistered
 from hourglass._bridge.tables import HandleTables, logger
+from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass.errors import HourglassError
 
 

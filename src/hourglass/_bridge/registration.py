@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 
 from hourglass._bridge.bell import Bell
-from hourglass._bridge.handle import HandleConfig
 from hourglass._bridge.handle_record import HandleRecord
+from hourglass._contract.handle import HandleConfig
 from hourglass.errors import HourglassError
 
 

@@ -20,7 +20,11 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from hourglass._bridge.handle import (
+from hourglass._bridge.handle_life import is_hopeless
+from hourglass._bridge.handle_record import HandleRecord, is_eviction
+from hourglass._bridge.poll_line import OURS, Ticket
+from hourglass._bridge.tables import HandleTables, logger, tell
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,
@@ -31,11 +35,7 @@ from hourglass._bridge.handle import (
     HandleBroken,
     Shutdown,
 )
-from hourglass._bridge.handle_life import is_hopeless
-from hourglass._bridge.handle_record import HandleRecord, is_eviction
-from hourglass._bridge.poll_line import OURS, Ticket
-from hourglass._bridge.service import CompleteActivity
-from hourglass._bridge.tables import HandleTables, logger, tell
+from hourglass._contract.service import CompleteActivity
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError

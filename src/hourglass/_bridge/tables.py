@@ -19,12 +19,12 @@ from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.begun import Patience
 from hourglass._bridge.bell import Bell
-from hourglass._bridge.handle import ActivityCancel, Handle, HandleConfig
 from hourglass._bridge.handle_life import HandleState, Limits
 from hourglass._bridge.handle_record import HandleRecord, Surroundings
 from hourglass._bridge.poll_line import Ticket
 from hourglass._bridge.registration import Registration
-from hourglass._bridge.service import Connection
+from hourglass._contract.handle import ActivityCancel, Handle, HandleConfig
+from hourglass._contract.service import Connection
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge.handle import ActivityResult, ActivityTask
+from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import ActivityContext, current

@@ -13,9 +13,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from hourglass._bridge.handle import ActivityCancel
 from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits, Ticket
-from hourglass._bridge.service import Connection
+from hourglass._contract.handle import ActivityCancel
+from hourglass._contract.service import Connection
 from hourglass._engine.events import Activation
 from hourglass._runtime.borrowed import BorrowedConnection
 from hourglass._runtime.codec_edge import CodecConnection

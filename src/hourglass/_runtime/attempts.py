@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
-from hourglass._bridge.handle import ActivityResult, ActivityTask
+from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._engine.events import Payloads
 from hourglass._engine.options import policy_from
 from hourglass._runtime.mailbox import Mailbox

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hourglass._bridge.handle import ActivityTask
+from hourglass._contract.handle import ActivityTask
 from hourglass._runtime.attempts import Attempt
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity._options import LIVENESS_TIMEOUT

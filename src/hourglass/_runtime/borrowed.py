@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from hourglass._bridge.handle import Handle, HandleConfig
-from hourglass._bridge.service import Connection, Request
+from hourglass._contract.handle import Handle, HandleConfig
+from hourglass._contract.service import Connection, Request
 
 A = TypeVar("A")
 

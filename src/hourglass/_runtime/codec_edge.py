@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityFailed,
     ActivityItem,
     ActivityResult,
@@ -21,7 +21,7 @@ from hourglass._bridge.handle import (
     HandleConfig,
     InProcess,
 )
-from hourglass._bridge.service import Connection, Request
+from hourglass._contract.service import Connection, Request
 from hourglass._engine.commands import Completion, TaskFailed
 from hourglass._engine.events import Activation, Payloads
 from hourglass._runtime.daemon_executor import DaemonExecutor

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._bridge.handle import ActivityCancel, ActivityItem
 from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
+from hourglass._contract.handle import ActivityCancel, ActivityItem
 from hourglass._engine.events import Activation
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.works import Evaluation, Execution, LocalExecution, Work

@@ -28,7 +28,7 @@ import time
 from functools import partial
 from typing import Any
 
-from hourglass._bridge.handle import ActivityResult, ActivityTask
+from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from hourglass._bridge.service import HeartbeatActivity, Service
+from hourglass._contract.service import HeartbeatActivity, Service
 from hourglass._engine.events import Payloads
 from hourglass._runtime.attempts import Heartbeat
 from hourglass.converter import Codec, Converter, default_converter, seal

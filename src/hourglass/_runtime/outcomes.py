@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._engine.interception import InterceptWorkflow
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver

@@ -24,7 +24,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
-from hourglass._bridge.handle import ActivityResult
+from hourglass._contract.handle import ActivityResult
 from hourglass._engine.events import Payloads
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_plainly

@@ -16,7 +16,7 @@ import logging
 import sys
 import threading
 
-from hourglass._bridge.handle import ActivityResult, ActivityTask
+from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass._runtime.attempts import Attempt

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,

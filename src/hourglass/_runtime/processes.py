@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from hourglass._bridge.handle import Shutdown
 from hourglass._bridge.holder import AlreadyRegistered, BridgeHolder, Ticket, WorkerNotRegistered
+from hourglass._contract.handle import Shutdown
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices, child_id
 from hourglass._supervision import (

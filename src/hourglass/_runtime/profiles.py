@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hourglass._bridge.tls import TLSConfig
+from hourglass._contract.service import TLSConfig
 from hourglass.errors import TargetError
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}

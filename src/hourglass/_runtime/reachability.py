@@ -16,8 +16,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hourglass._bridge.service import Connection
-from hourglass._bridge.service_watch import DescribeNamespace
+from hourglass._contract.service import Connection, DescribeNamespace
 from hourglass.errors import HourglassError, ServiceError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,
@@ -24,7 +24,7 @@ from hourglass._bridge.handle import (
     ActivityResult,
     ActivityTask,
 )
-from hourglass._bridge.service import CompleteActivity, Service
+from hourglass._contract.service import CompleteActivity, Service
 from hourglass.converter import CanceledFailure, Codec, Converter, default_converter, seal
 from hourglass.errors import ServiceError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
-from hourglass._bridge.service import Service
+from hourglass._contract.service import Service
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Payloads
 from hourglass._runtime import guarded

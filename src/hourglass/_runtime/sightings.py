@@ -18,11 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from hourglass._bridge.handle import Shutdown
 from hourglass._bridge.handle_record import HandleRecord
 from hourglass._bridge.holder import WorkerNotRegistered
-from hourglass._bridge.service import Connection
-from hourglass._bridge.service_watch import LastSeen
+from hourglass._contract.handle import Shutdown
+from hourglass._contract.service import Connection, LastSeen
 from hourglass._supervision import SupervisionError
 from hourglass.errors import ServiceError
 

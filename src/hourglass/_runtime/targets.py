@@ -25,8 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hourglass._bridge.service import Connection
-from hourglass._bridge.tls import TLSConfig
+from hourglass._contract.service import Connection, TLSConfig
 from hourglass._runtime.profiles import Settings, settings_from_environment, settings_from_profile
 from hourglass.errors import TargetError
 

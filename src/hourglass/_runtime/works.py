@@ -12,9 +12,9 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hourglass._bridge.handle import ActivityFailed, ActivityItem, ActivityResult, ActivityTask
 from hourglass._bridge.handle_record import is_eviction
 from hourglass._bridge.holder import Ticket, WorkerNotRegistered
+from hourglass._contract.handle import ActivityFailed, ActivityItem, ActivityResult, ActivityTask
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
 from hourglass._runtime.attempts import Attempt

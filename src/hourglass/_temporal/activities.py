@@ -8,7 +8,7 @@ from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityCancelReason
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancel,
     ActivityCancelled,
     ActivityDeferred,

@@ -6,7 +6,7 @@ from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
 
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass._temporal.calls import Call, Scope
 from hourglass._temporal.failures import put_failure
 from hourglass._temporal.payloads import put_payload, put_payloads

@@ -8,8 +8,8 @@ import temporalio.api.update.v1 as up
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import ResetReapplyExcludeType
 
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_changes as ch
+from hourglass._contract import service as ch
+from hourglass._contract import service as sv
 from hourglass._temporal.calls import LONG_POLL, ORDINARY, Call, Scope, put_execution
 from hourglass._temporal.calls_workflows import put_start
 from hourglass._temporal.failures import failure_from

@@ -7,7 +7,7 @@ from typing import Any
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus, WorkerVersioningMode
 
-from hourglass._bridge import service_deployments as sd
+from hourglass._contract import service as sd
 from hourglass._engine.versions import (
     PinnedVersioningOverride,
     VersioningBehavior,

@@ -8,7 +8,7 @@ from typing import Any
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType
 
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass._temporal.calls import LONG_POLL, ORDINARY, Call, Scope, put_execution
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.histories import event_to_json

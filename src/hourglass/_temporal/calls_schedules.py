@@ -6,8 +6,8 @@ from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
 
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_schedules as sc
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as sv
 from hourglass._temporal import schedule_messages as messages
 from hourglass._temporal.calls import PATIENT, Call, Scope
 from hourglass._temporal.payloads import nanos_from, payload_map_from, put_nanos, put_payload_map

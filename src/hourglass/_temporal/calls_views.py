@@ -7,7 +7,7 @@ from typing import Any
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import PendingActivityState
 
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass._engine.commands import ParentClosePolicy
 from hourglass._temporal.calls import Call, Scope, put_execution
 from hourglass._temporal.calls_deployments import behavior_of, run_version

@@ -5,7 +5,7 @@ from __future__ import annotations
 import temporalio.api.enums.v1 as enums
 import temporalio.api.workflowservice.v1 as ws
 
-from hourglass._bridge import service_watch as sw
+from hourglass._contract import service as sw
 from hourglass._temporal.calls import Call, Scope
 from hourglass._temporal.calls_deployments import poller_version, version_in
 from hourglass.errors import NamespaceNotFoundError

@@ -6,7 +6,7 @@ from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
 
-from hourglass._bridge import service as sv
+from hourglass._contract import service as sv
 from hourglass._temporal.calls import PATIENT, Call, Scope, put_execution
 from hourglass._temporal.calls_deployments import put_override
 from hourglass._temporal.payloads import (

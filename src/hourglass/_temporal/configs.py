@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hourglass._bridge.handle import HandleConfig
-from hourglass._bridge.tls import TLSConfig
+from hourglass._contract.handle import HandleConfig
+from hourglass._contract.service import TLSConfig
 from hourglass.errors import TargetError
 
 # The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and

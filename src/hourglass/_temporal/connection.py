@@ -14,9 +14,8 @@ from typing import TypeVar
 
 import temporalio.api.workflowservice.v1 as ws
 
-from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
-from hourglass._bridge.service import Request
-from hourglass._bridge.tls import TLSConfig
+from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.service import Request, TLSConfig
 from hourglass._temporal import core, refusals, service, version
 from hourglass._temporal.calls import Scope
 from hourglass._temporal.configs import check_target, client_settings, worker_settings

@@ -24,7 +24,7 @@ from typing import Any
 
 import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[import-not-found]
 
-from hourglass._bridge.handle import HandleBroken
+from hourglass._contract.handle import HandleBroken
 from hourglass._temporal.configs import Settings, call_settings, runtime_settings
 
 _rust: Any = _rust_module  # compiled, without type information

@@ -1,4 +1,4 @@
-"""A worker handle over Core: `hourglass._bridge.handle.Handle`, with Core's traps closed.
+"""A worker handle over Core: `hourglass._contract.handle.Handle`, with Core's traps closed.
 
 Invariants:
 
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityFailed,
     ActivityItem,
     ActivityResult,

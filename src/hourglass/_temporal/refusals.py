@@ -11,10 +11,9 @@ from temporalio.api.errordetails.v1 import (
     WorkflowExecutionAlreadyStartedFailure,
 )
 
-from hourglass._bridge import service as sv
-from hourglass._bridge.service_changes import UpdateWithStart
-from hourglass._bridge.service_schedules import CreateSchedule
-from hourglass._bridge.service_watch import DescribeNamespace
+from hourglass._contract import service as sv
+from hourglass._contract.schedules import CreateSchedule
+from hourglass._contract.service import DescribeNamespace, UpdateWithStart
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,

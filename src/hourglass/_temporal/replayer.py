@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
 from hourglass._temporal import core

@@ -6,9 +6,9 @@ from typing import Any
 
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.schedule_cron import FIELDS
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as sv
+from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.payloads import (
     nanos_from,
     payload_from,

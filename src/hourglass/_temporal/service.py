@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge import service as sv
-from hourglass._bridge import service_changes as ch
-from hourglass._bridge import service_deployments as sd
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge import service_watch as sw
+from hourglass._contract import schedules as sc
+from hourglass._contract import service as ch
+from hourglass._contract import service as sd
+from hourglass._contract import service as sv
+from hourglass._contract import service as sw
 from hourglass._temporal import (
     calls_activities,
     calls_changes,

@@ -8,9 +8,13 @@ data; `_waiting` waits for results; `_codec_edge` seals what leaves.
 
 from __future__ import annotations
 
-from hourglass._bridge.service import IdConflictPolicy, QueryRejectCondition, WorkflowStatus
-from hourglass._bridge.service_changes import UpdateStage
-from hourglass._bridge.tls import TLSConfig
+from hourglass._contract.service import (
+    IdConflictPolicy,
+    QueryRejectCondition,
+    TLSConfig,
+    UpdateStage,
+    WorkflowStatus,
+)
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,

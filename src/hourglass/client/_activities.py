@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hourglass._bridge.service import CompleteActivity, HeartbeatActivity, HeartbeatAnswer
+from hourglass._contract.service import CompleteActivity, HeartbeatActivity, HeartbeatAnswer
 from hourglass.client._session import Operation, Session, asking, nothing
 from hourglass.errors import UsageError
 

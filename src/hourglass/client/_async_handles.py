@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._bridge.service import QueryRejectCondition
-from hourglass._bridge.service_changes import UpdateStage
+from hourglass._contract.service import QueryRejectCondition, UpdateStage
 from hourglass._engine.options import Duration
 from hourglass.client import _activities, _operations, _reset, _updates
 from hourglass.client._faces import ActivityHandleFacts, HandleFacts, UpdateHandleFacts

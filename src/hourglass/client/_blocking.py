@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._bridge.tls import TLSConfig
+from hourglass._contract.service import TLSConfig
 from hourglass._engine.options import INT64, Duration, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal

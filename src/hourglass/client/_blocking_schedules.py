@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourglass._bridge.service_schedules import OverlapPolicy
+from hourglass._contract.schedules import OverlapPolicy
 from hourglass._engine.options import Duration
 from hourglass.client import _schedules
 from hourglass.client._faces import ScheduleHandleFacts

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._bridge.service_changes import UpdateStage
+from hourglass._contract.service import UpdateStage
 from hourglass.client import _with_start
 from hourglass.client._blocking_handles import UpdateHandle, WorkflowHandle
 from hourglass.client._options import UpdateOptions

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TypeVar, cast
 
-from hourglass._bridge.service import Page, Request
-from hourglass._bridge.service_schedules import SchedulePage
+from hourglass._contract.schedules import SchedulePage
+from hourglass._contract.service import Page, Request
 from hourglass.converter import Codec, Converter, seal, unseal
 from hourglass.errors import DecodeError
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 
-from hourglass._bridge.service_deployments import (
+from hourglass._contract.service import (
     CurrentVersionSet,
     DeploymentInfo,
     DescribeDeployment,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from hourglass._bridge.service import Connection
+from hourglass._contract.service import Connection
 from hourglass._runtime.portal import Portal
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference

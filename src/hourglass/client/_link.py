@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hourglass._bridge.service import Connection
+from hourglass._contract.service import Connection
 from hourglass._runtime.portal import Portal
 from hourglass.errors import UsageError
 

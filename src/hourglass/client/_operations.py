@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.service import (
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import (
     CancelWorkflow,
     CountWorkflows,
     DescribeWorkflow,

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import IdConflictPolicy, StartWorkflow
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import (
     LONGEST_TASK_TIMEOUT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hourglass._bridge.service import (
+from hourglass._contract.service import (
     RunCanceled,
     RunCompleted,
     RunContinued,

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.service_changes import ResetWorkflow
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import ResetWorkflow
 from hourglass._engine.options import INT64, Duration, optional_seconds, whole_number
 from hourglass.client._operations import Reference, fetch_history_events
 from hourglass.client._session import Operation, Session

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeAlias, TypedDict, TypeVarTuple, Unpack, overload
 
-from hourglass._bridge.service import StartWorkflow
-from hourglass._bridge.service_schedules import OverlapPolicy
+from hourglass._contract.schedules import OverlapPolicy
+from hourglass._contract.service import StartWorkflow
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass.converter import SearchAttributes
 from hourglass.errors import UsageError

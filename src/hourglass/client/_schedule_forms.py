@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.schedule_checks import canonical, is_empty
-from hourglass._bridge.schedule_cron import FIELDS
-from hourglass._bridge.service import StartWorkflow
+from hourglass._contract import schedules as sc
+from hourglass._contract.schedules import FIELDS, canonical, is_empty
+from hourglass._contract.service import StartWorkflow
 from hourglass._engine.events import RetryRule
 from hourglass._engine.options import (
     INT64,

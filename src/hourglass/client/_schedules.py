@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.schedule_checks import canonical
-from hourglass._bridge.service_schedules import (
+from hourglass._contract.ids import new_id
+from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
     DescribeSchedule,
@@ -25,6 +24,7 @@ from hourglass._bridge.service_schedules import (
     ScheduleDescription,
     SchedulePage,
     UpdateSchedule,
+    canonical,
 )
 from hourglass._engine.options import INT32, Duration, named_values, optional_seconds, several, whole_number
 from hourglass.client import _schedule_data as data

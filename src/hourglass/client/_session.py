@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from hourglass._bridge.begun import within
-from hourglass._bridge.service import Connection, Request
-from hourglass._bridge.well_formed import check_request
+from hourglass._contract.service import Connection, Request
+from hourglass._contract.well_formed import check_request
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._codec_edge import sealed, unsealed

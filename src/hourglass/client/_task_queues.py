@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from hourglass._bridge.service_watch import GetPollers, Poller, Pollers
+from hourglass._contract.service import GetPollers, Poller, Pollers
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass.client._session import Operation, Session

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.service import StartWorkflow
-from hourglass._bridge.service_changes import (
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import (
     PollUpdate,
+    StartWorkflow,
     UpdateStage,
     UpdateStarted,
     UpdateState,

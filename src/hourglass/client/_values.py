@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hourglass._bridge.service import Count, Description, PendingActivity, WorkflowStatus, WorkflowSummary
+from hourglass._contract.service import Count, Description, PendingActivity, WorkflowStatus, WorkflowSummary
 from hourglass._engine.commands import ParentClosePolicy
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Converter, Payload, decode_search_attribute

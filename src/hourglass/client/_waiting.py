@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import (
+from hourglass._contract.service import (
     DescribeWorkflow,
     GetHistory,
     Outcome,

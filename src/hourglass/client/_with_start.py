@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import IdConflictPolicy, StartWorkflow
-from hourglass._bridge.service_changes import UpdateStage, UpdateStarted
+from hourglass._contract.service import IdConflictPolicy, StartWorkflow, UpdateStage, UpdateStarted
 from hourglass.client import _operations, _updates
 from hourglass.client._interception import StartUpdateWithStartInput, StartWorkflowInput
 from hourglass.client._operations import Reference

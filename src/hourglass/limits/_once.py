@@ -12,7 +12,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 
-from hourglass._bridge.service import DescribeWorkflow, IdConflictPolicy
+from hourglass._contract.service import DescribeWorkflow, IdConflictPolicy
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, StartOptions, WorkflowHandle

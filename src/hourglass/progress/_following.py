@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hourglass._bridge.service import (
+from hourglass._contract.service import (
     DescribeWorkflow,
     GetHistory,
     HistoryPage,

@@ -194,7 +194,7 @@ class Session:
         self._thread.join(limit)
 
     async def _close(self) -> None:
-        from hourglass._bridge.handle import HandleBroken, Shutdown
+        from hourglass._contract.handle import HandleBroken, Shutdown
 
         handle, self._handle = self._handle, None
         if handle is None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
+from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded.timing.clock import Cancel, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._runtime import outcomes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hourglass._bridge.handle import ActivityTask
+from hourglass._contract.handle import ActivityTask
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError
 from hourglass.testing._fakes import Fake

@@ -21,9 +21,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from hourglass._bridge.handle import ActivityItem
 from hourglass._bridge.handle_record import is_eviction
-from hourglass._bridge.service import Connection, WaitForClose
+from hourglass._contract.handle import ActivityItem
+from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
-from hourglass._bridge.service import Connection
+from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
+from hourglass._contract.service import Connection
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation
 from hourglass._runtime.evaluation import Evaluations, Verdict

@@ -15,7 +15,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
-from hourglass._bridge.service import (
+from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
+from hourglass._contract.service import (
     Connection,
     DescribeWorkflow,
     QueryWorkflow,
@@ -23,8 +24,7 @@ from hourglass._bridge.service import (
     StartWorkflow,
     WaitForClose,
 )
-from hourglass._bridge.service_schedules import CreateSchedule, UpdateSchedule
-from hourglass._bridge.well_formed import check_request
+from hourglass._contract.well_formed import check_request
 from hourglass._embedded.timing.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity

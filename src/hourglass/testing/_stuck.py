@@ -9,7 +9,7 @@ import re
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from hourglass._bridge.service import Connection, DescribeWorkflow, QueryWorkflow, WaitForClose
+from hourglass._contract.service import Connection, DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._runtime.places import is_library, is_ours
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, WorkflowStuck

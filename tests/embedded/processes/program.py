@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from hourglass import Client, Worker
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.processes.file_connection import connect_file
 from hourglass.client import WorkflowHandle
 from hourglass.errors import HourglassError

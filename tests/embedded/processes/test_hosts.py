@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._embedded.processes import asking, meeting
 from hourglass._embedded.processes import host as host_module
 from hourglass._embedded.processes.file_connection import FileConnection, connect_file

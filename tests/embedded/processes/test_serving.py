@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._embedded.processes import frames, meeting, remote, serving, wire
 from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote

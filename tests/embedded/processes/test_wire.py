@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from hourglass import errors
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.processes import alone, serving, wire
 from hourglass.converter import ApplicationFailure, Failure, Payload

@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hourglass._bridge.service import StartWorkflow
-from hourglass._bridge.service_schedules import (
+from hourglass._contract.schedules import (
     CreateSchedule,
     IntervalSpec,
     OverlapPolicy,
@@ -20,6 +19,7 @@ from hourglass._bridge.service_schedules import (
     SchedulePolicy,
     ScheduleSpec,
 )
+from hourglass._contract.service import StartWorkflow
 from hourglass._embedded.rules import schedule_transitions as schedules
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._embedded.stores.store import ScheduleChange

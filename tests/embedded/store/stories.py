@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
 from hourglass._embedded.stores.store import Change

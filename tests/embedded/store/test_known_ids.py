@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge import fresh_ids
+from hourglass._contract import ids
 from hourglass._embedded.stores.known_ids import KnownIds
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 
@@ -61,7 +61,7 @@ def test_a_new_id_costs_no_read(open_store: Open, monkeypatch: pytest.MonkeyPatc
 
 def test_run_ids_are_random_uuids() -> None:
     """Each is a UUID of version 4, and none comes twice."""
-    ids = [fresh_ids.new_id() for _ in range(1000)]
+    ids = [ids.new_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in ids} == {(4, uuid.RFC_4122)}
     assert all(str(uuid.UUID(each)) == each for each in ids)
@@ -70,15 +70,15 @@ def test_run_ids_are_random_uuids() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_other_ids() -> None:
     """What the parent has drawn and not used yet is no id of the child's."""
-    fresh_ids.new_id()
+    ids.new_id()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, fresh_ids.new_id().encode())
+        os.write(writer, ids.new_id().encode())
         os._exit(0)
     os.close(writer)
     theirs = os.read(reader, 100).decode()
     os.close(reader)
     os.waitpid(child, 0)
     assert uuid.UUID(theirs)
-    assert theirs not in {fresh_ids.new_id() for _ in range(300)}
+    assert theirs not in {ids.new_id() for _ in range(300)}

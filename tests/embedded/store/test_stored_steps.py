@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events.history import WorkflowExecutionStarted
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores import schema, stored_steps, visibility

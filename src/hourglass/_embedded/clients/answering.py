@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hourglass._bridge.service import QueryWorkflow, Request
+from hourglass._contract.service import QueryWorkflow, Request
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.store import Stored

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from hourglass._bridge.handle import HandleConfig
-from hourglass._bridge.service import Request
+from hourglass._contract.handle import HandleConfig
+from hourglass._contract.service import Request
 from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rests_on, too_late
 from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.running.engine import Engine
@@ -41,7 +41,7 @@ async def connect_memory(
 
 
 class EngineConnection:
-    """Implements `hourglass._bridge.service.Connection`. Several may share an engine; one may own it."""
+    """Implements `hourglass._contract.service.Connection`. Several may share an engine; one may own it."""
 
     def __init__(
         self, engine: Engine, *, identity: str = "", target: str = "local:", owns_engine: bool = False

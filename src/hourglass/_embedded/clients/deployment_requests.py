@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_deployments as d
+from hourglass._contract import service as d
+from hourglass._contract import service as s
 from hourglass._embedded.clients.answering import Answer, is_written
 from hourglass._embedded.rules.versioning import external_name
 from hourglass._embedded.running.deployments import Build

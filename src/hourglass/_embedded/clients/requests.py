@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from hourglass._bridge import service as s
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.service_changes import PollUpdate, UpdateWorkflow
-from hourglass._bridge.service_schedules import DescribeSchedule, ListSchedules
+from hourglass._contract import service as s
+from hourglass._contract.ids import new_id
+from hourglass._contract.schedules import DescribeSchedule, ListSchedules
+from hourglass._contract.service import PollUpdate, UpdateWorkflow
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     ROOM,

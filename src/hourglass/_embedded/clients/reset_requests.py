@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from hourglass._bridge.service import Request, Started
-from hourglass._bridge.service_changes import ResetWorkflow
+from hourglass._contract.service import Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import Answer, find
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events.history_updates import WorkflowExecutionUpdateAccepted

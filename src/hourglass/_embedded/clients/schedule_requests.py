@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge import service_schedules as sc
-from hourglass._bridge.service import Nothing, Request
+from hourglass._contract import schedules as sc
+from hourglass._contract.service import Nothing, Request
 from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
 from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hourglass._bridge.service import Request, Started
-from hourglass._bridge.service_changes import (
+from hourglass._contract.service import (
     PollUpdate,
+    Request,
+    Started,
     UpdateStage,
     UpdateStarted,
     UpdateState,

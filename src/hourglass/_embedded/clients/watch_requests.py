@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_watch as watch
+from hourglass._contract import service as s
+from hourglass._contract import service as watch
 from hourglass._embedded.clients.answering import Answer
 from hourglass._embedded.running.engine import Engine
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_changes as changes
-from hourglass._bridge import service_deployments as deployments
-from hourglass._bridge import service_schedules as schedules
-from hourglass._bridge import service_watch as watch
+from hourglass._contract import schedules as schedules
+from hourglass._contract import service as changes
+from hourglass._contract import service as deployments
+from hourglass._contract import service as s
+from hourglass._contract import service as watch
 from hourglass._embedded.clients.requests import LOOKS
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone

@@ -22,7 +22,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._embedded.processes import meeting
 from hourglass._embedded.processes.alone import Alone, Silence
 from hourglass._embedded.processes.engine_room import EngineRoom

@@ -10,8 +10,8 @@ import asyncio
 import concurrent.futures
 from typing import TypeVar
 
-from hourglass._bridge.handle import Handle, HandleConfig
-from hourglass._bridge.service import Request
+from hourglass._contract.handle import Handle, HandleConfig
+from hourglass._contract.service import Request
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.processes.interruption import Gone, Interruption
 from hourglass._embedded.running.engine import Engine

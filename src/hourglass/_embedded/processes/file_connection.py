@@ -14,8 +14,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import limit_of, too_late
 from hourglass._embedded.clients.requests import LOOKS, PATIENT
 from hourglass._embedded.processes.file_handle import FileHandle
@@ -61,7 +61,7 @@ async def connect_file(
 
 
 class FileConnection:
-    """Implements `hourglass._bridge.service.Connection`."""
+    """Implements `hourglass._contract.service.Connection`."""
 
     def __init__(self, host: Host, *, identity: str, target: str) -> None:
         self._host = host

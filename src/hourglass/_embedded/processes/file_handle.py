@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
     Handle,
@@ -26,7 +26,7 @@ from hourglass.errors import HourglassError
 
 
 class FileHandle:
-    """Implements `hourglass._bridge.handle.Handle`."""
+    """Implements `hourglass._contract.handle.Handle`."""
 
     def __init__(
         self,

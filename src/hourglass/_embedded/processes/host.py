@@ -17,8 +17,8 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from hourglass._bridge import service as s
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract import service as s
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.processes.asking import BUSY, LOOK, SHORTEST, Asking
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.file_handle import FileHandle

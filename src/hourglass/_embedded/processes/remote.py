@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hourglass._bridge import service as s
+from hourglass._contract import service as s
 from hourglass._embedded.processes import meeting, wire
 from hourglass._embedded.processes.frames import FRAME_LIMIT, FrameStream
 from hourglass.errors import HourglassError, ServiceError

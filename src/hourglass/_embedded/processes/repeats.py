@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._bridge import service as s
-from hourglass._bridge.service_schedules import DeleteSchedule
+from hourglass._contract import service as s
+from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.running.record import Token
 from hourglass.errors import HourglassError
 

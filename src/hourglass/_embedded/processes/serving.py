@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hourglass._bridge import service as s
-from hourglass._bridge import service_changes as changes
-from hourglass._bridge import service_deployments as deployments
-from hourglass._bridge import service_schedules as schedules
-from hourglass._bridge import service_watch as watch
+from hourglass._contract import schedules as schedules
+from hourglass._contract import service as changes
+from hourglass._contract import service as deployments
+from hourglass._contract import service as s
+from hourglass._contract import service as watch
 from hourglass._embedded.processes import meeting, wire
 from hourglass._embedded.processes.frames import FRAME_LIMIT, FrameStream
 from hourglass._embedded.processes.interruption import Gone

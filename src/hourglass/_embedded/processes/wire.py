@@ -13,11 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from hourglass import errors
-from hourglass._bridge import service as s
-from hourglass._bridge import service_changes as changes
-from hourglass._bridge import service_deployments as deployments
-from hourglass._bridge import service_schedules as schedules
-from hourglass._bridge import service_watch as watch
+from hourglass._contract import schedules as schedules
+from hourglass._contract import service as changes
+from hourglass._contract import service as deployments
+from hourglass._contract import service as s
+from hourglass._contract import service as watch
 from hourglass._embedded.rules.schedule_record import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules.activities import complete_retry

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.events.history_others import ChildEnd, ChildWorkflowExecutionStarted

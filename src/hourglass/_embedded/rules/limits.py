@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow
-from hourglass._bridge.service_changes import UpdateWorkflow
+from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
 from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.rules.run import Run
 from hourglass.converter import Failure, Payload

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from hourglass._bridge.service import WorkflowStatus
-from hourglass._bridge.service_changes import ResetWorkflow
+from hourglass._contract.service import ResetWorkflow, WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events import history_others as o
 from hourglass._embedded.events import history_updates as u

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.relations import Ask, Child
 from hourglass._embedded.timing.clock import later, to_ns

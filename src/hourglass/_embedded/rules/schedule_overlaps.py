@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from hourglass._bridge.service_schedules import OverlapPolicy
+from hourglass._contract.schedules import OverlapPolicy
 
 MOST_WAITING = 1000
 """So many starts may wait; what comes on top is dropped, and counted."""

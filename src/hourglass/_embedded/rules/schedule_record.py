@@ -7,8 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from hourglass._bridge.schedule_checks import canonical
-from hourglass._bridge.service_schedules import (
+from hourglass._contract.schedules import (
     Backfill,
     OverlapPolicy,
     Schedule,
@@ -17,6 +16,7 @@ from hourglass._bridge.service_schedules import (
     ScheduleInfo,
     ScheduleSpec,
     ScheduleSummary,
+    canonical,
 )
 from hourglass._embedded.rules.schedule_overlaps import Due, Running
 from hourglass._embedded.rules.schedule_times import Timetable

@@ -18,9 +18,15 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from hourglass._bridge.schedule_checks import canonical, load_zone
-from hourglass._bridge.schedule_cron import LAST_YEAR
-from hourglass._bridge.service_schedules import CalendarSpec, IntervalSpec, Range, ScheduleSpec
+from hourglass._contract.schedules import (
+    LAST_YEAR,
+    CalendarSpec,
+    IntervalSpec,
+    Range,
+    ScheduleSpec,
+    canonical,
+    load_zone,
+)
 from hourglass._embedded.timing.clock import LATEST_NS, later, storable
 
 NANOS = 1_000_000_000

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hourglass._bridge.service import StartWorkflow, WorkflowStatus
-from hourglass._bridge.service_schedules import (
+from hourglass._contract.schedules import (
     CreateSchedule,
     OverlapPolicy,
     PatchSchedule,
@@ -30,6 +29,7 @@ from hourglass._bridge.service_schedules import (
     ScheduleAction,
     UpdateSchedule,
 )
+from hourglass._contract.service import StartWorkflow, WorkflowStatus
 from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, Running, sort_out
 from hourglass._embedded.rules.schedule_record import (
     RECENT,

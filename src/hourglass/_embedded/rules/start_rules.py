@@ -5,7 +5,7 @@ Must not know: requests, commands, the engine.
 
 from __future__ import annotations
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.events.history_local import RecordLocalActivity
 from hourglass._embedded.events.history_updates import UpdateRequest

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hourglass._bridge.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.beginnings import Eager, take_task

@@ -12,8 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from hourglass._bridge.schedule_cron import parse_cron
-from hourglass._bridge.service_schedules import CalendarSpec, ScheduleSpec
+from hourglass._contract.schedules import CalendarSpec, ScheduleSpec, parse_cron
 from hourglass._embedded.rules.schedule_times import Timetable
 from hourglass._embedded.timing.clock import SECOND
 from hourglass.errors import UsageError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
     ActivityFailed,

@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-from hourglass._bridge.fresh_ids import new_id
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions

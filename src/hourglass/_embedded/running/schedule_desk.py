@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from hourglass._bridge.service import CancelWorkflow, TerminateWorkflow
+from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run

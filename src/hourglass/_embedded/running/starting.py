@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hourglass._bridge.service import (
+from hourglass._contract.service import (
     IdConflictPolicy,
     SignalWorkflow,
     Started,

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from hourglass._bridge import service as s
-from hourglass._bridge.service_watch import GetPollers
+from hourglass._contract import service as s
+from hourglass._contract.service import GetPollers
 from hourglass._embedded.timing import patience
 from hourglass.errors import HourglassError
 

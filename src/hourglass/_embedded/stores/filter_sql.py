@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hourglass._bridge.service import WorkflowStatus
+from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.durations import parse_duration
 from hourglass._embedded.stores import filters as f
 from hourglass._embedded.stores.attribute_values import AttributeType, Indexed, parse_time, words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hourglass._bridge.service import WorkflowSummary
+from hourglass._contract.service import WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
 

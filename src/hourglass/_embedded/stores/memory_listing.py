@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TypeVar
 
-from hourglass._bridge.service import CountGroup, Page
+from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores import visibility
 from hourglass._embedded.stores.list_reader import ListReader, is_interrupted

@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from hourglass._bridge.service import CountGroup, Page
+from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
 from hourglass._embedded.stores.attribute_values import AttributeType

@@ -16,7 +16,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Sequence
 
-from hourglass._bridge.service import CountGroup, Page
+from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility

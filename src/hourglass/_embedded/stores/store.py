@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._bridge.service import CountGroup, Page
+from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record as Schedule

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._bridge.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
+from hourglass._contract.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores.attribute_values import AttributeType, Indexed, indexed, type_named, type_of
 from hourglass._embedded.stores.filter_sql import SYSTEM, Sql, statement, status_name

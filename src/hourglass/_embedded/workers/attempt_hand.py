@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from hourglass._bridge.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
+from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._embedded.rules.beginnings import Eager
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.offers import Taker

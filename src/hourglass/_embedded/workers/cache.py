@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from hourglass._bridge.handle import HandleConfig
+from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.rules.task_transitions import leaves_no_trace

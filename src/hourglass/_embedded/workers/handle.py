@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityItem,
     ActivityOk,
     ActivityResult,
@@ -43,7 +43,7 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class EngineHandle:
-    """Implements `hourglass._bridge.handle.Handle`."""
+    """Implements `hourglass._contract.handle.Handle`."""
 
     def __init__(
         self,

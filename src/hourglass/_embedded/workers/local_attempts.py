@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from hourglass._bridge.handle import (
+from hourglass._contract.handle import (
     ActivityCancel,
     ActivityCancelled,
     ActivityDeferred,

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from hourglass._bridge.handle import ActivityTask
 from hourglass._bridge.handle_record import is_eviction
+from hourglass._contract.handle import ActivityTask
 from hourglass._embedded.timing.clock import to_ns
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from hourglass._bridge.handle import ActivityItem, Shutdown
+from hourglass._contract.handle import ActivityItem, Shutdown
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.events import Activation
 from hourglass.testing._queues import Queue

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._bridge.service import Request
+from hourglass._contract.service import Request
 from hourglass._engine.options import INT64, check_text
 from hourglass.converter import Failure, Payload
 from hourglass.errors import UsageError

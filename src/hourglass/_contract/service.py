@@ -8,16 +8,43 @@ kinds by the engine.
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from hourglass._bridge.handle import Handle, HandleConfig
+from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import Payloads, RetryRule
 from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
+from hourglass.errors import TargetError
+
+# --- tls ------------------------------------------------------------
+#
+# How to reach a server over TLS: certificates as data, with a `repr` that shows none of them.
+
+
+@dataclass(frozen=True)
+class TLSConfig:
+    """TLS, and mutual TLS with a client certificate and its private key. All certificates are PEM bytes.
+
+    `domain` is the name that the server's certificate must carry, where it differs from the address.
+    """
+
+    server_root_ca_cert: bytes | None = field(default=None, repr=False)
+    domain: str | None = None
+    client_cert: bytes | None = field(default=None, repr=False)
+    client_private_key: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.client_cert is None) != (self.client_private_key is None):
+            raise TargetError("mutual TLS needs both client_cert and client_private_key, or neither")
+
+
+# --- service ------------------------------------------------------------
+
 
 A = TypeVar("A")
 
@@ -415,3 +442,200 @@ class Connection(Service, Protocol):
     async def close(self) -> None:
         """Let go of everything."""
         ...
+
+
+# --- service changes ------------------------------------------------------------
+#
+# Requests that change a running workflow and wait for its word: updates, update with start, reset. Frozen data, as in
+# `service`.
+
+
+class UpdateStage(IntEnum):
+    """How far an update has come (Temporal's numbers)."""
+
+    UNSPECIFIED = 0
+    ADMITTED = 1
+    ACCEPTED = 2
+    COMPLETED = 3
+
+
+class UpdateState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an update: at COMPLETED exactly one of `result` and `failure` counts (a failure if there is one).
+
+    A stage below the one that was waited for means that the engine's long poll ended: ask again with `PollUpdate`.
+    """
+
+    update_id: str
+    workflow_id: str
+    run_id: str = ""
+    stage: UpdateStage = UpdateStage.UNSPECIFIED
+    result: Payload | None = None
+    failure: Failure | None = None
+
+
+class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
+    """Ask for an update and wait until it has come to `wait_stage`. The same `update_id` again is the same update.
+
+    `request_id` names the call, however often it is sent: for the embedded engine, a server knows none here.
+    """
+
+    workflow_id: str
+    update_id: str
+    update_name: str
+    run_id: str = ""
+    first_execution_run_id: str = ""
+    arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    identity: str = ""
+    wait_stage: UpdateStage = UpdateStage.ACCEPTED
+    request_id: str = ""
+
+
+class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):
+    """Wait on for an update."""
+
+    workflow_id: str
+    update_id: str
+    run_id: str = ""
+    identity: str = ""
+    wait_stage: UpdateStage = UpdateStage.COMPLETED
+
+
+class UpdateStarted(msgspec.Struct, frozen=True):
+    """The run that was started or used, and its update."""
+
+    start: Started
+    update: UpdateState
+
+
+class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
+    """Start a workflow, or use the one that runs, and update it in one step."""
+
+    start: StartWorkflow
+    update: UpdateWorkflow
+
+
+class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
+    """End a run and begin it anew from one of its workflow tasks; the answer names the new run.
+
+    `event_id` is the id of the WorkflowTaskCompleted (or failed, timed out, started) event after which history is dropped.
+    What arrived after that is sent to the new run again, unless it is excluded.
+    """
+
+    workflow_id: str
+    event_id: int
+    request_id: str
+    run_id: str = ""
+    reason: str = ""
+    identity: str = ""
+    reapply_signals: bool = True
+    reapply_updates: bool = True
+
+
+CHANGES: tuple[type[Request[Any]], ...] = (UpdateWorkflow, PollUpdate, UpdateWithStart, ResetWorkflow)
+
+
+# --- service deployments ------------------------------------------------------------
+#
+# What a client can ask about versions of workers: which one is current, which there are.
+
+
+class CurrentVersionSet(msgspec.Struct, frozen=True):
+    """Another version is current; `previous` was before, None if none was."""
+
+    previous: WorkerDeploymentVersion | None = None
+
+
+class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
+    """Send new runs, and those that move on, to workers of this build; an empty one: to workers without a version."""
+
+    deployment_name: str
+    build_id: str
+    identity: str = ""
+    ignore_missing_task_queues: bool = False
+
+
+class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that workers have had. `status` is Temporal's name for its part, such as `CURRENT` or `DRAINED`."""
+
+    version: WorkerDeploymentVersion
+    status: str = ""
+    create_time_ns: int = 0
+
+
+class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment: its versions, newest first, and which of them is current."""
+
+    name: str
+    current: WorkerDeploymentVersion | None = None
+    changed_ns: int = 0
+    versions: tuple[KnownVersion, ...] = ()
+
+
+class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
+    """Look at a deployment."""
+
+    deployment_name: str
+
+
+DEPLOYMENT_REQUESTS = (SetCurrentVersion, DescribeDeployment)
+
+
+# --- service watch ------------------------------------------------------------
+#
+# What an engine is asked about itself and about who polls it: by watchdogs about ourselves, by people about a task
+# queue.
+#
+# An engine that cannot tell answers with the status `UNIMPLEMENTED`.
+
+
+class Namespace(msgspec.Struct, frozen=True):
+    """A namespace that the engine serves."""
+
+    name: str
+
+
+class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
+    """Does the engine answer, and does it serve the namespace of this connection? Asked once, and not repeated in vain."""
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """When an engine last saw somebody poll, by its own clock, in nanoseconds; 0 if it does not know of anybody.
+
+    To be compared with other sightings only: the engine's clock is not ours.
+    """
+
+    time_ns: int = 0
+
+
+class LastSeen(Request[Sighting], frozen=True, kw_only=True):
+    """When did the engine last see this identity poll this queue, for activities or for workflow tasks?"""
+
+    task_queue: str
+    polled_by: str
+    activities: bool = False
+
+
+class Poller(msgspec.Struct, frozen=True):
+    """Somebody who polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
+
+    identity: str
+    last_seen_ns: int = 0
+    version: WorkerDeploymentVersion | None = None
+
+
+class Pollers(msgspec.Struct, frozen=True):
+    """Who polls a queue. `served` names all queues that somebody polls, where the engine knows them; else it is empty.
+    `current` is the version that takes what is not pinned; None: workers without a version do.
+    """
+
+    pollers: tuple[Poller, ...] = ()
+    served: tuple[str, ...] = ()
+    current: WorkerDeploymentVersion | None = None
+
+
+class GetPollers(Request[Pollers], frozen=True, kw_only=True):
+    """Who polls this queue, for activities or for workflow tasks?"""
+
+    task_queue: str
+    activities: bool = False

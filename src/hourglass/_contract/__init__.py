@@ -1,0 +1,1 @@
+"""What every engine offers: handles for workers, a service for clients; data only."""
