@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge.bell import Bell
-from hourglass._bridge.handle_life import Limits
+from hourglass._bridge.calls import Bell
+from hourglass._bridge.handles import Limits
 from hourglass._bridge.holder import BridgeHolder, HandleTables
 from hourglass._contract.handle import (
     ActivityItem,

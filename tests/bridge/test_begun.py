@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.begun import Patience, begin
+from hourglass._bridge.calls import Patience, begin
 
 from .virtual_loop import run, settle
 

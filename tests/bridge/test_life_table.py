@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hourglass._bridge.handle_life import (
+from hourglass._bridge.handles import (
     LIFE,
     Deadlines,
     DrainView,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass import Worker
-from hourglass._bridge.handle_life import HandleState
+from hourglass._bridge.handles import HandleState
 from hourglass._bridge.holder import WorkerNotRegistered
 from hourglass._contract.handle import Shutdown
 from hourglass._supervision import SupervisionError

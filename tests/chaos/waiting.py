@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hourglass import Worker, WorkflowHandle
-from hourglass._bridge.holder_status import holder_status
+from hourglass._bridge.holder import holder_status
 
 _SHOWN_RUNS = 3
 _SHOWN_EVENTS = 6

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hourglass._bridge.handle_life import HandleState, Limits
+from hourglass._bridge.handles import HandleState, Limits
 
 from .test_shape import WHOLE
 from .world import (

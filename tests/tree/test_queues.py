@@ -12,7 +12,7 @@ import pytest
 
 from bridge.scripted import ScriptedHandle
 from hourglass import Client, Worker, workflow
-from hourglass._bridge.handle_life import HandleState, Limits
+from hourglass._bridge.handles import HandleState, Limits
 from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 

@@ -14,8 +14,7 @@ from typing import Any
 
 from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._bridge.handle_life import Limits
-from hourglass._bridge.handle_record import HandleRecord
+from hourglass._bridge.handles import HandleRecord, Limits
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory

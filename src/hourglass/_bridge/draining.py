@@ -13,11 +13,22 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._bridge.handle_life import Deadlines, DrainView, HandleState, Signal, Step, next_step
-from hourglass._bridge.handle_record import Drain, HandleRecord, is_eviction
+from hourglass._bridge.handles import (
+    Deadlines,
+    Drain,
+    DrainView,
+    HandleRecord,
+    HandleState,
+    HandleTables,
+    Signal,
+    Step,
+    is_eviction,
+    logger,
+    next_step,
+    tell,
+)
 from hourglass._bridge.poll_line import OURS, Ticket
 from hourglass._bridge.sending import fail_attempt, fail_run
-from hourglass._bridge.tables import HandleTables, logger, tell
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask
 from hourglass._engine.events import (
     Activation,

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from hourglass._bridge.bell import Bell
+from hourglass._bridge.calls import Bell
 
 T = TypeVar("T")
 

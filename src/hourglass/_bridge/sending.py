@@ -20,10 +20,8 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from hourglass._bridge.handle_life import is_hopeless
-from hourglass._bridge.handle_record import HandleRecord, is_eviction
+from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction, is_hopeless, logger, tell
 from hourglass._bridge.poll_line import OURS, Ticket
-from hourglass._bridge.tables import HandleTables, logger, tell
 from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hourglass._bridge.handle_record import is_eviction
+from hourglass._bridge.handles import is_eviction
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._runtime.cache import Entry, Key

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from hourglass._bridge.handle_record import HandleRecord
+from hourglass._bridge.handles import HandleRecord
 from hourglass._bridge.holder import WorkerNotRegistered
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.service import Connection, LastSeen

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any
 
-from hourglass._bridge.handle_life import HandleState
-from hourglass._bridge.handle_record import HandleRecord
+from hourglass._bridge.handles import HandleRecord, HandleState
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.targets import is_loopback

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from hourglass._bridge.handle_life import HandleState
-from hourglass._bridge.handle_record import HandleRecord
+from hourglass._bridge.handles import HandleRecord, HandleState
 from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._runtime.reachability import watch_reachability
 from hourglass._runtime.sightings import watch_sightings

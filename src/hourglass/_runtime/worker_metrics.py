@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from hourglass._bridge.handle_life import HandleState
+from hourglass._bridge.handles import HandleState
 from hourglass._runtime.application import Application
 from hourglass._runtime.services import QueueServices
 from hourglass.metrics import Family, Kind, Sample

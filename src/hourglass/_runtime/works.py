@@ -12,7 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hourglass._bridge.handle_record import is_eviction
+from hourglass._bridge.handles import is_eviction
 from hourglass._bridge.holder import Ticket, WorkerNotRegistered
 from hourglass._contract.handle import ActivityFailed, ActivityItem, ActivityResult, ActivityTask
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from hourglass._bridge.begun import within
+from hourglass._bridge.calls import within
 from hourglass._contract.service import Connection, Request
 from hourglass._contract.well_formed import check_request
 from hourglass._runtime.portal import Portal

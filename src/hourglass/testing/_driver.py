@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from hourglass._bridge.handle_record import is_eviction
+from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityItem
 from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock

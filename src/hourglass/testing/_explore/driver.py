@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from hourglass._bridge.handle_record import is_eviction
+from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityTask
 from hourglass._embedded.timing.clock import to_ns
 from hourglass._engine.commands import Completion

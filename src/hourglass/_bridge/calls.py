@@ -19,6 +19,23 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from types import coroutine
 from typing import Any, TypeVar
 
+# --- begun ------------------------------------------------------------
+#
+# Calls that begin at once, and one timer for all that take too long.
+#
+# `begin` runs a coroutine right away, in the turn of whoever calls. Most calls on an engine in this process end there
+# and then:
+# for them there is no task and no turn of the loop. What has to wait goes on as a task of its own.
+#
+# `Patience` tells of what has not ended within a fixed limit. As the limit is the same for all, the oldest is always
+# the next to be
+# overdue: one timer serves thousands.
+#
+# Must not know: what the calls are for. Both belong to one loop. Invariants: a coroutine that was begun is never
+# dropped; each
+# thing watched is told of once at most, and not after it was forgotten.
+
+
 T = TypeVar("T")
 
 logger = logging.getLogger("hourglass.bridge")
@@ -111,3 +128,50 @@ class Patience:
                 logger.exception(
                     "what takes too long could not be told"
                 )  # of the others it is told all the same
+
+
+# --- bell ------------------------------------------------------------
+#
+# A bell: wakes everybody who waits for it, on one asyncio loop. A ring that nobody waits for is not kept, so
+# whoever waits looks first and waits then, without an await in between.
+
+
+class Bell:
+    """Those who wait are woken together; one who is cancelled takes nothing with it."""
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[bool]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiters)
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        if not self._waiters:
+            return
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the next ring; False when `timeout` seconds passed without one."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiters.add(waiter)
+        alarm = None if timeout is None else loop.call_later(max(timeout, 0.0), _give_up, waiter)
+        try:
+            return await waiter
+        finally:
+            self._waiters.discard(waiter)
+            if alarm is not None:
+                alarm.cancel()
+
+
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

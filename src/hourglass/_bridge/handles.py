@@ -1,0 +1,662 @@
+"""The life of a handle as data: its states, what moves it from one to the next, its limits, and what its end
+asks for next.
+
+Pure: no clock, no loop, no handle. `draining` does what is decided here. Invariants: a state is left only as
+`LIFE` says; nothing comes after closed and abandoned; a handle is finalized only when its polls have ended,
+nothing is open and no call is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+from hourglass._bridge.calls import Bell, Patience, begin
+from hourglass._bridge.poll_line import PollLine, Ticket
+from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
+from hourglass._contract.service import Connection
+from hourglass._engine.events import Activation, RunEvicted
+from hourglass.errors import (
+    HourglassError,
+    InternalError,
+    NamespaceNotFoundError,
+    ServiceError,
+    StorageError,
+    UsageError,
+)
+
+# --- handle life ------------------------------------------------------------
+#
+# The life of a handle as data: its states, what moves it from one to the next, its limits, and what its end
+# asks for next.
+#
+# Pure: no clock, no loop, no handle. `draining` does what is decided here. Invariants: a state is left only as
+# `LIFE` says; nothing comes after closed and abandoned; a handle is finalized only when its polls have ended,
+# nothing is open and no call is in flight.
+
+
+class HandleState(Enum):
+    """Where a handle is in its life."""
+
+    CONNECTING = "connecting"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    FINALIZING = "finalizing"
+    CLOSED = "closed"
+    ABANDONED = "abandoned"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing comes after it."""
+        return self in (HandleState.CLOSED, HandleState.ABANDONED)
+
+
+class Signal(Enum):
+    """What happens to a handle."""
+
+    OPENED = "opened"
+    UNWANTED = "nobody wants it any more"
+    UNREGISTERED = "its worker was unregistered"
+    RECYCLED = "a new handle takes its place"
+    DRAINED = "its polls have ended and nothing is open"
+    FREED = "it is finalized"
+    OVERDUE = "it did not end in time"
+
+
+LIFE: dict[tuple[HandleState, Signal], HandleState] = {
+    (HandleState.CONNECTING, Signal.OPENED): HandleState.ACTIVE,
+    (HandleState.CONNECTING, Signal.UNWANTED): HandleState.DRAINING,
+    (HandleState.ACTIVE, Signal.UNREGISTERED): HandleState.DRAINING,
+    (HandleState.ACTIVE, Signal.RECYCLED): HandleState.DRAINING,
+    (HandleState.DRAINING, Signal.DRAINED): HandleState.FINALIZING,
+    (HandleState.DRAINING, Signal.OVERDUE): HandleState.ABANDONED,
+    (HandleState.FINALIZING, Signal.FREED): HandleState.CLOSED,
+    (HandleState.FINALIZING, Signal.OVERDUE): HandleState.ABANDONED,
+}
+
+
+def advance(state: HandleState, signal: Signal) -> HandleState:
+    """The state that follows; a pair that is not in the table is our bug."""
+    try:
+        return LIFE[state, signal]
+    except KeyError:
+        raise InternalError(f"a handle that is {state.value} cannot hear that {signal.value}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds that each part of a handle's life may take, and how many handles may be left behind."""
+
+    connect: float = 10.0
+    open: float = 10.0
+    first_pause: float = 0.2
+    longest_pause: float = 10.0
+    completion: float = 30.0
+    """How long somebody waits for a completion to be taken; the call itself is left alone."""
+    resend: float = 5.0
+    """When an activity's end that the handle has not taken is sent again through the connection."""
+    adoption: float = 5.0
+    """How long a healthy handle waits for its worker to come back. Half the usual time limit of a workflow task: what
+    it holds by then is still failed, and given to somebody else, before the engine gives up on it. 0: not at all.
+    """
+    workflow_grace: float = 2.0
+    """How long evaluators may still answer what they hold of a handle that drains."""
+    cancel_grace: float = 1.0
+    """Between telling activities to stop and reporting them as failed."""
+    recycled_activities: float = 3600.0
+    """How long activities may go on over a handle that was recycled: their worker lives on."""
+    drain: float = 30.0
+    """How long polls may take to end, and calls to return, once nothing is open any more."""
+    finalize: float = 35.0
+    leave: float = 5.0
+    """What both may take at most when the worker ends, after the last deadline of its activities: somebody waits for that."""
+    max_abandoned: int = 5
+
+    def pause(self, setbacks: int) -> float:
+        """How long to wait before a new handle after so many that came to nothing: at once, then 0.2 s,
+        doubled up to 10 s.
+        """
+        if setbacks <= 0:
+            return 0.0
+        # Beyond 32 doublings the float would only overflow.
+        return min(self.first_pause * 2.0 ** min(setbacks - 1, 32), self.longest_pause)
+
+
+_HOPELESS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED", "INVALID_ARGUMENT"})
+_UNUSABLE = frozenset({"FAILED_PRECONDITION", "DATA_LOSS"})  # said of a file: somebody must mend it first
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Whether trying again would meet the same refusal, so that whoever registers should hear of it."""
+    match error:
+        case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
+            return True
+        case StorageError() if error.status in _UNUSABLE:
+            return True
+        case ServiceError():
+            return error.status in _HOPELESS
+        case _:
+            return False
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """When a draining handle's patience ends, in the loop's time."""
+
+    runs: float
+    stop_activities: float
+    activities: float
+    end: float
+    """When a handle whose polls or calls have not ended by then is left behind, whatever still happens on it."""
+
+    @staticmethod
+    def after(now: float, limits: Limits, graceful: float | None) -> Deadlines:
+        """For a drain that begins now; `graceful` is the worker's own patience with its activities, None if
+        it lives on.
+        """
+        stop = now + (limits.recycled_activities if graceful is None else graceful)
+        activities = stop + limits.cancel_grace
+        return Deadlines(
+            runs=now + limits.workflow_grace,
+            stop_activities=stop,
+            activities=activities,
+            end=activities + (limits.drain if graceful is None else min(limits.leave, limits.drain)),
+        )
+
+    def sooner(self, other: Deadlines) -> Deadlines:
+        """What was promised earlier holds: a worker that ends while its recycled handles still drain."""
+        return Deadlines(
+            runs=min(self.runs, other.runs),
+            stop_activities=min(self.stop_activities, other.stop_activities),
+            activities=min(self.activities, other.activities),
+            end=min(self.end, other.end),
+        )
+
+    def for_one_more(self, now: float, limits: Limits) -> Deadlines:
+        """A run goes on during the drain: its evaluator has the usual time, but not beyond the end of the activities."""
+        return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
+
+    def finalizing(self, now: float, limits: Limits) -> float:
+        """How long freeing the handle may take."""
+        return min(limits.finalize, max(self.end - now, limits.leave))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainView:
+    """What is known of a draining handle."""
+
+    open_runs: int
+    open_activities: int
+    calls: int
+    polls_ended: bool
+    told_to_stop: bool
+    quiet_since: float
+    """When something last happened on the handle."""
+
+
+class Step(Enum):
+    """What a draining handle needs now."""
+
+    FAIL_RUNS = "fail runs"
+    STOP_ACTIVITIES = "stop activities"
+    FAIL_ACTIVITIES = "fail activities"
+    FINALIZE = "finalize"
+    ABANDON = "abandon"
+    WAIT = "wait"
+
+
+def next_step(view: DrainView, deadlines: Deadlines, limits: Limits, now: float) -> tuple[Step, float]:
+    """What to do now; for `WAIT`, until when at most."""
+    if view.open_runs and now >= deadlines.runs:
+        return Step.FAIL_RUNS, now
+    if view.open_activities and not view.told_to_stop and now >= deadlines.stop_activities:
+        return Step.STOP_ACTIVITIES, now
+    if view.open_activities and now >= deadlines.activities:
+        return Step.FAIL_ACTIVITIES, now
+    if view.open_runs or view.open_activities:
+        activities = deadlines.activities if view.told_to_stop else deadlines.stop_activities
+        patience = [deadlines.runs] * bool(view.open_runs) + [activities] * bool(view.open_activities)
+        return Step.WAIT, min(patience)
+    if view.polls_ended and not view.calls:
+        return Step.FINALIZE, now
+    last = min(view.quiet_since + limits.drain, deadlines.end)
+    return (Step.ABANDON, now) if now >= last else (Step.WAIT, last)
+
+
+# --- handle record ------------------------------------------------------------
+#
+# What is known of one open handle: its state, its two poll lines, what is outstanding on it, and the calls
+# in flight.
+#
+# A record is what a drain needs, and all it needs: it outlives whoever opened the handle. It decides nothing.
+# Invariants: what a poll returned is written down here in the same step; an entry is taken out only by who then
+# sends its completion.
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Drain:
+    """How far a handle's end has come."""
+
+    deadlines: Deadlines
+    quiet_since: float
+    told_to_stop: bool = False
+    unfinished: set[str] = field(default_factory=set)
+    """Runs of which a local activity was ended by the drain, and not by itself: no workflow must hear of that end."""
+    task: asyncio.Task[None] | None = None
+    finalizing: asyncio.Task[None] | None = None
+
+
+class Activations:
+    """The book of activations: by run id, the ticket under which each may be completed."""
+
+    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[str, Ticket[Activation]] = {}
+        self.poll_ended = poll_ended
+
+    def arrived(self, ticket: Ticket[Activation], /) -> None:
+        """The engine waits for its completion: from now on only this ticket's token counts."""
+        self.open[ticket.item.run_id] = ticket
+
+    def still_open(self, item: Activation, /) -> bool:
+        """Whether the engine waits for its completion."""
+        return item.run_id in self.open
+
+
+class ActivityItems:
+    """The book of activity items: attempts by task token. Cancellations are kept by nobody but the line."""
+
+    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
+        self.open: dict[bytes, Ticket[ActivityItem]] = {}
+        self.poll_ended = poll_ended
+
+    def arrived(self, ticket: Ticket[ActivityItem], /) -> None:
+        """The engine waits for the end of this attempt."""
+        if isinstance(ticket.item, ActivityTask):
+            self.open[ticket.item.token] = ticket
+
+    def still_open(self, item: ActivityItem, /) -> bool:
+        """Whether the attempt it is about has not ended."""
+        return item.token in self.open
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a record is given by the tables it stands in."""
+
+    next_token: Callable[[], int]
+    now_ns: Callable[[], int]
+    broken: Callable[[HandleRecord, BaseException], None]
+
+
+class HandleRecord:
+    """See the module."""
+
+    def __init__(
+        self,
+        generation: int,
+        config: HandleConfig,
+        handle: Handle,
+        connection: Connection,
+        around: Surroundings,
+    ) -> None:
+        self.queue = config.task_queue
+        self.generation = generation
+        self.config = config
+        self.handle = handle
+        self.connection = connection
+        self.state = HandleState.CONNECTING
+        self.bell = Bell()
+        """For its drain, which waits for answers, calls and polls."""
+        self.opened_ns = around.now_ns()
+        self.drain: Drain | None = None
+        self.spare: asyncio.TimerHandle | None = None
+        """Set while nobody is served by it and its worker may come back: its patience."""
+        self.trusted = True
+        self.calls: set[asyncio.Task[Any]] = set()
+        self.tails: dict[str, asyncio.Task[None]] = {}
+
+        def poll_ended(error: BaseException) -> None:
+            around.broken(self, error)
+
+        self.runs = Activations(poll_ended)
+        self.attempts = ActivityItems(poll_ended)
+        address = (self.queue, generation)
+        ring = self.bell.ring
+
+        def more_activations() -> Sequence[Activation]:
+            return () if (here := handle.in_process) is None else here.take_activations()
+
+        def more_activities() -> Sequence[ActivityItem]:
+            return () if (here := handle.in_process) is None else here.take_activities()
+
+        tokens, now_ns = around.next_token, around.now_ns
+        self.activations = PollLine(
+            handle.poll_activation, more_activations, self.runs, address, tokens, now_ns, ring
+        )
+        self.activities = PollLine(
+            handle.poll_activity, more_activities, self.attempts, address, tokens, now_ns, ring
+        )
+
+    def __repr__(self) -> str:
+        return f"<HandleRecord {self.queue!r} generation {self.generation} {self.state.value}>"
+
+    def lines(self) -> Iterator[PollLine[Any]]:
+        """Both kinds of polls."""
+        yield self.activations
+        yield self.activities
+
+    @property
+    def received(self) -> int:
+        """How many items it gave so far."""
+        return self.activations.received + self.activities.received
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it could go on serving."""
+        return (
+            self.state is HandleState.ACTIVE
+            and self.trusted
+            and all(line.end is None for line in self.lines())
+        )
+
+    def stop_waiting(self) -> None:
+        """Its patience with a worker that has gone is over, one way or another."""
+        if self.spare is not None:
+            self.spare.cancel()
+            self.spare = None
+
+    def hears(self, signal: Signal) -> None:
+        """Move on in its life."""
+        self.state = advance(self.state, signal)
+
+    def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
+        """Begin a call on the handle; what does not end at once goes on in a task that nobody cancels. The
+        handle is not finalized while it runs.
+        """
+        task = begin(call)
+        if task is None:
+            self.bell.ring()
+        else:
+            self.calls.add(task)
+            task.add_done_callback(self._call_ended)
+        return task
+
+    def _call_ended(self, task: asyncio.Task[Any]) -> None:
+        self.calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # read, or asyncio complains when nobody waited for it
+        self.bell.ring()
+
+
+def is_eviction(activation: Activation) -> bool:
+    """Whether the engine wants this run forgotten."""
+    for event in activation.events:  # noqa: SIM110 - asked for each activation: a generator costs more than the answer
+        if type(event) is RunEvicted:
+            return True
+    return False
+
+
+# --- registration ------------------------------------------------------------
+#
+# A registration: somebody wants a task queue served. It points to the handle that serves it now, if there is
+# one.
+#
+# Must not know: how handles are opened and ended. Invariants: a registration that has ended never begins again,
+# and says why it ended to whoever still waits on it.
+
+
+class AlreadyRegistered(HourglassError):
+    """Somebody serves this task queue already, or is about to."""
+
+
+class WorkerNotRegistered(HourglassError):
+    """Nobody is registered for this task queue, or the handle that was meant is gone."""
+
+
+class StaleCompletion(WorkerNotRegistered):
+    """A completion for something that is no longer open under this generation and token; it was not sent."""
+
+
+class Registration:
+    """See the module."""
+
+    def __init__(self, config: HandleConfig) -> None:
+        self.queue = config.task_queue
+        self.config = config
+        self.current: HandleRecord | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self.was_active = False
+        self.setbacks = 0
+        self.bell = Bell()
+        self.unwatch: Callable[[], object] | None = None
+        self._end: tuple[type[HourglassError], str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Registration {self.queue!r}{' ended' if self.has_ended() else ''}>"
+
+    def has_ended(self) -> bool:
+        """Whether nobody wants this queue served any more."""
+        return self._end is not None
+
+    def check(self) -> None:
+        """Raise what its end means to those who wait on it."""
+        if self._end is not None:
+            kind, message = self._end
+            raise kind(message)
+
+    def finish(self, kind: type[HourglassError], message: str) -> HandleRecord | None:
+        """Nobody wants it any more; returns the handle that served it."""
+        if self._end is not None:
+            return None
+        self._end = (kind, message)
+        if self.unwatch is not None:
+            self.unwatch()
+        record, self.current = self.current, None
+        self.bell.ring()
+        return record
+
+    def serve(self, record: HandleRecord) -> None:
+        """From now on this handle serves it."""
+        self.current, self.was_active = record, True
+        self.bell.ring()
+
+
+# --- tables ------------------------------------------------------------
+#
+# The tables of one Application's handles: all that must outlive a crash of the holder, or its handles become
+# ghosts that keep polling and take tasks with them.
+#
+# They hold every registration, every handle that is not closed, the tasks that work on them, and the counters.
+# They decide nothing; the holder that started last listens to them. All of it belongs to one loop. Invariants:
+# generations and tokens never repeat, whoever hands them out; a handle stays in `records` until it is closed or
+# left behind.
+
+
+logger = logging.getLogger("hourglass.bridge")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far, over the lives of all holders."""
+
+    opened: int = 0
+    recycles: int = 0
+    fenced: int = 0
+    forced_failures: int = 0
+    refused_completions: int = 0
+    unanswered_completions: int = 0
+    resent: int = 0
+    closed: int = 0
+    abandoned: int = 0
+    takeovers: int = 0
+    adopted: int = 0
+
+
+class Listener(Protocol):
+    """Whom the tables tell what happens to handles: the holder that started last."""
+
+    def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
+        """An active handle's poll or completion failed for good, or it shut down unasked."""
+        ...
+
+    def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
+        """An attempt should stop, and there is no poll any more that would say so."""
+        ...
+
+    def handle_ended(self, record: HandleRecord) -> None:
+        """A handle is closed or left behind: its generation will not be heard of again."""
+        ...
+
+    def run_evicted(self, record: HandleRecord, run_id: str) -> None:
+        """A run was forgotten by its engine, and nobody was handed an eviction, or nobody answered it in time."""
+        ...
+
+    def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
+        """A handle that drains has brought something that is to be dispatched all the same, though nobody polls it."""
+        ...
+
+    def too_many_abandoned(self) -> None:
+        """So many handles were left behind that what is below them cannot be trusted."""
+        ...
+
+
+class HandleTables:
+    """See the module."""
+
+    def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.registrations: dict[str, Registration] = {}
+        self.records: dict[int, HandleRecord] = {}
+        self.opening: list[tuple[Connection, str]] = []
+        self.farewells: set[str] = set()
+        self.counters = Counters()
+        self.bell = Bell()
+        self.epoch = 0
+        self.limits = Limits()
+        self.shared: Connection | None = None
+        self.listener: Listener | None = None
+        self.now_ns = now_ns
+        self._left_behind = 0
+        self._generations = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._bounded: set[asyncio.Task[Any]] = set()
+        self._patience: dict[float, Patience] = {}
+        self._around = Surroundings(next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke)
+
+    # --- handles ------------------------------------------------------------------------------------------
+
+    def enter(self, config: HandleConfig, handle: Handle, connection: Connection) -> HandleRecord:
+        """Write down a handle that was just opened."""
+        record = HandleRecord(next(self._generations), config, handle, connection, self._around)
+        self.records[record.generation] = record
+        self.counters.opened += 1
+        return record
+
+    def of_queue(self, queue: str) -> list[HandleRecord]:
+        """The handles of a queue, the oldest first."""
+        return [record for record in self.records.values() if record.queue == queue]
+
+    def distrust(self) -> None:
+        """No handle of now is to be adopted: what is below them is made anew."""
+        for record in self.records.values():
+            record.trusted = False
+
+    def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
+        """Tell the holder, unless the handle is at its end anyway."""
+        if record.state is HandleState.ACTIVE and self.listener is not None:
+            tell(self.listener.handle_broke, record, error)
+
+    def leave(self, record: HandleRecord) -> None:
+        """Strike out a handle whose life is over."""
+        if self.records.pop(record.generation, None) is None:
+            return
+        if record.state is HandleState.ABANDONED:
+            self.counters.abandoned += 1
+            self._left_behind += 1
+        else:
+            self.counters.closed += 1
+        self.let_go(record.connection)
+        if self.listener is not None:
+            tell(self.listener.handle_ended, record)
+            if self._left_behind > self.limits.max_abandoned:
+                self._left_behind = 0
+                tell(self.listener.too_many_abandoned)
+        self.bell.ring()
+
+    # --- connections --------------------------------------------------------------------------------------
+
+    def is_used(self, connection: Connection, queue: str | None = None) -> bool:
+        """Whether a handle, or one of this queue, lives on this connection or is being opened on it."""
+        used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
+        return any(each is connection and queue in (None, whose) for each, whose in used)
+
+    def let_go(self, connection: Connection) -> None:
+        """Close a connection that was made for a handle and serves no other."""
+        if connection is not self.shared and not self.is_used(connection):
+            self.spawn(self._close(connection), bounded=True)
+
+    async def _close(self, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(self.limits.connect):
+                await connection.close()
+        except Exception as error:
+            logger.warning("a connection to %s did not close: %s", connection.target, type(error).__name__)
+
+    def working_connection(self, otherwise: Connection) -> Connection:
+        """The connection of the newest active handle, which is the likeliest to work."""
+        for record in reversed(self.records.values()):
+            if record.state is HandleState.ACTIVE:
+                return record.connection
+        return self.shared or otherwise
+
+    def patience(self, limit: float) -> Patience:
+        """Who tells of all that takes longer than so many seconds."""
+        patience = self._patience.get(limit)
+        if patience is None:
+            patience = self._patience[limit] = Patience(limit)
+        return patience
+
+    # --- tasks --------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handle is not closed yet, or something is under way that ends by itself in time."""
+        return bool(self.records or self._bounded)
+
+    def spawn(self, work: Coroutine[Any, Any, T], *, bounded: bool = False) -> asyncio.Task[T]:
+        """Run something that belongs to the tables: no holder's death ends it. `bounded` if it keeps a time
+        limit itself.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        if bounded:
+            self._bounded.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._bounded.discard(task)
+        if not task.cancelled():
+            task.exception()
+        self.bell.ring()
+
+
+def tell(callback: Callable[..., object], *arguments: object) -> None:
+    """Call somebody who must not be able to harm us."""
+    try:
+        callback(*arguments)
+    except Exception:
+        logger.exception("a callback of the bridge failed")
