@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hourglass import Client
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_updates as u
 from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.stores.stored_form import decode_events
+from hourglass._history import events as h
+from hourglass._history import events as u
 from hourglass.errors import WorkflowAlreadyStartedError
 
 from . import work

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from hourglass._contract.service import CancelWorkflow, StillOpen, TerminateWorkflow
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules.run import Run
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
+from hourglass._history import events as o
 
 from .memory_world import World, app_failure, text
 

@@ -15,7 +15,6 @@ import msgspec
 from hourglass._contract import schedules
 from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
 from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
@@ -23,6 +22,7 @@ from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import ServiceError
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from hourglass._contract.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores.memory_store import MemoryStore
@@ -21,6 +19,8 @@ from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._embedded.stores.store import Change, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
+from hourglass._history import events as o
 from hourglass.errors import StorageError
 
 from .families import Family, check_agreement

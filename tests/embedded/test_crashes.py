@@ -18,12 +18,12 @@ from hourglass._contract.handle import (
     ActivityTask,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.recovery import needs_recovery
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.stores.store import Change
 from hourglass._engine import events as e
+from hourglass._history import events as h
 from hourglass.errors import HourglassError, ServiceError
 
 from .memory_world import World, app_failure, run_async, text

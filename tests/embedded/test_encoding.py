@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hourglass._embedded.events.encoding import array, encode
 from hourglass._embedded.rules import seed
+from hourglass._history.encoding import array, encode
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 65_535, 65_536])

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from hourglass._contract import service as s
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.limits import (
     TOO_LARGE_BLOB,
     TOO_LARGE_HISTORY,
@@ -19,6 +18,7 @@ from hourglass._embedded.rules.limits import (
 )
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError
 

@@ -20,13 +20,13 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.events.history import WorkflowExecutionSignaled
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.events import RetryRule
+from hourglass._history.events import WorkflowExecutionSignaled
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 from .memory_world import World, app_failure, run_async, settle, text

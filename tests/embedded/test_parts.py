@@ -14,10 +14,6 @@ from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 from hourglass._contract.service import CHANGES, REQUESTS
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.failure_json import failure_json
-from hourglass._embedded.events.history_json import TASK_FAILURE_CAUSES, duration_json, event_json, time_json
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._engine.events import RetryRule
 from hourglass._engine.versions import (
@@ -26,6 +22,9 @@ from hourglass._engine.versions import (
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
+from hourglass._history import events as h
+from hourglass._history.events import UpdateRequest
+from hourglass._history.json import TASK_FAILURE_CAUSES, duration_json, event_json, failure_json, time_json
 from hourglass.converter import Failure, FailureInfo, Payload
 from hourglass.errors import RetryState
 

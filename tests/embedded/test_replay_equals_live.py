@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from hourglass._contract.handle import ActivityCancel, ActivityFailed, ActivityOk, ActivityTask
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
-from hourglass._embedded.events import history as h
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
 
 from .memory_world import World, app_failure, run_async, text
 

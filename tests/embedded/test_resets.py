@@ -20,13 +20,13 @@ from hourglass._contract.service import (
     UpdateStage,
     UpdateWorkflow,
 )
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.rebuilding import rebuild
 from hourglass._embedded.rules.seed import seed_of
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
 from hourglass.errors import ServiceError
 
 from .memory_world import World, app_failure, run_async, text

@@ -19,11 +19,11 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.events import history_updates as u
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as u
 from hourglass.converter import ApplicationFailure
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 

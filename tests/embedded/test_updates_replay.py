@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hourglass._contract.service import StillOpen, UpdateStage, UpdateState, UpdateWorkflow
-from hourglass._embedded.events import history_updates as u
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as u
 from hourglass.errors import ServiceError
 
 from .memory_world import World, app_failure, run_async, text

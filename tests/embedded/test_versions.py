@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.versioning import (
     ATTRIBUTES,
@@ -28,6 +27,7 @@ from hourglass._engine.versions import (
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
+from hourglass._history import events as h
 from hourglass.client import WorkflowHandle
 from hourglass.errors import DefinitionError, ServiceError, ServiceTimeoutError, StorageError, UsageError
 from hourglass.worker import WorkerDeploymentConfig

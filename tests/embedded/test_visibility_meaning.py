@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores import filters as f
 from hourglass._embedded.stores import visibility
+from hourglass._history import events as h
 from hourglass.converter import Payload
 
 from .filter_texts import written

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
-from hourglass._embedded.events.history import Initiator
 from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
 from hourglass._engine import commands as c
 from hourglass._engine.events import RetryRule, RunStarted
+from hourglass._history.events import Initiator
 from hourglass.errors import ServiceError, UsageError
 
 from .memory_world import World, app_failure, run_async, text

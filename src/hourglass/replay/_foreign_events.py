@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
-from hourglass._embedded.events import history_updates as u
 from hourglass._engine.events import Payloads
+from hourglass._history import events as h
+from hourglass._history import events as o
+from hourglass._history import events as u
 from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import (
     nanos_from,

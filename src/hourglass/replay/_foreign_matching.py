@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.relations import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.events import Payloads
+from hourglass._history import events as h
 from hourglass.replay._comparison import is_made_up, same_payloads
 
 _TOLERANCE_NS = 2_000_000

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_updates as u
+from hourglass._history import events as h
+from hourglass._history import events as u
 from hourglass._temporal.payloads import nanos_from
 from hourglass.errors import HistoryError
 from hourglass.replay._foreign_events import ASKED, read_event

@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hourglass._embedded.events.history import (
-    ActivityTaskCancelRequested,
-    ActivityTaskScheduled,
-    HistoryEvent,
-    WorkflowExecutionStarted,
-)
-from hourglass._embedded.events.history_updates import (
-    UpdateRequest,
-    WorkflowExecutionUpdateAccepted,
-    WorkflowExecutionUpdateAdmitted,
-)
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._embedded.workers.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import Site
+from hourglass._history.events import (
+    ActivityTaskCancelRequested,
+    ActivityTaskScheduled,
+    HistoryEvent,
+    UpdateRequest,
+    WorkflowExecutionStarted,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateAdmitted,
+)
 from hourglass._temporal.expectations import Expected
 from hourglass.errors import HistoryError, NondeterminismError
 from hourglass.replay._comparison import Asked, compared, differs

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.history_updates import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass._embedded.rules.relations import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.context import Site
+from hourglass._history import events as h
+from hourglass._history.events import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass.errors import NondeterminismError
 from hourglass.replay._comparison import Asked, asked, compared, differs, same_thing
 from hourglass.replay._foreign_markers import LocalMark

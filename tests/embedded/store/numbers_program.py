@@ -12,8 +12,8 @@ import itertools
 import os
 import sys
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._history import events as h
 
 from .stories import Story
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
 from hourglass._embedded.stores.store import Change
+from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import hourglass
-from hourglass._embedded.events import history as h
 from hourglass._embedded.stores import file_copy
 from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 from .stories import Story

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._history import events as h
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLS = int(os.environ.get("HOURGLASS_STORE_KILLS", "15"))

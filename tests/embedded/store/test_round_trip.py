@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.encoding import array
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules.run import Activity, Run, Timer
 from hourglass._embedded.stores import stored_form
 from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._engine.versions import PinnedVersioningOverride, WorkerDeploymentVersion
+from hourglass._history import events as h
+from hourglass._history.encoding import array
+from hourglass._history.events import UpdateRequest
 from hourglass.converter import Payload
 
 from .stories import Story, random_changes

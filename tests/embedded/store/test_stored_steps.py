@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.events.history import WorkflowExecutionStarted
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.stores import schema, stored_steps, visibility
 from hourglass._embedded.stores.listing import summary
+from hourglass._history.events import WorkflowExecutionStarted
 
 STATE = ("run", "workflow", 1, 0, b"state")
 

@@ -33,8 +33,6 @@ from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.clients.watch_requests import WATCH_HANDLERS
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.history_json import event_json
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.relations import Child
 from hourglass._embedded.rules.run import Activity, Run, Step
@@ -45,6 +43,8 @@ from hourglass._embedded.running.record import Record, Token
 from hourglass._embedded.running.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.stores.listing import summary
 from hourglass._engine.events import QueryReceived
+from hourglass._history import events as h
+from hourglass._history.json import event_json
 from hourglass.errors import ServiceError
 
 PAGE = 1000

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Sequence
 
 from hourglass._contract.schedules import SchedulePage
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record, summarize
 from hourglass._embedded.stores.memory_listing import MemoryListing
+from hourglass._history import events as h
 from hourglass.converter import SearchAttributeKey, encode_search_attributes
 
 _ID = SearchAttributeKey.for_keyword("ScheduleId")

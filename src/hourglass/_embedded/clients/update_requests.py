@@ -22,13 +22,13 @@ from hourglass._contract.service import (
     UpdateWorkflow,
 )
 from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.starting import check_start, start_workflow
+from hourglass._history import events as h
+from hourglass._history.events import UpdateRequest
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.priorities import level_of
 from hourglass._embedded.rules.run import Activity, Run, Step, Task
 from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._history import events as h
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):

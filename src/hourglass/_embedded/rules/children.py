@@ -13,8 +13,6 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.relations import Child, RequestCancelChild, SendCancel, SendSignal, StartChild
@@ -24,6 +22,8 @@ from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._embedded.rules.workflow_cron import backoff_until_next
 from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine import commands as c
+from hourglass._history import events as h
+from hourglass._history import events as o
 
 ENGINE = "history-service"
 """Who it is that acts for a run on another, in Temporal's words."""

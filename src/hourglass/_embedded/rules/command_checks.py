@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.limits import Limits, blob_size
 from hourglass._embedded.rules.relations import RequestCancelChild, SendCancel, SendSignal, StartChild
 from hourglass._embedded.rules.workflow_cron import check_cron
 from hourglass._engine import commands as c
+from hourglass._history import events as h
 from hourglass.errors import UsageError
 
 

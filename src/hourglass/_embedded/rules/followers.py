@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.activities import complete_retry, next_delay, retry_state
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.versioning import inherited, without_version
@@ -15,6 +14,7 @@ from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.events import Payloads
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT
+from hourglass._history import events as h
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
 

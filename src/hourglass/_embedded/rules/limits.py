@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
-from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.rules.run import Run
+from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError
 

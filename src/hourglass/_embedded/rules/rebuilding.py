@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
-from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.rules.relations import Ask, Child, SendCancel, SendSignal
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._embedded.timing.clock import later
+from hourglass._history import events as h
+from hourglass._history import events as o
+from hourglass._history.encoding import encode
 from hourglass.converter import Payload
 
 

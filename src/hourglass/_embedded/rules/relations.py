@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.events import history_others as o
 from hourglass._engine.commands import Command
+from hourglass._history import events as o
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):

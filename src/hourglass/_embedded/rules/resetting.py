@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from hourglass._contract.service import ResetWorkflow, WorkflowStatus
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
-from hourglass._embedded.events import history_updates as u
-from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.rebuilding import rebuild
 from hourglass._embedded.rules.relations import Ask, LeaveChild, StartChild, TellParent
 from hourglass._embedded.rules.run import Run, Step
+from hourglass._history import events as h
+from hourglass._history import events as o
+from hourglass._history import events as u
+from hourglass._history.encoding import encode
 from hourglass.converter import Failure, ResetFailure
 from hourglass.errors import ServiceError
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.relations import Ask, Child
 from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 
 RUNNING = WorkflowStatus.RUNNING

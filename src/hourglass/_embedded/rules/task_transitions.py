@@ -12,9 +12,6 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.history_local import RecordLocalActivity
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules import activities, children
 from hourglass._embedded.rules.beginnings import Eager, take_attempts, task_of, write_unwritten
 from hourglass._embedded.rules.beginnings import start_task as start_task
@@ -31,6 +28,8 @@ from hourglass._embedded.rules.versioning import after_task
 from hourglass._embedded.timing.clock import SECOND, later, to_ns
 from hourglass._engine import commands as c
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._history import events as h
+from hourglass._history.events import RecordLocalActivity, UpdateRequest
 from hourglass.converter import Failure, Payload
 
 LONGEST_WAIT = 600.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hourglass._embedded.events.history_updates import (
+from hourglass._embedded.rules.draft import Draft
+from hourglass._engine import commands as c
+from hourglass._history.events import (
     UpdateRequest,
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateCompleted,
 )
-from hourglass._embedded.rules.draft import Draft
-from hourglass._engine import commands as c
 
 
 def write_answer(

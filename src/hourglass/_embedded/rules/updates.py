@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_updates as u
 from hourglass._embedded.rules.run import Run
+from hourglass._history import events as h
+from hourglass._history import events as u
 from hourglass.converter import ApplicationFailure, Failure
 
 

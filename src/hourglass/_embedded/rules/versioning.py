@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import (
     PinnedVersioningOverride,
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
+from hourglass._history import events as h
 from hourglass.converter import Payload
 
 PINNED = VersioningBehavior.PINNED

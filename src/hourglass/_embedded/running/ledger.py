@@ -21,7 +21,6 @@ import msgspec
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import WorkflowStatus
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
@@ -38,6 +37,7 @@ from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.together import Part, Together, as_one
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._embedded.timing.clock import SECOND, Clock
+from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")

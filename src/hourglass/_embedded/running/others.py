@@ -19,8 +19,6 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules import children
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.relations import (
@@ -39,6 +37,8 @@ from hourglass._embedded.running.awaiting import Awaiting
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.timing.clock import Clock
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
+from hourglass._history import events as h
+from hourglass._history import events as o
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")

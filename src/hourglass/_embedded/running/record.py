@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
@@ -21,6 +20,7 @@ from hourglass._embedded.running.queries import Query
 from hourglass._embedded.stores.store import AT_ONCE
 from hourglass._embedded.timing.bell import Bell
 from hourglass._embedded.timing.clock import Cancel
+from hourglass._history import events as h
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):

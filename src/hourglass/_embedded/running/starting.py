@@ -11,7 +11,6 @@ from hourglass._contract.service import (
     StartWorkflow,
     TerminateWorkflow,
 )
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
@@ -22,6 +21,7 @@ from hourglass._embedded.running.record import Record
 from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.events import Payloads
+from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.beginnings import Eager
@@ -22,6 +21,7 @@ from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record
 from hourglass._engine import commands as c
 from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
+from hourglass._history import events as h
 from hourglass.converter import Failure, Payload, ServerFailure
 from hourglass.errors import HourglassError, ServiceError
 

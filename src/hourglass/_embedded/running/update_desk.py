@@ -6,14 +6,13 @@ waits, its run has a task.
 
 from __future__ import annotations
 
-from hourglass._embedded.events.history import WorkflowTaskCompleted
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.task_transitions import Answer
 from hourglass._embedded.rules.updates import Updates, Waiting
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
+from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 
 
 class UpdateDesk:

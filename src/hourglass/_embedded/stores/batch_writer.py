@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
-from hourglass._embedded.events.encoding import array, plain
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.stores import stored_schedules, stored_steps, visibility
 from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes, flat, length_before
@@ -24,6 +23,7 @@ from hourglass._embedded.stores.disk_faults import Unwritable, epoch_is_over, is
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange
 from hourglass._embedded.stores.stored_form import encode_pending, encode_state, shown_form
 from hourglass._embedded.stores.written_runs import Written, WrittenRuns
+from hourglass._history.encoding import array, plain
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from hourglass._embedded.events.encoding import encode
 from hourglass._embedded.stores.store import Change, ScheduleChange
+from hourglass._history.encoding import encode
 
 
 def coalesce(changes: Iterable[Change | ScheduleChange]) -> tuple[list[Change], list[ScheduleChange]]:

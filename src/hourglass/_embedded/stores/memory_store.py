@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores.memory_listing import MemoryListing
@@ -22,6 +21,7 @@ from hourglass._embedded.stores.store import (
     ScheduleEntry,
     Stored,
 )
+from hourglass._history import events as h
 
 
 class MemoryStore:

@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.schedule_record import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
 from hourglass._embedded.stores.attribute_values import AttributeType
@@ -37,6 +36,7 @@ from hourglass._embedded.stores.standstill import WORK, Work
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.stores.store_thread import StoreThread, Turn
 from hourglass._embedded.stores.stored_reads import StoredReads
+from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 AT_ONCE = 1

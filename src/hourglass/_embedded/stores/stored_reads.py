@@ -11,11 +11,11 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.stores.disk_faults import storage_errors
 from hourglass._embedded.stores.store import Stored
 from hourglass._embedded.stores.stored_form import decode_events, decode_run
+from hourglass._history import events as h
+from hourglass._history.encoding import plain
 
 _LOAD = """
 SELECT CAST(state AS BLOB),

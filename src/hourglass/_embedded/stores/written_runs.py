@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hourglass._embedded.events.encoding import plain
 from hourglass._embedded.rules.run import Run
+from hourglass._history.encoding import plain
 from hourglass.converter import Payload
 
 

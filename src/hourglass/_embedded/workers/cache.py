@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.rules.task_transitions import leaves_no_trace
 from hourglass._embedded.running.engine import Engine
@@ -33,6 +32,7 @@ from hourglass._embedded.workers.local_attempts import LocalAttempts
 from hourglass._embedded.workers.local_rules import HEARTBEAT_FRACTION
 from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.events import Activation, RunEvicted
+from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, NondeterminismError
 

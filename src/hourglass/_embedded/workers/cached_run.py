@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._embedded.rules.task_transitions import Answer, unwritten
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.queries import Query
@@ -20,6 +19,7 @@ from hourglass._embedded.workers.cursor import Cursor
 from hourglass._engine.commands import AnswerQuery, Command, Succeeded
 from hourglass._engine.events import RunEvicted
 from hourglass._engine.versions import VersioningBehavior
+from hourglass._history.events import UpdateRequest
 from hourglass.converter import Failure
 from hourglass.errors import HourglassError
 

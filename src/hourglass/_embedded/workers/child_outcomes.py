@@ -15,11 +15,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_others as o
 from hourglass._embedded.rules.relations import RequestCancelChild
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
+from hourglass._history import events as o
 from hourglass.converter import (
     ApplicationFailure,
     CanceledFailure,

@@ -21,13 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_local
-from hourglass._embedded.events.history_updates import (
-    UpdateRequest,
-    WorkflowExecutionUpdateAccepted,
-    WorkflowExecutionUpdateAdmitted,
-)
 from hourglass._embedded.rules.task_transitions import Sent
 from hourglass._embedded.workers.local_activities import LocalActivities, LocalRequest, LocalResult
 from hourglass._embedded.workers.matching import MATTERS, match, own_events
@@ -37,6 +30,13 @@ from hourglass._embedded.workers.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.versions import WorkerDeploymentVersion
+from hourglass._history import events
+from hourglass._history import events as h
+from hourglass._history.events import (
+    UpdateRequest,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateAdmitted,
+)
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
@@ -294,7 +294,7 @@ class Cursor:
         for event in self._history[self._position : stop]:
             if isinstance(event.attributes, h.MarkerRecorded):
                 self._jobs.append(e.PatchNoticed(event.attributes.patch_id))
-            elif isinstance(event.attributes, history_local.MarkerRecorded):
+            elif isinstance(event.attributes, events.LocalActivityMarkerRecorded):
                 self._with_local().foresee(event.attributes)
             elif isinstance(event.attributes, WorkflowExecutionUpdateAccepted):
                 self._receive_again(event.attributes)

@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.events.history_local import MarkerRecorded, RecordLocalActivity
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history.events import LocalActivityMarkerRecorded, RecordLocalActivity
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState
 
@@ -111,7 +111,7 @@ class LocalActivities:
         self._wanted: dict[int, RunLocal] = {}
         self._cancels: list[CancelLocal] = []
         self._executing: set[int] = set()
-        self.markers: list[MarkerRecorded] = []
+        self.markers: list[LocalActivityMarkerRecorded] = []
         """The markers ahead, while replaying."""
         self.activation = activation
         """How many activations, not of queries alone, the worker was given in the task that is walked over."""
@@ -196,7 +196,7 @@ class LocalActivities:
 
     # --- markers --------------------------------------------------------------------------------------------
 
-    def foresee(self, marker: MarkerRecorded) -> None:
+    def foresee(self, marker: LocalActivityMarkerRecorded) -> None:
         """A replay sees a marker ahead."""
         known = self.known.get(marker.seq)
         if known is None or known.state is _State.FORETOLD:
@@ -213,14 +213,14 @@ class LocalActivities:
             told += self._replay(self.markers.pop(0))
         return told
 
-    def is_replayed(self, marker: MarkerRecorded) -> bool | None:
+    def is_replayed(self, marker: LocalActivityMarkerRecorded) -> bool | None:
         """Whether a marker was told from look-ahead; None if it should not be there."""
         known = self.known.get(marker.seq)
         if known is None or known.state in (_State.FORETOLD, _State.ASKED):
             return None
         return known.state is _State.REPLAYED
 
-    def fits(self, marker: MarkerRecorded) -> bool:
+    def fits(self, marker: LocalActivityMarkerRecorded) -> bool:
         """Whether a marker is of the activity that was asked for under its number."""
         known = self.known[marker.seq].command
         return (known.activity_id, known.activity_type) == (marker.activity_id, marker.activity_type)
@@ -233,10 +233,10 @@ class LocalActivities:
         """The marker of a local activity stands in the history: that is its end."""
         del self.known[seq]
 
-    def _is_for_later(self, marker: MarkerRecorded) -> bool:
+    def _is_for_later(self, marker: LocalActivityMarkerRecorded) -> bool:
         return marker.activation_index > self.activation
 
-    def _replay(self, marker: MarkerRecorded) -> list[e.AnyEvent]:
+    def _replay(self, marker: LocalActivityMarkerRecorded) -> list[e.AnyEvent]:
         known = self.known[marker.seq]
         if known.state is not _State.FORETOLD:
             return []
@@ -248,7 +248,7 @@ class LocalActivities:
         known.state = _State.MARKED
         self.time_ns = max(self.time_ns, complete_ns)
         command = known.command
-        marker = MarkerRecorded(
+        marker = LocalActivityMarkerRecorded(
             seq=command.seq,
             activity_id=command.activity_id,
             activity_type=command.activity_type,
@@ -266,7 +266,7 @@ class LocalActivities:
         return [_event(command, result)]
 
 
-def _result_of(marker: MarkerRecorded) -> LocalResult:
+def _result_of(marker: LocalActivityMarkerRecorded) -> LocalResult:
     return LocalResult(
         seq=marker.seq,
         ending=_ending(marker.failure),

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events import history_local as local
-from hourglass._embedded.events import history_others as o
-from hourglass._embedded.events import history_updates as u
 from hourglass._embedded.rules.relations import RequestCancelChild
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
+from hourglass._history import events as h
+from hourglass._history import events as local
+from hourglass._history import events as o
+from hourglass._history import events as u
 from hourglass.errors import NondeterminismError
 
 COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ...]] = {
@@ -32,7 +32,7 @@ COMMAND_OF: dict[type[h.Attributes], type[c.Command] | tuple[type[c.Command], ..
     u.WorkflowExecutionUpdateAccepted: c.AcceptUpdate,
     u.WorkflowExecutionUpdateCompleted: (c.CompleteUpdate, c.RejectUpdate),
     h.MarkerRecorded: c.SetPatchMarker,
-    local.MarkerRecorded: local.RecordLocalActivity,
+    local.LocalActivityMarkerRecorded: local.RecordLocalActivity,
     h.UpsertWorkflowSearchAttributes: c.UpsertSearchAttributes,
     h.WorkflowPropertiesModified: c.UpsertMemo,
     h.WorkflowExecutionCompleted: c.CompleteRun,
@@ -59,7 +59,7 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
     elif kind not in COMMAND_OF:
         if outcomes.expects:
             _settle(outcomes, event)
-    elif isinstance(attributes, local.MarkerRecorded):
+    elif isinstance(attributes, local.LocalActivityMarkerRecorded):
         _match_local(outcomes, event, attributes)
     elif not _is_patch_index(attributes):  # which is the engine's own, behind each patch
         _pair(outcomes, event)
@@ -80,7 +80,9 @@ def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: 
     return position
 
 
-def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: local.MarkerRecorded) -> None:
+def _match_local(
+    outcomes: Outcomes, event: h.HistoryEvent, marker: local.LocalActivityMarkerRecorded
+) -> None:
     known = outcomes.local
     replayed = None if known is None else known.is_replayed(marker)
     if known is None or replayed is None:
@@ -148,7 +150,7 @@ def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> b
                 attributes.workflow_id,
                 attributes.workflow_type,
             )
-        case local.RecordLocalActivity(), local.MarkerRecorded():
+        case local.RecordLocalActivity(), local.LocalActivityMarkerRecorded():
             return command.marker.seq == attributes.seq
         case c.StartTimer(), h.TimerStarted():
             return str(command.seq) == attributes.timer_id
@@ -190,7 +192,7 @@ def describe_event(event: h.HistoryEvent) -> str:
     match attributes:
         case h.ActivityTaskScheduled():
             what = f" {attributes.activity_type!r} (id {attributes.activity_id})"
-        case local.MarkerRecorded():
+        case local.LocalActivityMarkerRecorded():
             what = f" of local activity {attributes.activity_type!r} (id {attributes.activity_id})"
         case o.StartChildWorkflowExecutionInitiated():
             what = f" {attributes.workflow_type!r} (id {attributes.workflow_id})"

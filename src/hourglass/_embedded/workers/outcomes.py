@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.history_local import RecordLocalActivity
 from hourglass._embedded.rules.task_transitions import Sent
 from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherCommand
 from hourglass._embedded.workers.local_activities import LocalActivities
 from hourglass._embedded.workers.update_outcomes import UpdateOutcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history import events as h
+from hourglass._history.events import RecordLocalActivity
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState
 

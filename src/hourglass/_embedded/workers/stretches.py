@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hourglass._embedded.events import history as h
-from hourglass._embedded.events.history_updates import WorkflowExecutionUpdateAccepted
 from hourglass._embedded.workers.matching import COMMAND_OF
+from hourglass._history import events as h
+from hourglass._history.events import WorkflowExecutionUpdateAccepted
 
 _ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
 """Events that a stretch can end with."""

@@ -5,9 +5,9 @@ Must not know: cursors, commands, what comes before or after.
 
 from __future__ import annotations
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.rules.seed import seed_of
 from hourglass._engine import events as e
+from hourglass._history import events as h
 
 
 def told_of(attributes: h.Attributes) -> e.AnyEvent | None:

@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hourglass._embedded.events.history_updates import UpdateRequest
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._history.events import UpdateRequest
 from hourglass.converter import Failure
 
 UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hourglass._embedded.events import history as h
 from hourglass._embedded.running.record import Record
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunStarted
+from hourglass._history import events as h
 from hourglass.testing._explore.driver import Exploring
 from hourglass.testing._explore.options import Option
 from hourglass.testing._explore.wording import Words, clock_text

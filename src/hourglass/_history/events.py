@@ -1,23 +1,13 @@
-"""History: what happened to a run, as frozen data. Kinds, names and attributes are Temporal's.
-
-The events that tell of other runs are in `history_others`, those of updates in `history_updates`. Must not
-know: JSON (see `history_json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
-never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
-since the epoch; 0 or empty means unset.
-"""
+"""What every kind of history event has in common. The kinds are in `history` and `history_others`."""
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.events.history_base import Attributes as Attributes
-from hourglass._embedded.events.history_base import Fields as Fields
-from hourglass._embedded.events.history_local import LOCAL_KINDS
-from hourglass._embedded.events.history_others import OTHER_KINDS
-from hourglass._embedded.events.history_updates import UPDATE_KINDS
-from hourglass._engine.commands import TaskFailureCause
+from hourglass._engine.commands import Command, IdReusePolicy, ParentClosePolicy, TaskFailureCause
 from hourglass._engine.events import Payloads, RetryRule
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
@@ -27,6 +17,318 @@ from hourglass._engine.versions import (
 )
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState, TimeoutType
+
+# --- history base ------------------------------------------------------------
+#
+# What every kind of history event has in common. The kinds are in `history` and `history_others`.
+
+
+Fields: TypeAlias = dict[str, Payload]
+
+
+class Attributes(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, omit_defaults=True):
+    """What one kind of history event says."""
+
+
+# --- history local ------------------------------------------------------------
+#
+# The event by which a history tells of a local activity: a marker, in which Core writes down how it ended.
+#
+# Must not know: JSON (see `history_local_json`), decisions, clocks. An attempt of a local activity leaves no trace;
+# one that ends for good, or that is to be tried again after a long pause, is one marker.
+
+
+NO_INDEX = -1
+"""In a marker that does not say in which activation of its task it was told."""
+
+
+class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="LocalActivityMarkerRecorded"):
+    """A local activity ended, or waits (`backoff_ns`) for its next attempt.
+
+    `activation_index` is the place, among the activations of its task, of the one that the run heard it in: a replay
+    tells it in the same one.
+    """
+
+    seq: int
+    activity_id: str
+    activity_type: str
+    task_completed_event_id: int
+    attempt: int = 0
+    complete_ns: int = 0
+    backoff_ns: int = 0
+    original_schedule_ns: int = 0
+    activation_index: int = NO_INDEX
+    result: Payload | None = None
+    failure: Failure | None = None
+    summary: Payload | None = None
+
+
+class RecordLocalActivity(Command, frozen=True):
+    """Core's own command: write this marker (but for the task that it belongs to)."""
+
+    marker: LocalActivityMarkerRecorded
+
+
+LOCAL_KINDS: tuple[type[Attributes], ...] = (LocalActivityMarkerRecorded,)
+
+
+# --- history others ------------------------------------------------------------
+#
+# The events by which a history tells of other runs: children, signals to and cancels of other workflows.
+#
+# The same invariants hold as in `history`, which names all kinds. A namespace is written out, since
+# histories are read elsewhere; an empty run id means the latest run of a workflow.
+
+
+class StartChildFailedCause(IntEnum):
+    """Why a child could not be started (Temporal's numbers)."""
+
+    WORKFLOW_ALREADY_EXISTS = 1
+    NAMESPACE_NOT_FOUND = 2
+
+
+class ExternalFailedCause(IntEnum):
+    """Why a signal or a request to cancel did not arrive (Temporal's numbers, the same for both)."""
+
+    EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND = 1
+    NAMESPACE_NOT_FOUND = 2
+    SIGNAL_COUNT_LIMIT_EXCEEDED = 3
+
+
+# --- children -----------------------------------------------------------------------------------------------
+
+
+class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
+    """The run asked for a child. The timeouts are as the engine understood them."""
+
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    task_queue: str
+    task_completed_event_id: int
+    arguments: Payloads = ()
+    execution_timeout: float = 0.0
+    run_timeout: float = 0.0
+    task_timeout: float = 10.0
+    parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
+    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
+    retry_policy: RetryRule | None = None
+    cron_schedule: str = ""
+    headers: Fields = {}
+    memo: Fields = {}
+    search_attributes: Fields = {}
+    summary: Payload | None = None
+    details: Payload | None = None
+    priority_key: int = 0
+    inherit_build_id: bool = False
+
+
+class StartChildWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
+    """There will be no such child."""
+
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    cause: StartChildFailedCause
+    initiated_event_id: int
+
+
+class ChildWorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
+    """The child has begun; `run_id` is its first run."""
+
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    run_id: str
+    initiated_event_id: int
+    headers: Fields = {}
+
+
+class ChildEnd(Attributes, frozen=True, kw_only=True):
+    """What all ends of a child say; `run_id` is its last run. No kind of its own."""
+
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    run_id: str
+    initiated_event_id: int
+    started_event_id: int
+
+
+class ChildWorkflowExecutionCompleted(ChildEnd, frozen=True, kw_only=True):
+    """The child returned."""
+
+    result: Payload | None = None
+
+
+class ChildWorkflowExecutionFailed(ChildEnd, frozen=True, kw_only=True):
+    """The child failed."""
+
+    failure: Failure
+    retry_state: RetryState
+
+
+class ChildWorkflowExecutionCanceled(ChildEnd, frozen=True, kw_only=True):
+    """The child ended as cancelled."""
+
+    details: Payloads = ()
+
+
+class ChildWorkflowExecutionTimedOut(ChildEnd, frozen=True, kw_only=True):
+    """The child took too long."""
+
+    retry_state: RetryState
+
+
+class ChildWorkflowExecutionTerminated(ChildEnd, frozen=True, kw_only=True):
+    """The child was ended without being asked."""
+
+
+# --- others -------------------------------------------------------------------------------------------------
+
+
+class SignalExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
+    """The run sends a signal; with `child_only` to a child of its own or to nobody."""
+
+    namespace: str
+    workflow_id: str
+    signal_name: str
+    task_completed_event_id: int
+    run_id: str = ""
+    arguments: Payloads = ()
+    headers: Fields = {}
+    child_only: bool = False
+
+
+class SignalExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
+    """The signal did not arrive."""
+
+    namespace: str
+    workflow_id: str
+    cause: ExternalFailedCause
+    initiated_event_id: int
+    run_id: str = ""
+
+
+class ExternalWorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
+    """The signal arrived."""
+
+    namespace: str
+    workflow_id: str
+    initiated_event_id: int
+    run_id: str = ""
+
+
+class RequestCancelExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
+    """The run asks another to cancel; with `child_only` a child of its own or nobody."""
+
+    namespace: str
+    workflow_id: str
+    task_completed_event_id: int
+    run_id: str = ""
+    reason: str = ""
+    child_only: bool = False
+
+
+class RequestCancelExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
+    """The request did not arrive."""
+
+    namespace: str
+    workflow_id: str
+    cause: ExternalFailedCause
+    initiated_event_id: int
+    run_id: str = ""
+
+
+class ExternalWorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
+    """The request arrived, or was no longer needed: the other has closed."""
+
+    namespace: str
+    workflow_id: str
+    initiated_event_id: int
+    run_id: str = ""
+
+
+OTHER_KINDS: tuple[type[Attributes], ...] = (
+    StartChildWorkflowExecutionInitiated,
+    StartChildWorkflowExecutionFailed,
+    ChildWorkflowExecutionStarted,
+    ChildWorkflowExecutionCompleted,
+    ChildWorkflowExecutionFailed,
+    ChildWorkflowExecutionCanceled,
+    ChildWorkflowExecutionTimedOut,
+    ChildWorkflowExecutionTerminated,
+    SignalExternalWorkflowExecutionInitiated,
+    SignalExternalWorkflowExecutionFailed,
+    ExternalWorkflowExecutionSignaled,
+    RequestCancelExternalWorkflowExecutionInitiated,
+    RequestCancelExternalWorkflowExecutionFailed,
+    ExternalWorkflowExecutionCancelRequested,
+)
+
+
+# --- history updates ------------------------------------------------------------
+#
+# The events by which a history tells of updates; part of `history`, whose rules hold.
+#
+# An update that was refused leaves no event. `WorkflowExecutionUpdateAdmitted` stands only in runs that were reset:
+# everywhere else an update that is not accepted yet waits in memory.
+
+
+class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What somebody asked for."""
+
+    update_id: str
+    name: str
+    arguments: Payloads = ()
+    headers: Fields = {}
+    identity: str = ""
+
+
+class WorkflowExecutionUpdateAdmitted(Attributes, frozen=True, kw_only=True):
+    """The update was asked of the run that this one was reset from."""
+
+    request: UpdateRequest
+
+
+class WorkflowExecutionUpdateAccepted(Attributes, frozen=True, kw_only=True):
+    """The update passed its validator.
+
+    `sequencing_event_id` is the event after which the worker saw it. The request is here unless the history has it
+    in the event of its admission.
+    """
+
+    update_id: str
+    sequencing_event_id: int
+    request: UpdateRequest | None = None
+
+
+class WorkflowExecutionUpdateCompleted(Attributes, frozen=True, kw_only=True):
+    """The update's handler ended: with a failure if there is one, else with the result."""
+
+    update_id: str
+    accepted_event_id: int
+    identity: str = ""
+    result: Payload | None = None
+    failure: Failure | None = None
+
+
+UPDATE_KINDS: tuple[type[Attributes], ...] = (
+    WorkflowExecutionUpdateAdmitted,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateCompleted,
+)
+
+
+# --- history ------------------------------------------------------------
+#
+# History: what happened to a run, as frozen data. Kinds, names and attributes are Temporal's.
+#
+# The events that tell of other runs are in `history_others`, those of updates in `history_updates`. Must not
+# know: JSON (see `history_json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
+# never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
+# since the epoch; 0 or empty means unset.
+
 
 UNHANDLED_COMMAND = 1
 """Temporal's number for a task that tried to close a run while something new had arrived."""

@@ -1,0 +1,1 @@
+"""Temporal's history as typed data: events, JSON and stored bytes. Pure."""
