@@ -10,7 +10,7 @@ from typing import Any
 from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits
 from hourglass._contract.service import RunCompleted
 from hourglass._embedded.clients.connection import EngineConnection, connect_memory
-from hourglass._embedded.timing.clock import VirtualClock
+from hourglass._embedded.clock import VirtualClock
 from hourglass._engine.events import Activation
 from hourglass.converter import Payload
 

@@ -293,7 +293,7 @@ _shift_ns = 0
 
 def shift_clock() -> None:
     """From now on wall clocks in this process can be set; must be called before Hourglass looks at one."""
-    from hourglass._embedded.timing import clock
+    from hourglass._embedded import clock
 
     real = time.time_ns
     clock.RealClock.__init__.__defaults__ = (lambda: real() + _shift_ns, time.monotonic_ns)  # type: ignore[misc]

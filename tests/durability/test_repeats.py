@@ -12,10 +12,10 @@ import pytest
 from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import service as s
+from hourglass._embedded import waiting
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.timing import patience
 from hourglass._engine.commands import Command, ContinueAsNew
 from hourglass._engine.events import RunEvicted
 from hourglass.errors import ServiceError
@@ -111,7 +111,7 @@ def test_a_queue_that_nobody_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""
-    monkeypatch.setattr(patience, "SILENCE", 0.01)
+    monkeypatch.setattr(waiting, "SILENCE", 0.01)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, "served", workflows=[waits_for_elsewhere], activities=[elsewhere]),

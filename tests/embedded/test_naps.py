@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._embedded.timing.clock import RealClock
-from hourglass._embedded.timing.naps import SECOND, Naps
+from hourglass._embedded.clock import SECOND, Naps, RealClock
 
 
 class Clock:

@@ -16,6 +16,6 @@ Each imports only those above it. Nothing here imports Temporal's packages. `con
 from __future__ import annotations
 
 from hourglass._embedded.clients.connection import EngineConnection, connect_memory
-from hourglass._embedded.timing.clock import Clock, RealClock, VirtualClock
+from hourglass._embedded.clock import Clock, RealClock, VirtualClock
 
 __all__ = ["Clock", "EngineConnection", "RealClock", "VirtualClock", "connect_memory"]

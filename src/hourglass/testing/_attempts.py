@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
-from hourglass._embedded.timing.clock import Cancel, to_ns
+from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._runtime import outcomes
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly

@@ -25,7 +25,7 @@ from hourglass._contract.service import (
     WaitForClose,
 )
 from hourglass._contract.well_formed import check_request
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
 from hourglass.client._link import Link

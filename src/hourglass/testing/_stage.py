@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Literal
 
 from hourglass._embedded import VirtualClock, connect_memory
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.clock import to_ns
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hourglass._embedded.timing.clock import SECOND
+from hourglass._embedded.clock import SECOND
 from hourglass._engine.options import Duration, seconds
 from hourglass.errors import UsageError
 

@@ -17,6 +17,7 @@ import pytest
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded import waiting
 from hourglass._embedded.processes import asking, meeting
 from hourglass._embedded.processes import host as host_module
 from hourglass._embedded.processes.file_connection import FileConnection, connect_file
@@ -25,7 +26,6 @@ from hourglass._embedded.processes.host import Host
 from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.processes.repeats import was_carried_out
 from hourglass._embedded.processes.serving import Owner, Server
-from hourglass._embedded.timing import patience
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
@@ -256,7 +256,7 @@ def test_waiting_without_an_owner_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait that only a worker can end is announced once, and ends when one comes."""
-    monkeypatch.setattr(patience, "SILENCE", 0.0)
+    monkeypatch.setattr(waiting, "SILENCE", 0.0)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (client, worker):

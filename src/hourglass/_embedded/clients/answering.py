@@ -16,7 +16,7 @@ from hourglass._contract.service import QueryWorkflow, Request
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.store import Stored
-from hourglass._embedded.timing.bell import Bell
+from hourglass._embedded.waiting import Bell
 from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0

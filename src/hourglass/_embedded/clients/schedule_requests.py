@@ -15,11 +15,11 @@ from hourglass._contract import schedules as sc
 from hourglass._contract.service import Nothing, Request
 from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
 from hourglass._embedded.clients.schedule_listing import page
+from hourglass._embedded.clock import RealClock
 from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
 from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.starting import check_start
-from hourglass._embedded.timing.clock import RealClock
 from hourglass.errors import (
     ScheduleAlreadyExistsError,
     ScheduleNotFoundError,

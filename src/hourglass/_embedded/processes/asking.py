@@ -31,7 +31,7 @@ from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.processes.remote import Lost, Remote, connect
 from hourglass._embedded.processes.repeats import was_carried_out
 from hourglass._embedded.running.unserved import UnservedNotice
-from hourglass._embedded.timing.patience import Bell, NoWorkerNotice
+from hourglass._embedded.waiting import NoWorkerNotice, TimedBell
 from hourglass.errors import ServiceError, StorageError
 
 A = TypeVar("A")
@@ -66,7 +66,7 @@ class _Search:
 class Asking:
     """See the module. `room` is the engine while this process owns the file. Belongs to one event loop."""
 
-    def __init__(self, path: str, namespace: str, bell: Bell) -> None:
+    def __init__(self, path: str, namespace: str, bell: TimedBell) -> None:
         self.room: EngineRoom | None = None
         self.remote: Remote | None = None
         self.broken: StorageError | None = None

@@ -29,7 +29,7 @@ from hourglass._embedded.processes.serving import Owner, Server
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.stores import inherited
 from hourglass._embedded.stores.disk_faults import Condition, epoch_is_over, is_permanent
-from hourglass._embedded.timing.patience import Bell
+from hourglass._embedded.waiting import TimedBell
 from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
 
 A = TypeVar("A")
@@ -60,7 +60,7 @@ class Host:
         """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
         self.users = 0
         self._lock = FileLock(path)
-        self._bell = Bell()
+        self._bell = TimedBell()
         self._asking = Asking(path, namespace, self._bell)
         self._handles: set[FileHandle] = set()
         self._keeper: asyncio.Task[None] | None = None

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.run import JUST_BEFORE, Activity
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import ScheduleActivity
 from hourglass._engine.events import Payloads, RetryRule
 from hourglass._history import events as h

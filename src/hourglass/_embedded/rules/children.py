@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.relations import Child, RequestCancelChild, SendCancel, SendSignal, StartChild
@@ -20,7 +21,6 @@ from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.start_rules import timeouts
 from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._embedded.rules.workflow_cron import backoff_until_next
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine import commands as c
 from hourglass._history import events as h
 from hourglass._history import events as o

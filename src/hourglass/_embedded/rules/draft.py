@@ -19,9 +19,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.relations import Ask, Child, LeaveChild, TellParent
 from hourglass._embedded.rules.run import JUST_BEFORE, Activity, Run, Step, Task, Timer
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._history import events as h
 from hourglass._history.encoding import encode
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted

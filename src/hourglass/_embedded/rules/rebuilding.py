@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hourglass._embedded.clock import later
 from hourglass._embedded.rules.relations import Ask, Child, SendCancel, SendSignal
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._embedded.timing.clock import later
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass._history.encoding import encode

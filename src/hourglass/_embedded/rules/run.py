@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.relations import Ask, Child
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h

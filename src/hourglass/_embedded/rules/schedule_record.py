@@ -18,9 +18,9 @@ from hourglass._contract.schedules import (
     ScheduleSummary,
     canonical,
 )
+from hourglass._embedded.clock import storable
 from hourglass._embedded.rules.schedule_overlaps import Due, Running
 from hourglass._embedded.rules.schedule_times import Timetable
-from hourglass._embedded.timing.clock import storable
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload
 

@@ -27,7 +27,7 @@ from hourglass._contract.schedules import (
     canonical,
     load_zone,
 )
-from hourglass._embedded.timing.clock import LATEST_NS, later, storable
+from hourglass._embedded.clock import LATEST_NS, later, storable
 
 NANOS = 1_000_000_000
 _DAY = 86400

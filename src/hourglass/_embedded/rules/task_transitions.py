@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.clock import SECOND, later, to_ns
 from hourglass._embedded.rules import activities, children
 from hourglass._embedded.rules.beginnings import Eager, take_attempts, task_of, write_unwritten
 from hourglass._embedded.rules.beginnings import start_task as start_task
@@ -25,7 +26,6 @@ from hourglass._embedded.rules.relations import RequestCancelChild
 from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, Task, Timer
 from hourglass._embedded.rules.update_answers import write_answer
 from hourglass._embedded.rules.versioning import after_task
-from hourglass._embedded.timing.clock import SECOND, later, to_ns
 from hourglass._engine import commands as c
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h

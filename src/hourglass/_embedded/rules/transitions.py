@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow, WorkflowStatus
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.beginnings import Eager, take_task
 from hourglass._embedded.rules.beginnings import start_attempt as start_attempt
@@ -20,7 +21,6 @@ from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import Activity, Run, Step
 from hourglass._embedded.rules.task_transitions import LONGEST_WAIT, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload

@@ -12,10 +12,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
+from hourglass._embedded.clock import later, storable, to_ns
 from hourglass._embedded.rules import activities
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.timing.clock import later, storable, to_ns
 
 
 def item_wake_ns(run: Run, event_id: int, now_ns: int) -> int:

@@ -13,8 +13,8 @@ from functools import lru_cache
 import msgspec
 
 from hourglass._contract.schedules import CalendarSpec, ScheduleSpec, parse_cron
+from hourglass._embedded.clock import SECOND
 from hourglass._embedded.rules.schedule_times import Timetable
-from hourglass._embedded.timing.clock import SECOND
 from hourglass.errors import UsageError
 
 _FIELDS = 5

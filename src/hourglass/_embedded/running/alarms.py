@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from hourglass._embedded.clock import Clock
 from hourglass._embedded.rules.run import RUNNING
 from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.timing.clock import Clock
 
 
 class Alarms:

@@ -15,6 +15,7 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
 )
+from hourglass._embedded.clock import to_ns
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
 from hourglass._embedded.rules.beginnings import Eager
@@ -24,7 +25,6 @@ from hourglass._embedded.running.deployments import Deployments
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.record import InHand, Record, Token
-from hourglass._embedded.timing.clock import to_ns
 from hourglass._engine.events import Payloads
 from hourglass.converter import CanceledFailure
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 
+from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.running.attempt_desk import AttemptDesk
 from hourglass._embedded.running.deployments import Deployments
@@ -24,7 +25,6 @@ from hourglass._embedded.running.update_desk import UpdateDesk
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.stores.disk_faults import Unwritable
 from hourglass._embedded.stores.store import Refusal, Store
-from hourglass._embedded.timing.clock import Clock, RealClock
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")

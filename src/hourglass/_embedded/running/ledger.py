@@ -21,6 +21,7 @@ import msgspec
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import WorkflowStatus
+from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.rules import task_transitions as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
@@ -36,7 +37,6 @@ from hourglass._embedded.running.others import Others
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.together import Part, Together, as_one
 from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, Store, Stored
-from hourglass._embedded.timing.clock import SECOND, Clock
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

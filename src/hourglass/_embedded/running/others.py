@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
+from hourglass._embedded.clock import Clock
 from hourglass._embedded.rules import children
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.relations import (
@@ -35,7 +36,6 @@ from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.start_rules import may_reuse
 from hourglass._embedded.running.awaiting import Awaiting
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.timing.clock import Clock
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._history import events as h
 from hourglass._history import events as o

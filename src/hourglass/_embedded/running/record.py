@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hourglass._embedded.clock import Cancel
 from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
@@ -18,8 +19,7 @@ from hourglass._embedded.rules.wakes import Wakes
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.stores.store import AT_ONCE
-from hourglass._embedded.timing.bell import Bell
-from hourglass._embedded.timing.clock import Cancel
+from hourglass._embedded.waiting import Bell
 from hourglass._history import events as h
 
 

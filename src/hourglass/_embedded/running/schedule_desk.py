@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
+from hourglass._embedded.clock import SECOND, Cancel, later
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
@@ -35,7 +36,6 @@ from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record as RunRecord
 from hourglass._embedded.running.starting import start_workflow, why_no_more
 from hourglass._embedded.stores.store import ScheduleChange, ScheduleEntry
-from hourglass._embedded.timing.clock import SECOND, Cancel, later
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure

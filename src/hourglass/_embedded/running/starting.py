@@ -11,6 +11,7 @@ from hourglass._contract.service import (
     StartWorkflow,
     TerminateWorkflow,
 )
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
@@ -18,7 +19,6 @@ from hourglass._embedded.rules.start_rules import LONGEST, may_reuse, timeouts
 from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h

@@ -13,7 +13,7 @@ from typing import Any
 
 from hourglass._contract import service as s
 from hourglass._contract.service import GetPollers
-from hourglass._embedded.timing import patience
+from hourglass._embedded import waiting
 from hourglass.errors import HourglassError
 
 _log = logging.getLogger("hourglass")
@@ -32,7 +32,7 @@ class UnservedNotice:
         """A request begins; if it is a wait, whoever waits cancels what this gives when it ends."""
         if not isinstance(request, s.WaitForClose):
             return None
-        return asyncio.get_running_loop().call_later(patience.SILENCE, self._begin, request)
+        return asyncio.get_running_loop().call_later(waiting.SILENCE, self._begin, request)
 
     async def close(self) -> None:
         """Look no more."""

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
 from hourglass._embedded.rules.recovery import is_backing_off, try_now
 from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
 from hourglass._embedded.running.ledger import Ledger
@@ -22,7 +23,6 @@ from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.starting import why_no_more
 from hourglass._embedded.stores.disk_faults import Unwritable
 from hourglass._embedded.stores.store import AT_ONCE, NoteChange, Store
-from hourglass._embedded.timing.clock import Cancel, Clock, Vouched, later, to_ns
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hourglass._embedded.timing.clock import Cancel, Clock, to_ns
+from hourglass._embedded.clock import Cancel, Clock, to_ns
 from hourglass._engine.events import Payloads
 
 _PART_OF_TIMEOUT = 0.8

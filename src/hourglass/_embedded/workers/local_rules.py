@@ -6,8 +6,8 @@ of errors are compared without regard to case, and a long pause is left to the r
 
 from __future__ import annotations
 
+from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.activities import backoff
-from hourglass._embedded.timing.clock import later, to_ns
 from hourglass._embedded.workers.local_activities import TIMED_OUT
 from hourglass._engine.commands import ScheduleLocalActivity
 from hourglass._engine.events import RetryRule

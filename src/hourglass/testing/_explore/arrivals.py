@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple, overload
 
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.clock import to_ns
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
 from hourglass.errors import ServiceError, UpdateFailedError, UsageError

@@ -23,7 +23,7 @@ import msgspec
 
 from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityTask
-from hourglass._embedded.timing.clock import to_ns
+from hourglass._embedded.clock import to_ns
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived
 from hourglass._runtime.evaluation import Verdict

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._embedded.timing.clock import SECOND
+from hourglass._embedded.clock import SECOND
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.events import Payloads

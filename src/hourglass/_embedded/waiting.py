@@ -1,6 +1,5 @@
-"""Waiting for others: a bell that can be waited for with a limit, and the word that nobody is there to work.
-
-Must not know: files, engines.
+"""A bell: wakes everybody who waits for it, on one asyncio loop. A waiter that is cancelled takes nothing
+with it.
 """
 
 from __future__ import annotations
@@ -9,13 +8,51 @@ import asyncio
 import logging
 import time
 
+# --- bell ------------------------------------------------------------
+#
+# A bell: wakes everybody who waits for it, on one asyncio loop. A waiter that is cancelled takes nothing
+# with it.
+
+
+class Bell:
+    """Those who wait are woken together; a ring that nobody waits for is not kept."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        if not self._waiters:
+            return
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait for the next ring."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+
+# --- patience ------------------------------------------------------------
+#
+# Waiting for others: a bell that can be waited for with a limit, and the word that nobody is there to work.
+#
+# Must not know: files, engines.
+
+
 _log = logging.getLogger("hourglass")
 
 SILENCE = 3.0
 """How long a request may wait for an owner before the log says that there is none."""
 
 
-class Bell:
+class TimedBell:
     """Wakes all who wait, on one asyncio loop; a ring that nobody waits for is not kept."""
 
     def __init__(self) -> None:
