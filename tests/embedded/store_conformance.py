@@ -15,10 +15,10 @@ import msgspec
 from hourglass._contract import schedules
 from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
 from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
-from hourglass._embedded.rules import task_transitions, transitions
+from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.stores.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -73,17 +73,12 @@ class Life:
         return self.change(wake_ns, **more)
 
     def take_task(self, **more: Any) -> Change:
-        return self.go(lambda run, now: task_transitions.start_task(run, "me", Limits(), now), **more)
+        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), now), **more)
 
     def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> Change:
-        sent = tuple(
-            task_transitions.Sent(*each) if isinstance(each, tuple) else task_transitions.Sent(each)
-            for each in commands
-        )
-        reply = task_transitions.Answer(commands=sent, flags=(1001,), identity="me")
-        return self.go(
-            lambda run, now: task_transitions.complete_task(run, reply, "next", Limits(), now), **more
-        )
+        sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
+        reply = tasks.Answer(commands=sent, flags=(1001,), identity="me")
+        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> Change:
         request = SignalWorkflow(

@@ -18,8 +18,8 @@ from hourglass._contract.handle import (
     ActivityTask,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.rules.recovery import needs_recovery
 from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.transitions import needs_recovery
 from hourglass._embedded.stores.memory_store import MemoryStore
 from hourglass._embedded.stores.store import Change
 from hourglass._engine import events as e

@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hourglass._contract.handle import ActivityOk, ActivityTask
-from hourglass._embedded.rules import task_transitions as tasks
+from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Step
 from hourglass._engine import commands as c

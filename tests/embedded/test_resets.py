@@ -20,7 +20,7 @@ from hourglass._contract.service import (
     UpdateStage,
     UpdateWorkflow,
 )
-from hourglass._embedded.rules.rebuilding import rebuild
+from hourglass._embedded.rules.resetting import rebuild
 from hourglass._embedded.rules.seed import seed_of
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.memory_store import MemoryStore

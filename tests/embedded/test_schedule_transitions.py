@@ -26,10 +26,10 @@ from hourglass._contract.schedules import (
     UpdateSchedule,
 )
 from hourglass._contract.service import StartWorkflow, WorkflowStatus
-from hourglass._embedded.rules import schedule_record as rec
-from hourglass._embedded.rules import schedule_transitions as tr
-from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, sort_out
+from hourglass._embedded.rules import schedules as rec
+from hourglass._embedded.rules import schedules as tr
 from hourglass._embedded.rules.schedule_times import NANOS
+from hourglass._embedded.rules.schedules import MOST_WAITING, Due, sort_out
 from hourglass.converter import Failure, Payload
 from hourglass.testing import DevServer
 

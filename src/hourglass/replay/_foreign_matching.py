@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c

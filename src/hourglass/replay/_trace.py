@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c

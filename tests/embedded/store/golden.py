@@ -20,7 +20,7 @@ from hourglass._contract.schedules import (
     ScheduleSpec,
 )
 from hourglass._contract.service import StartWorkflow
-from hourglass._embedded.rules import schedule_transitions as schedules
+from hourglass._embedded.rules import schedules as schedules
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._embedded.stores.store import ScheduleChange
 from hourglass.converter import Payload

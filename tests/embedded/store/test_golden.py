@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.stores import database, inherited, schema
 from hourglass._embedded.stores.sqlite_store import SqliteStore
 from hourglass._embedded.stores.store import Stored

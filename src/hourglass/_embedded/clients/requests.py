@@ -34,8 +34,7 @@ from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.clients.watch_requests import WATCH_HANDLERS
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.relations import Child
-from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.run import Activity, Child, Run, Step
 from hourglass._embedded.rules.versioning import behavior, pinned_version
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.queries import Query

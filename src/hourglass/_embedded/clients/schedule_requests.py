@@ -16,8 +16,16 @@ from hourglass._contract.service import Nothing, Request
 from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
 from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.clock import RealClock
-from hourglass._embedded.rules.schedule_record import Record, describe, remembering, token_of
-from hourglass._embedded.rules.schedule_transitions import create, may_act, patch, update
+from hourglass._embedded.rules.schedules import (
+    Record,
+    create,
+    describe,
+    may_act,
+    patch,
+    remembering,
+    token_of,
+    update,
+)
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.starting import check_start
 from hourglass.errors import (

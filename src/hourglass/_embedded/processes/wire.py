@@ -18,7 +18,7 @@ from hourglass._contract import service as changes
 from hourglass._contract import service as deployments
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
-from hourglass._embedded.rules.schedule_record import storable_backfill, storable_spec
+from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
 PROTOCOL = 1

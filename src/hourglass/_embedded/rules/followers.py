@@ -9,8 +9,8 @@ import msgspec
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.activities import complete_retry, next_delay, retry_state
 from hourglass._embedded.rules.run import Run
+from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, without_version
-from hourglass._embedded.rules.workflow_cron import backoff_until_next
 from hourglass._engine.commands import ContinueAsNew
 from hourglass._engine.events import Payloads
 from hourglass._engine.options import LONGEST_TASK_TIMEOUT

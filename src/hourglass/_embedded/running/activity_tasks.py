@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourglass._contract.handle import ActivityTask
-from hourglass._embedded.rules.priorities import key_of
+from hourglass._embedded.rules.draft import key_of
 from hourglass._embedded.rules.run import Activity, Run
 from hourglass.converter import ApplicationFailure, Failure
 

@@ -18,7 +18,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import to_ns
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import narrowest_timeout
-from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.run import Activity
 from hourglass._embedded.running.activity_tasks import activity_task, unasked
 from hourglass._embedded.running.deployments import Deployments

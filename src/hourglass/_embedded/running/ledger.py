@@ -22,13 +22,12 @@ import msgspec
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
-from hourglass._embedded.rules import task_transitions as tasks
+from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
-from hourglass._embedded.rules.recovery import needs_recovery, recover
-from hourglass._embedded.rules.relations import TellSchedule
-from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step
+from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, TellSchedule
+from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.running.alarms import Alarms
 from hourglass._embedded.running.attributes import AttributeTypes
 from hourglass._embedded.running.awaiting import Awaiting, Nobody

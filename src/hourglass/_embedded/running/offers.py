@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from hourglass._embedded.rules.priorities import LEVELS, level_of
+from hourglass._embedded.rules.draft import LEVELS, level_of
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import WorkerDeploymentVersion
 

@@ -21,19 +21,20 @@ from typing import Protocol, assert_never
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.rules import children
+from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.relations import (
+from hourglass._embedded.rules.run import (
     Ask,
     Child,
     LeaveChild,
+    Run,
     SendCancel,
     SendSignal,
     StartChild,
+    Step,
     TellParent,
     TellSchedule,
 )
-from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.start_rules import may_reuse
 from hourglass._embedded.running.awaiting import Awaiting
 from hourglass._embedded.running.record import Record
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy

@@ -21,9 +21,9 @@ from hourglass._embedded.clock import SECOND, Cancel, later
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
-from hourglass._embedded.rules.schedule_overlaps import Running
-from hourglass._embedded.rules.schedule_record import Record
-from hourglass._embedded.rules.schedule_transitions import (
+from hourglass._embedded.rules.schedules import (
+    Record,
+    Running,
     Start,
     Step,
     advance,

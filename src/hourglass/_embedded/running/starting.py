@@ -14,9 +14,9 @@ from hourglass._contract.service import (
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import complete_retry
+from hourglass._embedded.rules.children import LONGEST, may_reuse, timeouts
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
-from hourglass._embedded.rules.start_rules import LONGEST, may_reuse, timeouts
-from hourglass._embedded.rules.workflow_cron import backoff_until_next, check_cron
+from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
 from hourglass._engine.commands import IdReusePolicy

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
-from hourglass._embedded.rules import task_transitions as tasks
+from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import call_id, request_id
 from hourglass._embedded.running.deployments import Deployments

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hourglass._embedded.rules.relations import Ask
+from hourglass._embedded.rules.run import Ask
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.stores.store import Change, ScheduleChange
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hourglass._embedded.rules.draft import Draft
 from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.task_transitions import Answer
+from hourglass._embedded.rules.tasks import Answer
 from hourglass._embedded.rules.updates import Updates, Waiting
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
-from hourglass._embedded.rules.recovery import is_backing_off, try_now
-from hourglass._embedded.rules.task_transitions import LONGEST_WAIT
+from hourglass._embedded.rules.tasks import LONGEST_WAIT
+from hourglass._embedded.rules.transitions import is_backing_off, try_now
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.starting import why_no_more

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.stores.memory_listing import MemoryListing
 from hourglass._embedded.stores.store import (
     Change,

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
 from hourglass._embedded.stores.attribute_values import AttributeType
 from hourglass._embedded.stores.batch_writer import Apart, Batch, BatchWriter, Numbered, Readmitted

@@ -19,7 +19,7 @@ import msgspec
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedule_record import Record as Schedule
+from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

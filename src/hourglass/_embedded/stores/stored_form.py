@@ -17,8 +17,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 import msgspec.structs
 
-from hourglass._embedded.rules.relations import Child
-from hourglass._embedded.rules.run import Activity, Run, Timer
+from hourglass._embedded.rules.run import Activity, Child, Run, Timer
 from hourglass._history import events as h
 from hourglass._history.encoding import encode, plain
 from hourglass._history.events import StartChildWorkflowExecutionInitiated

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hourglass._embedded.rules.schedule_record import Record
+from hourglass._embedded.rules.schedules import Record
 from hourglass._embedded.stores.store import NoteChange, ScheduleChange, ScheduleEntry
 from hourglass._embedded.stores.stored_form import encode_schedule
 from hourglass._history.encoding import plain

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
-from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.record import Record, Token

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.task_transitions import leaves_no_trace
+from hourglass._embedded.rules.tasks import leaves_no_trace
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.record import Record

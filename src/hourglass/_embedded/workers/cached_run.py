@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hourglass._embedded.clock import Cancel
-from hourglass._embedded.rules.task_transitions import Answer, unwritten
+from hourglass._embedded.rules.tasks import Answer, unwritten
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record

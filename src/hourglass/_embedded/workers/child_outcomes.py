@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hourglass._embedded.rules.task_transitions import Sent
+from hourglass._embedded.rules.tasks import Sent
 from hourglass._embedded.workers.local_activities import LocalActivities, LocalRequest, LocalResult
 from hourglass._embedded.workers.matching import MATTERS, match, own_events
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes

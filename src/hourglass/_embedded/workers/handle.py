@@ -27,7 +27,7 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._embedded.clock import Cancel, to_ns
-from hourglass._embedded.rules.beginnings import Eager
+from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.record import Record, Token
 from hourglass._embedded.stores.disk_faults import Unwritable

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hourglass._embedded.rules.relations import RequestCancelChild
+from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._history import events as h

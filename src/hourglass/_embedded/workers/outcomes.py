@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from hourglass._embedded.rules.task_transitions import Sent
+from hourglass._embedded.rules.tasks import Sent
 from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherCommand
 from hourglass._embedded.workers.local_activities import LocalActivities
 from hourglass._embedded.workers.update_outcomes import UpdateOutcomes

@@ -1,47 +1,247 @@
-"""What a schedule does as time passes: pure transitions from record to record, with what to start and to end on the way.
-
-Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
-
-- `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine starts
-  `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
-  `Step.terminate`; all in the transaction that keeps the new record.
-- `closed` when a workflow that the record lists as running has closed, its retries and continuations included.
-- `create`, `patch` and `update` for requests; the record's `describe` and `summarize` answer.
-
-Times are nanoseconds since the epoch. Overlap and catch-up are decided as Temporal's scheduler decides them: a start that
-must wait keeps the policy that it came with, or gets the schedule's own at the moment it is looked at.
-"""
+"""Which of the starts that wait go now, which wait on, and which are skipped: the overlap policies. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from hourglass._contract.schedules import (
+    Backfill,
     CreateSchedule,
     OverlapPolicy,
     PatchSchedule,
     Schedule,
     ScheduleAction,
+    ScheduleDescription,
+    ScheduleInfo,
+    ScheduleSpec,
+    ScheduleSummary,
     UpdateSchedule,
+    canonical,
 )
 from hourglass._contract.service import StartWorkflow, WorkflowStatus
-from hourglass._embedded.rules.schedule_overlaps import MOST_WAITING, Due, Running, sort_out
-from hourglass._embedded.rules.schedule_record import (
-    RECENT,
-    Record,
-    settled,
-    storable_backfill,
-    timetable,
-    token_of,
-)
+from hourglass._embedded.clock import storable
 from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
 from hourglass._engine.events import Payloads
-from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
+from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
+
+# --- schedule overlaps ------------------------------------------------------------
+#
+# Which of the starts that wait go now, which wait on, and which are skipped: the overlap policies. Pure.
+
+
+MOST_WAITING = 1000
+"""So many starts may wait; what comes on top is dropped, and counted."""
+
+Running: TypeAlias = tuple[str, str]
+"""A workflow that a schedule started and waits for: its id and first run id."""
+
+
+class Due(msgspec.Struct, frozen=True, array_like=True):
+    """A start that is due: the time it stands for, the same with jitter, and what was asked for by hand with it."""
+
+    nominal_ns: int
+    due_ns: int
+    overlap: OverlapPolicy = OverlapPolicy.UNSPECIFIED
+    manual: bool = False
+
+
+class Sorted(NamedTuple):
+    """What to do: start some together, start one alone, let others wait, end what runs."""
+
+    together: tuple[Due, ...] = ()
+    alone: Due | None = None
+    waiting: tuple[Due, ...] = ()
+    skipped: int = 0
+    cancel: bool = False
+    terminate: bool = False
+
+
+def sort_out(waiting: Sequence[Due], running: bool, default: OverlapPolicy) -> Sorted:
+    """Decide about each start in its turn, by its own policy or the schedule's."""
+    found = Sorted()
+    for due in waiting:
+        policy = due.overlap or default or OverlapPolicy.SKIP
+        if policy is OverlapPolicy.ALLOW_ALL:
+            found = found._replace(together=(*found.together, due))
+        elif not running and found.alone is None:
+            found = found._replace(alone=due)
+        else:
+            found = _overlapping(found, due, policy, running)
+    if found.cancel or found.terminate:
+        # They would be ended at once: whoever ends what runs means these too.
+        found = found._replace(together=())
+    return found
+
+
+def _overlapping(found: Sorted, due: Due, policy: OverlapPolicy, running: bool) -> Sorted:
+    waits = found._replace(waiting=(*found.waiting, due))
+    match policy:
+        case OverlapPolicy.BUFFER_ONE if not found.waiting:
+            return waits
+        case OverlapPolicy.BUFFER_ALL:
+            return waits
+        case OverlapPolicy.CANCEL_OTHER | OverlapPolicy.TERMINATE_OTHER if not running:
+            return found._replace(alone=due)  # the other one was only about to start
+        case OverlapPolicy.CANCEL_OTHER:
+            return waits._replace(cancel=True)
+        case OverlapPolicy.TERMINATE_OTHER:
+            return waits._replace(terminate=True)
+        case _:
+            return found._replace(skipped=found.skipped + 1)
+
+
+# --- schedule record ------------------------------------------------------------
+#
+# A schedule as the embedded engine keeps it: one frozen record, and what clients are shown of it. Pure.
+
+
+YEAR = 365 * 86400.0
+SHORTEST_CATCHUP = 10.0
+RECENT, UPCOMING = 10, 10
+REMEMBERED = 32
+"""So many requests are remembered: one that is sent again because its answer was lost is not carried out twice."""
+
+RECENT_LISTED, UPCOMING_LISTED = 5, 5
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is canonical.
+
+    The result of the last workflow that completed, and the failure if one has failed since, are given to the next.
+    """
+
+    schedule_id: str
+    schedule: Schedule
+    seen_ns: int
+    create_time_ns: int
+    update_time_ns: int = 0
+    token: int = 1
+    waiting: tuple[Due, ...] = ()
+    backfills: tuple[Backfill, ...] = ()
+    running: tuple[Running, ...] = ()
+    recent: tuple[ScheduleAction, ...] = ()
+    action_count: int = 0
+    missed_catchup: int = 0
+    skipped_overlap: int = 0
+    dropped: int = 0
+    last_result: Payloads = ()
+    last_failure: Failure | None = None
+    requests: tuple[str, ...] = ()
+    memo: dict[str, Payload] = {}
+    search_attributes: dict[str, Payload] = {}
+
+
+def remembering(record: Record, request_id: str) -> Record:
+    """A record that knows that this request was carried out."""
+    if not request_id:
+        return record
+    return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REMEMBERED:])
+
+
+def token_of(record: Record) -> bytes:
+    """What an update of this version of the schedule must name."""
+    return record.token.to_bytes(8)
+
+
+def describe(record: Record) -> ScheduleDescription:
+    """A schedule in detail."""
+    return ScheduleDescription(
+        schedule_id=record.schedule_id,
+        schedule=record.schedule,
+        info=ScheduleInfo(
+            action_count=record.action_count,
+            missed_catchup=record.missed_catchup,
+            skipped_overlap=record.skipped_overlap,
+            buffer_dropped=record.dropped,
+            buffer_size=len(record.waiting),
+            running=record.running,
+            recent_actions=record.recent,
+            next_times_ns=_upcoming(record, UPCOMING),
+            create_time_ns=record.create_time_ns,
+            update_time_ns=record.update_time_ns,
+        ),
+        memo=record.memo,
+        search_attributes=record.search_attributes,
+        conflict_token=token_of(record),
+    )
+
+
+def summarize(record: Record) -> ScheduleSummary:
+    """A schedule as a list shows it."""
+    return ScheduleSummary(
+        schedule_id=record.schedule_id,
+        workflow_type=record.schedule.action.workflow_type,
+        paused=record.schedule.state.paused,
+        note=record.schedule.state.note,
+        spec=record.schedule.spec,
+        recent_actions=record.recent[-RECENT_LISTED:],
+        next_times_ns=_upcoming(record, UPCOMING_LISTED),
+        memo=record.memo,
+        search_attributes=record.search_attributes,
+    )
+
+
+@lru_cache(maxsize=256)
+def timetable(spec: ScheduleSpec, schedule_id: str) -> Timetable:
+    """The times of a schedule, compiled once."""
+    return Timetable(spec, schedule_id)
+
+
+def _upcoming(record: Record, count: int) -> tuple[int, ...]:
+    table = timetable(record.schedule.spec, record.schedule_id)
+    return tuple(moment.due_ns for moment in islice(table.moments(record.seen_ns), count))
+
+
+def settled(schedule: Schedule) -> Schedule:
+    """A schedule with its defaults written out, as servers show it."""
+    policy = schedule.policy
+    window = max(policy.catchup_window, SHORTEST_CATCHUP) if policy.catchup_window else YEAR
+    overlap = policy.overlap or OverlapPolicy.SKIP
+    return msgspec.structs.replace(
+        schedule,
+        spec=canonical(storable_spec(schedule.spec)),
+        policy=msgspec.structs.replace(policy, overlap=overlap, catchup_window=window),
+    )
+
+
+def storable_spec(spec: ScheduleSpec) -> ScheduleSpec:
+    """A spec whose first and last times can be stored: what lies beyond the latest time never comes."""
+    return msgspec.structs.replace(
+        spec, start_at_ns=storable(spec.start_at_ns), end_at_ns=storable(spec.end_at_ns)
+    )
+
+
+def storable_backfill(backfill: Backfill) -> Backfill:
+    """The same for a backfill."""
+    return msgspec.structs.replace(
+        backfill, start_ns=storable(backfill.start_ns), end_ns=storable(backfill.end_ns)
+    )
+
+
+# --- schedule transitions ------------------------------------------------------------
+#
+# What a schedule does as time passes: pure transitions from record to record, with what to start and to end on the
+# way.
+#
+# Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
+#
+# - `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine
+# starts
+#   `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
+#   `Step.terminate`; all in the transaction that keeps the new record.
+# - `closed` when a workflow that the record lists as running has closed, its retries and continuations included.
+# - `create`, `patch` and `update` for requests; the record's `describe` and `summarize` answer.
+#
+# Times are nanoseconds since the epoch. Overlap and catch-up are decided as Temporal's scheduler decides them: a
+# start that
+# must wait keeps the policy that it came with, or gets the schedule's own at the moment it is looked at.
+
 
 BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
 BACKFILL_BATCH = 50  # starts that one step takes from backfills

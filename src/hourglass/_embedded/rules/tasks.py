@@ -1,36 +1,300 @@
-"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure.
+"""Which commands of a task cannot be accepted, and why: Temporal's rules, in Temporal's words. Pure.
 
-Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
-because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
-terminal command is refused while something is held (UnhandledCommand), but not twice in a row because of signals if it
-continues as new: they go on to the next run; a command that passes a limit is refused too, and of an answer that is
-refused nothing counts.
+Must not know: how commands are carried out. A command is checked against the run as the commands before it left
+it.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
 from hourglass._embedded.rules import activities, children
-from hourglass._embedded.rules.beginnings import Eager, take_attempts, task_of, write_unwritten
-from hourglass._embedded.rules.beginnings import start_task as start_task
-from hourglass._embedded.rules.beginnings import unwritten as unwritten
-from hourglass._embedded.rules.command_checks import Refused as Refused
-from hourglass._embedded.rules.command_checks import check, check_size
-from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.draft import Draft, Eager, take_attempts, task_of, write_unwritten
+from hourglass._embedded.rules.draft import start_task as start_task
+from hourglass._embedded.rules.draft import unwritten as unwritten
 from hourglass._embedded.rules.followers import continue_follower, cron_follower, next_attempt_or_run
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.relations import RequestCancelChild
-from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, Task, Timer
-from hourglass._embedded.rules.update_answers import write_answer
+from hourglass._embedded.rules.limits import Limits, blob_size
+from hourglass._embedded.rules.run import (
+    RUNNING,
+    Activity,
+    RequestCancelChild,
+    Run,
+    SendCancel,
+    SendSignal,
+    StartChild,
+    Step,
+    Task,
+    Timer,
+)
+from hourglass._embedded.rules.schedule_times import check_cron
 from hourglass._embedded.rules.versioning import after_task
 from hourglass._engine import commands as c
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.events import RecordLocalActivity, UpdateRequest
+from hourglass._history.events import (
+    RecordLocalActivity,
+    UpdateRequest,
+    WorkflowExecutionUpdateAccepted,
+    WorkflowExecutionUpdateCompleted,
+)
 from hourglass.converter import Failure, Payload
+from hourglass.errors import UsageError
+
+# --- command checks ------------------------------------------------------------
+#
+# Which commands of a task cannot be accepted, and why: Temporal's rules, in Temporal's words. Pure.
+#
+# Must not know: how commands are carried out. A command is checked against the run as the commands before it left
+# it.
+
+
+class Refused(Exception):
+    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless the
+    run is ended for it.
+    """
+
+    def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.reason = reason
+        self.ends_run = ends_run
+
+
+class _Limit(NamedTuple):
+    cause: int
+    name: str
+    what: str
+
+
+_ACTIVITIES = _Limit(
+    h.PENDING_ACTIVITIES_LIMIT_EXCEEDED, "PendingActivitiesLimitExceeded", "pending activities"
+)
+_CHILDREN = _Limit(
+    h.PENDING_CHILDREN_LIMIT_EXCEEDED,
+    "PendingChildWorkflowsLimitExceeded",
+    "pending child workflow executions",
+)
+_SIGNALS = _Limit(
+    h.PENDING_SIGNALS_LIMIT_EXCEEDED,
+    "PendingSignalsLimitExceeded",
+    "pending signals to external workflows",
+)
+_CANCELS = _Limit(
+    h.PENDING_CANCELS_LIMIT_EXCEEDED,
+    "PendingRequestCancelLimitExceeded",
+    "pending requests to cancel external workflows",
+)
+
+
+_VALUES: dict[type[c.Command], str] = {
+    c.ScheduleActivity: "arguments",
+    c.StartChildWorkflow: "arguments",
+    c.SignalExternalWorkflow: "arguments",
+    c.ContinueAsNew: "arguments",
+    c.CompleteRun: "result",
+    c.CompleteUpdate: "result",
+    c.UpsertMemo: "memo",
+}
+"""What of a command is written down as its author gave it, and may be too large."""
+
+
+class _Names(NamedTuple):
+    cause: int
+    reason: str
+    names: dict[str, str]
+
+
+_NAMES: dict[type[c.Command], _Names] = {
+    c.ScheduleActivity: _Names(
+        h.BAD_SCHEDULE_ACTIVITY,
+        "BadScheduleActivityAttributes",
+        {
+            "activity_id": "activityId exceeds length limit",
+            "activity_type": "activityType exceeds length limit",
+            "task_queue": "taskQueue length exceeds limit",
+        },
+    ),
+    c.StartChildWorkflow: _Names(
+        h.BAD_START_CHILD,
+        "BadStartChildExecutionAttributes",
+        {
+            "workflow_id": "WorkflowId on StartChildWorkflowExecutionCommand exceeds length limit",
+            "workflow_type": "WorkflowType on StartChildWorkflowExecutionCommand exceeds length limit",
+            "task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
+        },
+    ),
+    c.ContinueAsNew: _Names(
+        h.BAD_CONTINUE_AS_NEW,
+        "BadContinueAsNewAttributes",
+        {
+            "workflow_type": "WorkflowType on ContinueAsNewWorkflowExecutionCommand exceeds length limit",
+            "task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
+        },
+    ),
+    c.SignalExternalWorkflow: _Names(
+        h.BAD_SIGNAL,
+        "BadSignalWorkflowExecutionAttributes",
+        {"workflow_id": "WorkflowId on SignalExternalWorkflowExecutionCommand exceeds length limit"},
+    ),
+    c.RequestCancelExternal: _Names(
+        h.BAD_REQUEST_CANCEL_EXTERNAL,
+        "BadRequestCancelExternalWorkflowExecutionAttributes",
+        {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
+    ),
+}
+"""Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
+
+
+def check(draft: Draft, command: c.Command, limits: Limits) -> None:
+    """Raise `Refused` for a command that cannot be accepted."""
+    _check_names(command, limits)
+    match command:
+        case c.ScheduleActivity():
+            _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
+            _of_its_own_id(draft, command)
+        case c.StartChildWorkflow():
+            _within(limits.pending, len(draft.run.children), _CHILDREN)
+            _of_a_cron_schedule(command)
+        case c.SignalExternalWorkflow():
+            _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
+        case c.RequestCancelExternal() | RequestCancelChild():
+            _within(limits.pending, draft.asked(SendCancel), _CANCELS)
+            _not_just_started(draft, command)
+        case _:
+            pass
+
+
+def check_size(command: c.Command, limits: Limits) -> None:
+    """Raise `Refused` for a command whose values are too large. Only one whose events are can be such a one."""
+    name = _VALUES.get(type(command))
+    size = blob_size(getattr(command, name)) if name else 0
+    if size > limits.blob_bytes:
+        raise Refused(
+            h.PAYLOADS_TOO_LARGE,
+            "FATAL",
+            f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
+            f"at most {limits.blob_bytes} are allowed",
+        )
+
+
+def _check_names(command: c.Command, limits: Limits) -> None:
+    checked = _NAMES.get(type(command))
+    for name, what in checked.names.items() if checked is not None else ():
+        if limits.is_too_long(getattr(command, name)):
+            assert checked is not None
+            raise Refused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+
+
+def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
+    if not command.cron_schedule:
+        return
+    try:
+        check_cron(command.cron_schedule)
+    except UsageError as error:
+        raise Refused(
+            h.BAD_START_CHILD,
+            "FATAL",
+            f"BadStartChildExecutionAttributes: invalid CronSchedule on StartChildWorkflowExecutionCommand: {error}",
+        ) from error
+
+
+def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
+    """Ids that nobody chose are numbers of the run, and differ."""
+    if command.activity_id == str(command.seq):
+        return
+    if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
+        raise Refused(
+            h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
+            "FATAL",
+            f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
+        )
+
+
+def _within(limit: int, pending: int, which: _Limit) -> None:
+    if pending >= limit:
+        raise Refused(
+            which.cause,
+            "FATAL",
+            f"{which.name}: the number of {which.what}, {pending}, "
+            f"has reached the per-workflow limit of {limit}",
+        )
+
+
+def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
+    """A child that is asked for in a task cannot be cancelled from outside in the same task."""
+    for child in draft.run.children.values() if draft.asked(StartChild) else ():
+        if not child.run_id and child.spec.workflow_id == command.workflow_id:
+            raise Refused(
+                h.BAD_REQUEST_CANCEL_EXTERNAL,
+                "FATAL",
+                "BadRequestCancelExternalWorkflowExecutionAttributes: Start and RequestCancel for child workflow "
+                f"is not allowed in same workflow task. WorkflowId={command.workflow_id} "
+                f"RunId={command.run_id} Namespace={command.namespace}",
+            )
+
+
+# --- update answers ------------------------------------------------------------
+#
+# A worker's answers to updates, as events: part of `task_transitions`. Pure.
+
+
+def write_answer(
+    draft: Draft,
+    command: c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate,
+    request: UpdateRequest | None,
+    link: int,
+    completed: int,
+) -> None:
+    """Write that an update was accepted or is done. A refusal of one that was not accepted never comes here.
+
+    `link` is the event of its admission, where there is one, or of its acceptance, if that is not of this task.
+    """
+    if request is None:
+        raise TypeError(f"{type(command).__name__} without the update that it answers")
+    if isinstance(command, c.AcceptUpdate):
+        draft.write(
+            WorkflowExecutionUpdateAccepted(
+                update_id=request.update_id,
+                # A worker sees what waits in memory right before the start of its task, which its end follows.
+                sequencing_event_id=link or completed - 2,
+                request=None if link else request,
+            )
+        )
+        return
+    draft.write(
+        WorkflowExecutionUpdateCompleted(
+            update_id=request.update_id,
+            accepted_event_id=link or _accepted_just_now(draft, request.update_id),
+            identity=request.identity,
+            result=command.result if isinstance(command, c.CompleteUpdate) else None,
+            failure=command.failure if isinstance(command, c.RejectUpdate) else None,
+        )
+    )
+
+
+def _accepted_just_now(draft: Draft, update_id: str) -> int:
+    for event in reversed(draft.written):
+        accepted = event.attributes
+        if isinstance(accepted, WorkflowExecutionUpdateAccepted) and accepted.update_id == update_id:
+            return event.id
+    raise TypeError(f"update {update_id!r} was not accepted")
+
+
+# --- task transitions ------------------------------------------------------------
+#
+# What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure.
+#
+# Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
+# because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
+# terminal command is refused while something is held (UnhandledCommand), but not twice in a row because of signals if
+# it
+# continues as new: they go on to the next run; a command that passes a limit is refused too, and of an answer that is
+# refused nothing counts.
+
 
 LONGEST_WAIT = 600.0
 
