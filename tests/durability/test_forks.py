@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.stores import standstill
+from hourglass._embedded.store import fork_safety
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -64,17 +64,17 @@ def test_a_fork_waits_for_the_work() -> None:
     order: list[str] = []
 
     def work() -> None:
-        with standstill.WORK, standstill.WORK:  # it may be entered again
+        with fork_safety.WORK, fork_safety.WORK:  # it may be entered again
             inside.set()
             leave.wait()
             order.append("left")
-        with standstill.WORK:
+        with fork_safety.WORK:
             order.append("entered")
 
     def fork() -> None:
-        standstill._before_fork()
+        fork_safety._before_fork()
         order.append("forked")
-        standstill._after_fork()
+        fork_safety._after_fork()
 
     threads = [threading.Thread(target=work), threading.Thread(target=fork)]
     threads[0].start()

@@ -15,7 +15,7 @@ from hourglass._contract import service as s
 from hourglass._embedded import waiting
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
-from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine.commands import Command, ContinueAsNew
 from hourglass._engine.events import RunEvicted
 from hourglass.errors import ServiceError

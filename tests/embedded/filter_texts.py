@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hourglass._embedded.stores import filters as f
+from hourglass._embedded.store import filters as f
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NAMES = st.sampled_from(["WorkflowId", "Region", "Amount", "some thing", "SELECT", "a.b", "x;--", "'"])

@@ -15,8 +15,8 @@ from hourglass._contract.service import GetHistory, Request, Started, StartWorkf
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import Store
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Store
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Command, Succeeded, TaskFailed
 from hourglass._engine.events import Activation, Event, RunEvicted

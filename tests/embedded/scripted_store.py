@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedules import Record as Schedule
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass.errors import StorageError
 
 

@@ -19,7 +19,7 @@ from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.schedules import Record as Schedule
-from hourglass._embedded.stores.store import AT_ONCE, Change, ScheduleChange, Store
+from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

@@ -14,9 +14,9 @@ from hourglass._contract.service import DescribeWorkflow, ListWorkflows, RunComp
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import Change, Stored
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import Change, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

@@ -15,7 +15,7 @@ from hourglass._contract.service import IdReusePolicy, StartWorkflow
 from hourglass._embedded import EngineConnection, RealClock
 from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
 from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 from hourglass.errors import WorkflowAlreadyStartedError
 

@@ -20,8 +20,8 @@ from hourglass._contract.handle import (
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.transitions import needs_recovery
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import Change
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Change
 from hourglass._engine import events as e
 from hourglass._history import events as h
 from hourglass.errors import HourglassError, ServiceError

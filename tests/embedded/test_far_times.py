@@ -19,7 +19,7 @@ from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable, to_ns
 from hourglass._embedded.processes import wire
 from hourglass._embedded.rules.activities import backoff
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._engine import commands as c
 from hourglass._engine.events import RetryRule
 from hourglass.errors import ServiceError

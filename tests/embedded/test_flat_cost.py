@@ -16,8 +16,8 @@ from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Activity, Run, Timer
 from hourglass._embedded.rules.wakes import Wakes, item_wake_ns, run_wake_ns
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import Change
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Change
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 

@@ -28,7 +28,7 @@ from hourglass._contract.service import PollUpdate, ResetWorkflow, UpdateWorkflo
 from hourglass._embedded.clients.answering import Answer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.cache import AHEAD
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

@@ -10,8 +10,8 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules.transitions import is_backing_off, needs_recovery, recover
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import AT_ONCE
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import AT_ONCE
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

@@ -23,7 +23,7 @@ from hourglass._contract.service import (
 from hourglass._embedded.rules.resetting import rebuild
 from hourglass._embedded.rules.seed import seed_of
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

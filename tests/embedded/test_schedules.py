@@ -18,9 +18,9 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.processes.repeats import was_carried_out
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import Store
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import Store
 from hourglass.client import (
     Client,
     Schedule,

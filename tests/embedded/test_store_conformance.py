@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import Store
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import Store
 
 from .memory_world import run_async
 from .store_conformance import CHECKS, Check, Place

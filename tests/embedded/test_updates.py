@@ -20,7 +20,7 @@ from hourglass._contract.service import (
     UpdateWorkflow,
 )
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as u

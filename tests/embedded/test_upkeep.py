@@ -13,8 +13,8 @@ from hourglass._contract.handle import ActivityDeferred, HandleConfig
 from hourglass._embedded import RealClock
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.store import AT_ONCE, Stored
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import AT_ONCE, Stored
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.errors import StorageError, WorkflowNotFoundError

@@ -11,9 +11,9 @@ import pytest
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.stores import filters as f
-from hourglass._embedded.stores import visibility
-from hourglass._embedded.stores.filter_sql import statement
+from hourglass._embedded.store import filters as f
+from hourglass._embedded.store import visibility
+from hourglass._embedded.store.filter_sql import statement
 from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.stores import filters as f
-from hourglass._embedded.stores import visibility
+from hourglass._embedded.store import filters as f
+from hourglass._embedded.store import visibility
 from hourglass._history import events as h
 from hourglass.converter import Payload
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store.sqlite import SqliteStore
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.service import StartWorkflow
 from hourglass._embedded.rules import schedules as schedules
-from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import ScheduleChange
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import ScheduleChange
 from hourglass.converter import Payload
 
 from .stories import Story

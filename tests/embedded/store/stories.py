@@ -10,7 +10,7 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import Activity, Run, Task, Timer
-from hourglass._embedded.stores.store import Change
+from hourglass._embedded.store.store import Change
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import hourglass
-from hourglass._embedded.stores import file_copy
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store import database
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
@@ -54,9 +54,7 @@ def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
 
 def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While changes are committed the copy is one moment: everything acknowledged before, nothing with a gap."""
-    monkeypatch.setattr(
-        file_copy, "PAGES", 4
-    )  # so that many commits fall between the first page and the last
+    monkeypatch.setattr(database, "PAGES", 4)  # so that many commits fall between the first page and the last
 
     async def work() -> None:
         store = open_store(checkpoint_pages=100)
@@ -120,13 +118,13 @@ def test_a_file_that_appears_meanwhile_stays(
     """Between the first look and the last step nobody's file is replaced either."""
     filled(path)
     dest = tmp_path / "copy.db"
-    copied = file_copy._copy
+    copied = database._copy
 
-    def copy(connection: sqlite3.Connection, draft: str, progress: file_copy.Progress | None) -> None:
+    def copy(connection: sqlite3.Connection, draft: str, progress: database.Progress | None) -> None:
         copied(connection, draft, progress)
         dest.write_bytes(b"precious")
 
-    monkeypatch.setattr(file_copy, "_copy", copy)
+    monkeypatch.setattr(database, "_copy", copy)
     with pytest.raises(StorageError, match="is there already"):
         hourglass.backup(path, dest)
     assert dest.read_bytes() == b"precious"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from hourglass._embedded.rules.schedules import Record as Schedule
-from hourglass._embedded.stores import database, inherited, schema
-from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import Stored
-from hourglass._embedded.stores.stored_reads import FIND_REQUEST
+from hourglass._embedded.store import database, fork_safety
+from hourglass._embedded.store.records import FIND_REQUEST
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import Stored
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
@@ -79,7 +79,7 @@ def described_schedule(record: Schedule) -> dict[str, Any]:
 def test_there_is_a_golden_file_of_each_format() -> None:
     """Every format up to the present one has its file."""
     assert [file.name for file in FILES] == [
-        f"format-{number}.sqlite" for number in range(1, schema.FORMAT + 1)
+        f"format-{number}.sqlite" for number in range(1, database.FORMAT + 1)
     ]
 
 
@@ -117,13 +117,13 @@ def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (2, lambda connection: connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT")),
         (3, lambda connection: connection.execute("UPDATE runs SET colour = 'green'")),
     ]
-    monkeypatch.setattr(schema, "FORMAT", 3)
+    monkeypatch.setattr(database, "FORMAT", 3)
     opened = database.open_database(str(path), "default", "", migrations)
     assert opened.writer.execute("SELECT DISTINCT colour FROM runs").fetchall() == [("green",)]
     assert opened.writer.execute("PRAGMA user_version").fetchall() == [(3,)]
-    inherited.close(opened.reader)
-    inherited.close(opened.writer)
-    monkeypatch.setattr(schema, "FORMAT", 1)
+    fork_safety.close(opened.reader)
+    fork_safety.close(opened.writer)
+    monkeypatch.setattr(database, "FORMAT", 1)
     kept = SqliteStore.open(path.with_name("runs.db.format-1.backup"))
     assert kept.load("waiting") is not None
     kept.close()
@@ -137,10 +137,10 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         connection.execute("DROP TABLE runs")
         connection.execute("SELECT * FROM no_such_table")
 
-    monkeypatch.setattr(schema, "FORMAT", 2)
+    monkeypatch.setattr(database, "FORMAT", 2)
     with pytest.raises(StorageError):
         database.open_database(str(path), "default", "", [(2, fail)])
-    monkeypatch.setattr(schema, "FORMAT", 1)
+    monkeypatch.setattr(database, "FORMAT", 1)
     store = SqliteStore.open(path)
     assert store.load("waiting") is not None
     store.close()
@@ -148,7 +148,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 
 def test_migrations_lead_to_the_format() -> None:
     """The list is in order, without a gap, and ends at the present format."""
-    assert [leads_to for leads_to, _ in schema.MIGRATIONS] == list(range(2, schema.FORMAT + 1))
+    assert [leads_to for leads_to, _ in database.MIGRATIONS] == list(range(2, database.FORMAT + 1))
 
 
 def test_old_files_get_what_they_lack(path: Path) -> None:

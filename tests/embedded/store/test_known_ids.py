@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hourglass._contract import ids
-from hourglass._embedded.stores.known_ids import KnownIds
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store.sqlite import KnownIds, SqliteStore
 
 from .stories import Story
 

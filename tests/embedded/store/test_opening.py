@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.stores import database, schema
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store import database
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -61,8 +61,8 @@ def test_a_file_is_made(open_store: Open, path: Path) -> None:
     """A file that is not there is made, with our mark and format, and nothing else is left in the folder."""
     open_store().close()
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION_ID,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (schema.FORMAT,)
+    assert connection.execute("PRAGMA application_id").fetchone() == (database.APPLICATION_ID,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (database.FORMAT,)
     connection.close()
     assert os.listdir(path.parent) == [path.name]
 
@@ -100,8 +100,8 @@ def test_statistics_of_a_small_file_are_dropped(open_store: Open, path: Path) ->
 
 def test_newer_format(path: Path) -> None:
     """A file of a later version is refused, and says which format it has."""
-    change(filled(path), f"PRAGMA user_version = {schema.FORMAT + 1}")
-    refused(path, f"has format {schema.FORMAT + 1}.*not changed")
+    change(filled(path), f"PRAGMA user_version = {database.FORMAT + 1}")
+    refused(path, f"has format {database.FORMAT + 1}.*not changed")
 
 
 def test_other_programs_database(path: Path) -> None:
@@ -222,7 +222,7 @@ def test_killed_while_it_was_made(open_store: Open, path: Path) -> None:
 
 NOBODY = """
 import os, sys
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import StorageError
 os.setgid(65534)
 os.setuid(65534)
@@ -282,7 +282,7 @@ exec "$3" -c "$4" "$1/runs.db"
 """
 OPEN = """
 import sys
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import StorageError
 for name in (sys.argv[1], sys.argv[1] + '.other'):
     try:

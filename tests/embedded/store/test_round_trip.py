@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hourglass._embedded.rules.run import Activity, Run, Timer
-from hourglass._embedded.stores import stored_form
-from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store import records
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.writer import coalesce, events_as_bytes
 from hourglass._engine.versions import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import array
@@ -84,7 +84,7 @@ def test_coalescing_loses_nothing(seed: int) -> None:
         assert found.events == tuple(story.events)
         assert found.request_ids == tuple(each for change in mine for each in change.request_ids)
         assert found.touched == frozenset(each for change in mine for each in change.touched)
-        assert stored_form.decode_events(bytes(array(events_as_bytes(found)))) == story.events
+        assert records.decode_events(bytes(array(events_as_bytes(found)))) == story.events
 
 
 def test_changes_that_come_along_are_written() -> None:
@@ -101,7 +101,7 @@ def test_every_kind_of_event_comes_back(kind: type[h.Attributes]) -> None:
     fields = msgspec.structs.fields(kind)
     attributes = kind(**{field.name: _example(field.type) for field in fields})
     event = h.HistoryEvent(7, 123, attributes)
-    assert stored_form.decode_events(stored_form.encode_events([event])) == [event]
+    assert records.decode_events(records.encode_events([event])) == [event]
 
 
 def _example(kind: object) -> object:
@@ -150,8 +150,8 @@ def test_nothing_is_stored_twice() -> None:
     story.start()
     story.schedule()
     story.step([], started=msgspec.structs.replace(story.run.started, arguments=(Payload(b"SECRET"),)))
-    state = stored_form.encode_state(story.run)
-    pending = stored_form.encode_pending(story.run.activities[3])
+    state = records.encode_state(story.run)
+    pending = records.encode_pending(story.run.activities[3])
     assert b"SECRET" not in state
     assert b"12345" not in state + pending
     assert len(state) < 200
@@ -159,12 +159,10 @@ def test_nothing_is_stored_twice() -> None:
 
 def test_fields_that_are_stored_are_these() -> None:
     """The names in the file are fixed: one may be added here with a default, none may go."""
-    assert set(stored_form._RUN_FIELDS) | stored_form.IN_EVENTS | stored_form.PENDING == set(
-        Run.__struct_fields__
-    )
-    assert set(stored_form._ACTIVITY_FIELDS) | {"spec"} == set(Activity.__struct_fields__)
-    assert set(stored_form._TIMER_FIELDS) == set(Timer.__struct_fields__)
-    assert set(stored_form._RUN_FIELDS) >= {
+    assert set(records._RUN_FIELDS) | records.IN_EVENTS | records.PENDING == set(Run.__struct_fields__)
+    assert set(records._ACTIVITY_FIELDS) | {"spec"} == set(Activity.__struct_fields__)
+    assert set(records._TIMER_FIELDS) == set(Timer.__struct_fields__)
+    assert set(records._RUN_FIELDS) >= {
         "run_id", "start_ns", "status", "close_ns", "length", "task", "task_count", "held", "memo",
         "search_attributes", "cancel_requested",
     }  # fmt: skip
@@ -174,8 +172,8 @@ def test_unknown_fields_are_passed_over() -> None:
     """What a later version of the same format has added does not stop this one."""
     story = Story("a")
     story.start()
-    state = msgspec.msgpack.decode(stored_form.encode_state(story.run)) | {"added_later": [1, 2]}
-    assert stored_form.decode_run(msgspec.msgpack.encode(state), story.events, {}) == story.run
+    state = msgspec.msgpack.decode(records.encode_state(story.run)) | {"added_later": [1, 2]}
+    assert records.decode_run(msgspec.msgpack.encode(state), story.events, {}) == story.run
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -185,7 +183,7 @@ def test_a_gap_in_a_history_is_noticed(lost: int) -> None:
     story.start()
     events = [event for place, event in enumerate(story.events) if place != lost]
     with pytest.raises(ValueError, match="events where there should be"):
-        stored_form.decode_run(stored_form.encode_state(story.run), events, {})
+        records.decode_run(records.encode_state(story.run), events, {})
 
 
 async def _write_and_load(path: Path, story: Story) -> object:

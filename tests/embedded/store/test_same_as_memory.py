@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hourglass._embedded.stores.memory_store import MemoryStore
-from hourglass._embedded.stores.sqlite_store import SqliteStore
-from hourglass._embedded.stores.store import AT_ONCE, Store
+from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.sqlite import SqliteStore
+from hourglass._embedded.store.store import AT_ONCE, Store
 
 from .stories import random_changes
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hourglass._embedded.stores import store_thread
-from hourglass._embedded.stores.store_thread import StoreThread, Turn
+from hourglass._embedded.store import commit_thread
+from hourglass._embedded.store.commit_thread import StoreThread, Turn
 
 from .stories import Story
 
@@ -94,7 +94,7 @@ def test_nothing_is_reported_before_its_commit() -> None:
 
 def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long queue is committed in portions, in order."""
-    monkeypatch.setattr(store_thread, "MOST_CHANGES", 3)
+    monkeypatch.setattr(commit_thread, "MOST_CHANGES", 3)
     story = Story("a")
     change = story.start()
     world = World(Sink())

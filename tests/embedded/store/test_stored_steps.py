@@ -11,8 +11,8 @@ import pytest
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.stores import schema, stored_steps, visibility
-from hourglass._embedded.stores.listing import summary
+from hourglass._embedded.store import database, visibility, writer
+from hourglass._embedded.store.visibility import summary
 from hourglass._history.events import WorkflowExecutionStarted
 
 STATE = ("run", "workflow", 1, 0, b"state")
@@ -22,8 +22,8 @@ STATE = ("run", "workflow", 1, 0, b"state")
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A file with our tables."""
     opened = sqlite3.connect(path, isolation_level=None)
-    schema.create(opened, "default", visibility.SCHEMA)
-    stored_steps.prepare(opened, epoch=0)
+    database.create(opened, "default", visibility.SCHEMA)
+    writer.prepare(opened, epoch=0)
     yield opened
     opened.close()
 
@@ -39,7 +39,7 @@ def named(number: int) -> tuple[object, ...]:
 def test_one_step_reaches_every_table(connection: sqlite3.Connection) -> None:
     """A run's state, its events, several pending things and several requests are each where they belong."""
     kept = [(5, b"five"), (6, b"six")]
-    stored_steps.write(connection, stored_steps.rows(7, STATE, (1, b"events"), kept, [], ["p", "q", "r"]))
+    writer.write(connection, writer.rows(7, STATE, (1, b"events"), kept, [], ["p", "q", "r"]))
     assert rows_of(connection, "runs") == [(7, *STATE)]
     assert rows_of(connection, "events") == [(1, 7, 1, b"events")]
     assert rows_of(connection, "pending") == [(7, 5, b"five"), (7, 6, b"six")]
@@ -48,13 +48,9 @@ def test_one_step_reaches_every_table(connection: sqlite3.Connection) -> None:
 
 def test_a_later_step_replaces_and_drops(connection: sqlite3.Connection) -> None:
     """State and pending things are replaced, what is gone is deleted, events are added, a request counts once."""
-    stored_steps.write(
-        connection, stored_steps.rows(7, STATE, (1, b"a"), [(5, b"x"), (6, b"y"), (9, b"z")], [], ["p"])
-    )
+    writer.write(connection, writer.rows(7, STATE, (1, b"a"), [(5, b"x"), (6, b"y"), (9, b"z")], [], ["p"]))
     later = ("run", "workflow", 0, 3, b"later")
-    stored_steps.write(
-        connection, stored_steps.rows(7, later, (2, b"b"), [(6, b"new")], [(5, 5), (8, 9)], ["p"])
-    )
+    writer.write(connection, writer.rows(7, later, (2, b"b"), [(6, b"new")], [(5, 5), (8, 9)], ["p"]))
     assert rows_of(connection, "runs") == [(7, *later)]
     assert [row[2:] for row in rows_of(connection, "events")] == [(1, b"a"), (2, b"b")]
     assert rows_of(connection, "pending") == [(7, 6, b"new")]
@@ -67,23 +63,23 @@ def test_any_number_of_rows(connection: sqlite3.Connection, count: int) -> None:
     steps = [
         row
         for number in range(count)
-        for row in stored_steps.rows(number + 1, named(number), (1, b"e"), [], [], [])
+        for row in writer.rows(number + 1, named(number), (1, b"e"), [], [], [])
     ]
-    stored_steps.write(connection, steps)
-    assert stored_steps.is_one_statement(steps) == (count <= 256)
+    writer.write(connection, steps)
+    assert writer.is_one_statement(steps) == (count <= 256)
     assert len(rows_of(connection, "runs")) == len(rows_of(connection, "events")) == count
     assert rows_of(connection, "pending") == rows_of(connection, "requests") == []
 
 
 def test_a_statement_is_whole_or_not_at_all(connection: sqlite3.Connection) -> None:
     """If one row cannot be written none is, without a transaction around it."""
-    stored_steps.write(connection, stored_steps.rows(1, named(1), (1, b"e"), [], [], []))
+    writer.write(connection, writer.rows(1, named(1), (1, b"e"), [], [], []))
     steps = [
-        *stored_steps.rows(2, named(2), (1, b"e"), [], [], []),
-        *stored_steps.rows(1, named(1), (1, b"again"), [], [], []),
+        *writer.rows(2, named(2), (1, b"e"), [], [], []),
+        *writer.rows(1, named(1), (1, b"again"), [], [], []),
     ]
     with pytest.raises(sqlite3.IntegrityError):
-        stored_steps.write(connection, steps)
+        writer.write(connection, steps)
     assert not connection.in_transaction
     assert [row[0] for row in rows_of(connection, "runs")] == [1]
 
@@ -104,9 +100,9 @@ def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
     run = Run(run_id="r", started=asked, start_ns=5_000_000)
     closed = msgspec.structs.replace(run, status=WorkflowStatus.COMPLETED, close_ns=9_000_000, length=3)
     for each in (run, closed):
-        stored_steps.write(
+        writer.write(
             connection,
-            stored_steps.rows(1, STATE, stored_steps.NO_EVENTS, [], [], [], visibility.shown(each)),
+            writer.rows(1, STATE, writer.NO_EVENTS, [], [], [], visibility.shown(each)),
         )
         (found,) = visibility.page(connection, "", b"", 10).workflows
         assert found == summary(each)

@@ -18,7 +18,7 @@ from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rest
 from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.stores.memory_store import MemoryStore
+from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, StorageError
 

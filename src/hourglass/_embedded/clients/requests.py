@@ -40,7 +40,7 @@ from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.queries import Query
 from hourglass._embedded.running.record import Record, Token
 from hourglass._embedded.running.starting import check_signals, check_start, start_workflow
-from hourglass._embedded.stores.listing import summary
+from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
 from hourglass._history.json import event_json

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from hourglass._contract.schedules import SchedulePage
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import Record, summarize
-from hourglass._embedded.stores.memory_listing import MemoryListing
+from hourglass._embedded.store.memory import MemoryListing
 from hourglass._history import events as h
 from hourglass.converter import SearchAttributeKey, encode_search_attributes
 

@@ -25,8 +25,8 @@ from hourglass._embedded.clients.requests import LOOKS
 from hourglass._embedded.processes.engine_room import EngineRoom
 from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.processes.ownership import FileLock
-from hourglass._embedded.stores import inherited
-from hourglass._embedded.stores.disk_faults import is_permanent
+from hourglass._embedded.store import fork_safety
+from hourglass._embedded.store.disk_faults import is_permanent
 from hourglass.errors import StorageError
 
 _ROUNDS = 20  # so often in a row what has come meanwhile is done too; then others have a chance at the lock
@@ -129,7 +129,7 @@ class Alone:
 
     def _may_open(self) -> bool:
         try:
-            inherited.refuse_inherited(self._path)
+            fork_safety.refuse_inherited(self._path)
         except StorageError:
             return False  # forked from an owner: SQLite cannot open the file here, but an owner can serve us
         return True

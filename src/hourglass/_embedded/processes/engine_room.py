@@ -16,9 +16,9 @@ from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.processes.interruption import Gone, Interruption
 from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.stores.disk_faults import Condition
-from hourglass._embedded.stores.read_only_store import ReadOnlyStore
-from hourglass._embedded.stores.sqlite_store import SqliteStore
+from hourglass._embedded.store.disk_faults import Condition
+from hourglass._embedded.store.read_only_store import ReadOnlyStore
+from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import StorageError
 
 A = TypeVar("A")

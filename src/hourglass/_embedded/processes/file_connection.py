@@ -21,7 +21,7 @@ from hourglass._embedded.clients.requests import LOOKS, PATIENT
 from hourglass._embedded.processes.file_handle import FileHandle
 from hourglass._embedded.processes.host import Host
 from hourglass._embedded.processes.interruption import Interruption
-from hourglass._embedded.stores.disk_faults import Condition
+from hourglass._embedded.store.disk_faults import Condition
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
 A = TypeVar("A")

@@ -27,8 +27,8 @@ from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
 from hourglass._embedded.processes.serving import Owner, Server
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.stores import inherited
-from hourglass._embedded.stores.disk_faults import Condition, epoch_is_over, is_permanent
+from hourglass._embedded.store import fork_safety
+from hourglass._embedded.store.disk_faults import Condition, epoch_is_over, is_permanent
 from hourglass._embedded.waiting import TimedBell
 from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
 
@@ -92,7 +92,7 @@ class Host:
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
-        inherited.refuse_inherited(self.path)
+        fork_safety.refuse_inherited(self.path)
         handle = FileHandle(config, died=self._bell.ring, released=self._release)
         self._handles.add(handle)
         try:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from hourglass._embedded.processes import descriptors
-from hourglass._embedded.stores.standstill import WORK
+from hourglass._embedded.store.fork_safety import WORK
 from hourglass.errors import StorageError
 
 _BACKLOG = 512

@@ -20,8 +20,8 @@ import time
 import msgspec
 
 from hourglass._embedded.processes import descriptors, meeting
-from hourglass._embedded.stores.disk_faults import is_full, no_room
-from hourglass._embedded.stores.standstill import WORK
+from hourglass._embedded.store.disk_faults import is_full, no_room
+from hourglass._embedded.store.fork_safety import WORK
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.stores.attribute_values import AttributeType, fits, type_of
-from hourglass._embedded.stores.filter_sql import SETTABLE, SYSTEM
-from hourglass._embedded.stores.store import Store
+from hourglass._embedded.store.filter_sql import SETTABLE, SYSTEM, AttributeType, fits, type_of
+from hourglass._embedded.store.store import Store
 from hourglass.converter import Payload
 
 

@@ -23,8 +23,8 @@ from hourglass._embedded.running.starting import why_no_more
 from hourglass._embedded.running.task_desk import TaskDesk
 from hourglass._embedded.running.update_desk import UpdateDesk
 from hourglass._embedded.running.upkeep import DEFAULT_RETENTION, Upkeep
-from hourglass._embedded.stores.disk_faults import Unwritable
-from hourglass._embedded.stores.store import Refusal, Store
+from hourglass._embedded.store.disk_faults import Unwritable
+from hourglass._embedded.store.store import Refusal, Store
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")

@@ -35,7 +35,7 @@ from hourglass._embedded.running.offers import Offers
 from hourglass._embedded.running.others import Others
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.together import Part, Together, as_one
-from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, Store, Stored
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

@@ -18,7 +18,7 @@ from hourglass._embedded.rules.updates import Updates
 from hourglass._embedded.rules.wakes import Wakes
 from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.running.queries import Query
-from hourglass._embedded.stores.store import AT_ONCE
+from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.waiting import Bell
 from hourglass._history import events as h
 

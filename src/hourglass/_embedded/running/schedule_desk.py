@@ -35,7 +35,7 @@ from hourglass._embedded.rules.schedules import (
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record as RunRecord
 from hourglass._embedded.running.starting import start_workflow, why_no_more
-from hourglass._embedded.stores.store import ScheduleChange, ScheduleEntry
+from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure

@@ -17,7 +17,7 @@ import msgspec
 
 from hourglass._embedded.rules.run import Ask
 from hourglass._embedded.running.record import Record
-from hourglass._embedded.stores.store import Change, ScheduleChange
+from hourglass._embedded.store.store import Change, ScheduleChange
 
 
 class Part(NamedTuple):

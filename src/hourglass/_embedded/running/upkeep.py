@@ -21,8 +21,8 @@ from hourglass._embedded.rules.transitions import is_backing_off, try_now
 from hourglass._embedded.running.ledger import Ledger
 from hourglass._embedded.running.record import Record
 from hourglass._embedded.running.starting import why_no_more
-from hourglass._embedded.stores.disk_faults import Unwritable
-from hourglass._embedded.stores.store import AT_ONCE, NoteChange, Store
+from hourglass._embedded.store.disk_faults import Unwritable
+from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from hourglass._embedded.stores.disk_faults import storage_errors
-from hourglass._embedded.stores.standstill import WORK
+from hourglass._embedded.store.disk_faults import storage_errors
+from hourglass._embedded.store.fork_safety import WORK
 from hourglass.errors import ServiceTimeoutError, StorageError
 
 T = TypeVar("T")

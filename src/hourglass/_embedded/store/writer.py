@@ -1,9 +1,7 @@
-"""Writes batches of changes into the tables, with as few statements as can be (see `stored_steps`).
+"""Changes that are committed together, as one change per run or schedule: only the last state need be written.
 
-Must not know: threads, queues, who waits. Invariants: a batch is one transaction; it is built first (bytes and keys)
-and can then be tried again as it is; nothing is written in an epoch that is over. Where something of a batch cannot be
-built or written its changes are written apart, each within a savepoint of the same transaction: a change that fails is
-left out, and so is what rests on it.
+Pure. Must not know: SQL, threads. Invariants: no event, no request id and no touched thing is lost; runs keep the
+order in which they first appear, events and requests theirs. Most runs change once in a batch: then nothing is made.
 """
 
 from __future__ import annotations
@@ -14,17 +12,254 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.stores import stored_schedules, stored_steps, visibility
-from hourglass._embedded.stores.coalesce import coalesce, events_as_bytes, flat, length_before
-from hourglass._embedded.stores.disk_faults import Unwritable, epoch_is_over, is_of_one_change, unwritable
-from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange
-from hourglass._embedded.stores.stored_form import encode_pending, encode_state, shown_form
-from hourglass._embedded.stores.written_runs import Written, WrittenRuns
-from hourglass._history.encoding import array, plain
+from hourglass._embedded.store import records, visibility
+from hourglass._embedded.store.disk_faults import Unwritable, epoch_is_over, is_of_one_change, unwritable
+from hourglass._embedded.store.records import encode_pending, encode_state, shown_form
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
+from hourglass._history.encoding import array, encode, plain
+from hourglass.converter import Payload
 from hourglass.errors import StorageError
+
+# --- coalesce ------------------------------------------------------------
+#
+# Changes that are committed together, as one change per run or schedule: only the last state need be written.
+#
+# Pure. Must not know: SQL, threads. Invariants: no event, no request id and no touched thing is lost; runs keep the
+# order in which they first appear, events and requests theirs. Most runs change once in a batch: then nothing is
+# made.
+
+
+def coalesce(changes: Iterable[Change | ScheduleChange]) -> tuple[list[Change], list[ScheduleChange]]:
+    """One change per run, in the order in which the runs first appear, and one per schedule."""
+    merged: dict[str, Change] = {}
+    schedules: dict[str, ScheduleChange] = {}
+    for change in flat(changes):
+        if isinstance(change, ScheduleChange):
+            schedules[change.schedule_id] = change
+            continue
+        run_id = change.run.run_id
+        known = merged.get(run_id)
+        merged[run_id] = change if known is None else _merge(known, change)
+    return list(merged.values()), list(schedules.values())
+
+
+def length_before(change: Change) -> int:
+    """How many events the run had before; 0: it begins with this change."""
+    return change.run.length - len(change.events)
+
+
+def events_as_bytes(change: Change) -> tuple[bytes, ...]:
+    """The events, each as bytes."""
+    return change.encoded if change.encoded else tuple(map(encode, change.events))
+
+
+def _merge(first: Change, second: Change) -> Change:
+    return msgspec.structs.replace(
+        second,
+        events=first.events + second.events,
+        encoded=events_as_bytes(first) + events_as_bytes(second),
+        touched=first.touched | second.touched,
+        request_ids=first.request_ids + second.request_ids,
+    )
+
+
+def flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | ScheduleChange]:
+    """Changes with all that becomes durable with them, one after the other."""
+    for change in changes:
+        yield change
+        if change.also:
+            yield from flat(change.also)
+
+
+# --- written runs ------------------------------------------------------------
+#
+# The open runs that were written last, as the writer remembers them: under which keys, and what lists show of them.
+#
+# Must not know: SQL, transactions. What is not remembered can be found in the file again. Invariants: a key is given
+# to
+# one run; a run that has closed is not remembered.
+
+
+class Written(NamedTuple):
+    """An open run; `memo` and `search_attributes` are as lists show them, None where that is not known."""
+
+    key: int
+    names: tuple[str, str]
+    """Its own id and its workflow's, as they are stored."""
+    memo: dict[str, Payload] | None
+    search_attributes: dict[str, Payload] | None
+
+    def shows(self, run: Run) -> bool:
+        """Whether lists show the run, which is open, as it is."""
+        return (self.memo is run.memo or self.memo == run.memo) and (
+            self.search_attributes is run.search_attributes or self.search_attributes == run.search_attributes
+        )
+
+
+class WrittenRuns:
+    """Remembers runs by their ids."""
+
+    def __init__(self, next_key: int) -> None:
+        self._runs: dict[str, Written] = {}
+        self._next_key = next_key
+
+    def get(self, run_id: str) -> Written | None:
+        """A run, if it is remembered."""
+        return self._runs.get(run_id)
+
+    def begin(self, run: Run) -> Written:
+        """A run that is not in the file yet gets a key."""
+        self._next_key += 1
+        return self.learn(run, self._next_key - 1)
+
+    def learn(self, run: Run, key: int) -> Written:
+        """A run is in the file under this key; what lists show of it is not known."""
+        names = (plain(run.run_id), plain(run.started.workflow_id))
+        written = self._runs[run.run_id] = Written(key, names, None, None)
+        return written
+
+    def show(self, run: Run, written: Written) -> None:
+        """Lists show an open run as it is."""
+        self._runs[run.run_id] = written._replace(memo=run.memo, search_attributes=run.search_attributes)
+
+    def forget(self, run_id: str) -> None:
+        """A run has closed, or is gone."""
+        self._runs.pop(run_id, None)
+
+    def keep_few(self, most: int) -> None:
+        """Forget the oldest."""
+        while len(self._runs) > most:
+            del self._runs[next(iter(self._runs))]
+
+
+# --- stored steps ------------------------------------------------------------
+#
+# Writes what happened to runs into the tables, however much it is, by one statement.
+#
+# Must not know: what the blobs hold, transactions (the caller's, or none). Python's SQLite lets go of the interpreter
+# at every statement and must get it back; beside busy threads each time can take milliseconds. So a batch goes into a
+# view of this connection, of which a trigger makes rows in all the tables. Invariants: a statement is whole or not at
+# all, also outside of a transaction; a row may say any part of what is in `COLUMNS`, and `NOTHING` says nothing.
+#
+# What a row does not say is 0 or an empty text, and bytes come as a `bytearray`: for NULL and for `bytes` Python's
+# SQLite looks for an adapter each time, which takes longer than all the rest of a parameter.
+
+
+COLUMNS = (
+    "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "kept_id", "kept",
+    "drop_from", "drop_to", "request_id", "shown",
+)  # fmt: skip
+"""What a row can say of a run (by its key): its state; events; one pending thing; which are gone; one request; and
+what lists show of it now."""
+
+Row: TypeAlias = tuple[Any, ...]
+
+NO_STATE: Row = ("", "", 0, 0, 0)
+NO_EVENTS: Row = (0, 0)
+_NOT_KEPT: Row = (0, 0)
+_NOT_DROPPED: Row = (0, 0)
+NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NOT_KEPT, *_NOT_DROPPED, "", "")
+
+_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""How many rows a statement can have: few, so that SQLite keeps all of them prepared."""
+
+_VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
+_TRIGGER = f"""
+CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
+    SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> EPOCH;
+    INSERT INTO runs (key, run_id, workflow_id, wake_ns, close_ns, state)
+        SELECT NEW.run, NEW.run_id, NEW.workflow_id, NEW.wake_ns, NEW.close_ns, NEW.state
+        WHERE NEW.run_id <> ''
+        ON CONFLICT DO UPDATE SET
+            wake_ns = excluded.wake_ns, close_ns = excluded.close_ns, state = excluded.state;
+    INSERT INTO events (run, first_id, data)
+        SELECT NEW.run, NEW.first_id, NEW.events WHERE NEW.first_id > 0;
+    DELETE FROM pending
+        WHERE NEW.drop_to > 0 AND run = NEW.run AND event_id BETWEEN NEW.drop_from AND NEW.drop_to;
+    INSERT OR REPLACE INTO pending (run, event_id, data)
+        SELECT NEW.run, NEW.kept_id, NEW.kept WHERE NEW.kept_id > 0;
+    INSERT OR IGNORE INTO requests (run, request_id)
+        SELECT NEW.run, NEW.request_id WHERE NEW.request_id <> '';
+{visibility.TAKE_SHOWN}END
+"""
+
+
+def prepare(connection: sqlite3.Connection, epoch: int) -> None:
+    """Make a connection ready for `write`, which raises from the moment that the epoch is another. Leaves no trace in
+    the file.
+    """
+    connection.execute(_VIEW)
+    connection.execute(_TRIGGER.replace("EPOCH", str(epoch)))  # a trigger takes no parameters
+
+
+def rows(
+    run: int,
+    state: Row,
+    events: Row,
+    kept: Sequence[Row],
+    dropped: Sequence[Row],
+    requests: Sequence[str],
+    shown: str = "",
+) -> list[Row]:
+    """What is to be written of a run: more than one pending thing or request takes more than one row."""
+    found = [
+        (
+            run,
+            *state,
+            *events,
+            *(kept[0] if kept else _NOT_KEPT),
+            *(dropped[0] if dropped else _NOT_DROPPED),
+            requests[0] if requests else "",
+            shown,
+        )
+    ]
+    if len(kept) > 1 or len(dropped) > 1 or len(requests) > 1:
+        more = zip_longest(kept[1:], dropped[1:], requests[1:])
+        found += [
+            (run, *NO_STATE, *NO_EVENTS, *(one or _NOT_KEPT), *(gone or _NOT_DROPPED), request or "", "")
+            for one, gone, request in more
+        ]
+    return found
+
+
+def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Write rows; see `is_one_statement`."""
+    for begin in range(0, len(rows), _SIZES[-1]):
+        some = rows[begin : begin + _SIZES[-1]]
+        size = next(size for size in _SIZES if size >= len(some))
+        parameters = [*chain.from_iterable(some), *NOTHING * (size - len(some))]
+        connection.execute(_text(size), parameters)
+
+
+def is_one_statement(rows: Sequence[Row]) -> bool:
+    """Whether so many rows are written by one statement, which is a transaction by itself."""
+    return len(rows) <= _SIZES[-1]
+
+
+@cache
+def _text(size: int) -> str:
+    row = f"({','.join('?' * len(COLUMNS))})"
+    return f"INSERT INTO steps VALUES {','.join([row] * size)}"
+
+
+# --- batch writer ------------------------------------------------------------
+#
+# Writes batches of changes into the tables, with as few statements as can be (see `stored_steps`).
+#
+# Must not know: threads, queues, who waits. Invariants: a batch is one transaction; it is built first (bytes and
+# keys)
+# and can then be tried again as it is; nothing is written in an epoch that is over. Where something of a batch cannot
+# be
+# built or written its changes are written apart, each within a savepoint of the same transaction: a change that fails
+# is
+# left out, and so is what rests on it.
+
 
 logger = logging.getLogger("hourglass")
 
@@ -41,10 +276,10 @@ class Batch:
     `stale` ones: they may be indexed.
     """
 
-    steps: list[stored_steps.Row] = field(default_factory=list)
+    steps: list[Row] = field(default_factory=list)
     visible: list[Run] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
-    schedules: list[stored_schedules.Row] = field(default_factory=list)
+    schedules: list[records.Row] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     forgotten_ids: list[str] = field(default_factory=list)
     size: int = 0
@@ -60,7 +295,7 @@ class Batch:
     def is_one_statement(self) -> bool:
         """Whether it is a transaction by itself."""
         more = self.visible or self.schedules or self.forgotten
-        return not more and stored_steps.is_one_statement(self.steps)
+        return not more and is_one_statement(self.steps)
 
 
 class Readmitted(NamedTuple):
@@ -97,12 +332,12 @@ class _Rows:
         for size in SIZES:
             while left >= size:
                 end = position + size * self.width
-                connection.execute(_text(self, size), parameters[position:end])
+                connection.execute(_statement_text(self, size), parameters[position:end])
                 position, left = end, left - size
 
 
 @cache
-def _text(rows: _Rows, size: int) -> str:
+def _statement_text(rows: _Rows, size: int) -> str:
     return rows.before + rows.joint.join([rows.row] * size) + rows.after
 
 
@@ -121,7 +356,7 @@ class BatchWriter:
         self._epoch = epoch
         self.barred: dict[str, StorageError] = {}
         """Runs of which a change was refused: what comes now rests on it, until they are readmitted."""
-        stored_steps.prepare(connection, epoch)
+        prepare(connection, epoch)
         self._known = self._nothing_known()
 
     def _nothing_known(self) -> WrittenRuns:
@@ -134,7 +369,7 @@ class BatchWriter:
         if forget:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
         merged, schedules = coalesce(changes)
-        batch.schedules = [stored_schedules.row(each) for each in schedules]
+        batch.schedules = [records.row(each) for each in schedules]
         self._learn(merged)
         for each in merged:
             self._add(batch, each)
@@ -145,7 +380,7 @@ class BatchWriter:
         """Make a batch durable, whole or not at all."""
         connection = self._connection
         if batch.is_one_statement:
-            stored_steps.write(connection, batch.steps)
+            write(connection, batch.steps)
             return
         with self._transaction():
             self._put(batch)
@@ -197,11 +432,11 @@ class BatchWriter:
 
     def _put(self, batch: Batch) -> None:
         connection = self._connection
-        stored_steps.write(connection, batch.steps)
+        write(connection, batch.steps)
         if batch.visible:
             visibility.write(connection, batch.visible, batch.stale)
         if batch.schedules:
-            stored_schedules.write(connection, batch.schedules)
+            records.write(connection, batch.schedules)
         if batch.forgotten:
             self._forget(batch)
 
@@ -239,13 +474,13 @@ class BatchWriter:
         is_open = run.status is RUNNING
         state = bytearray(encode_state(run))
         size = len(state)
-        events = stored_steps.NO_EVENTS
+        events = NO_EVENTS
         if change.events:
             data = array(events_as_bytes(change))
             events = (change.events[0].id, data)
             size += len(data)
-        kept: list[stored_steps.Row] = []
-        dropped: list[stored_steps.Row] = []
+        kept: list[Row] = []
+        dropped: list[Row] = []
         if not is_open:
             dropped = [(0, run.length)] if before else []  # whatever is left of it
         elif change.touched:
@@ -257,7 +492,7 @@ class BatchWriter:
         requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
         is_shown = is_open and written.shows(run)
         shown = "" if is_shown else self._show(batch, run, written, is_new=not before)
-        batch.steps += stored_steps.rows(written.key, state_row, events, kept, dropped, requests, shown)
+        batch.steps += rows(written.key, state_row, events, kept, dropped, requests, shown)
 
     def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
         """Enter a run into the lists, where something that they show has changed: as part of its row if that can be."""
@@ -318,12 +553,10 @@ def _names(change: Change | ScheduleChange) -> tuple[tuple[str, ...], tuple[str,
     return tuple(runs), tuple(schedules)
 
 
-def _pending_rows(
-    run: Run, touched: Iterable[int], before: int
-) -> tuple[list[stored_steps.Row], list[stored_steps.Row]]:
+def _pending_rows(run: Run, touched: Iterable[int], before: int) -> tuple[list[Row], list[Row]]:
     """What was touched and is pending now; what is gone, and may have been written by an earlier batch."""
-    kept: list[stored_steps.Row] = []
-    dropped: list[stored_steps.Row] = []
+    kept: list[Row] = []
+    dropped: list[Row] = []
     for event_id in touched:
         thing = run.pending(event_id)
         if thing is not None:

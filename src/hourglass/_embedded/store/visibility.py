@@ -19,14 +19,51 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
+from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.stores.attribute_values import AttributeType, Indexed, indexed, type_named, type_of
-from hourglass._embedded.stores.filter_sql import SYSTEM, Sql, statement, status_name
-from hourglass._embedded.stores.filter_tokens import refusal
-from hourglass._embedded.stores.filters import parse
-from hourglass._embedded.stores.listing import summary
+from hourglass._embedded.store.filter_sql import (
+    SYSTEM,
+    AttributeType,
+    Indexed,
+    Sql,
+    indexed,
+    statement,
+    status_name,
+    type_named,
+    type_of,
+)
+from hourglass._embedded.store.filters import parse, refusal
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
+
+# --- listing ------------------------------------------------------------
+#
+# What a list says of a run: its summary.
+
+
+def summary(run: Run) -> WorkflowSummary:
+    """What a list says of a run."""
+    return WorkflowSummary(
+        workflow_id=run.started.workflow_id,
+        run_id=run.run_id,
+        workflow_type=run.started.workflow_type,
+        status=run.status,
+        task_queue=run.started.task_queue,
+        start_time_ns=run.start_ns,
+        execution_time_ns=first_task_ns(run),
+        close_time_ns=run.close_ns,
+        history_length=run.length,
+        parent_workflow_id=run.started.parent_workflow_id,
+        parent_run_id=run.started.parent_run_id,
+        root_workflow_id=run.started.root_workflow_id or run.started.workflow_id,
+        root_run_id=run.started.root_run_id or run.run_id,
+        memo=run.memo,
+        search_attributes=run.search_attributes,
+    )
+
+
+# --- visibility ------------------------------------------------------------
+
 
 SCHEMA = """
 create table if not exists visibility (

@@ -1,9 +1,8 @@
-"""The durable store: an engine's runs in one SQLite file.
+"""Who waits for which change: numbers are given on the control loop, commits are reported by the store thread.
 
-Must not know: transitions, queues, sockets, who may own the file (its owner opens it). One connection writes, on the
-store thread; one reads single runs, on the control loop; lists have their own (`list_reader`). A change is written when
-somebody waits for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn of
-the control loop, without a wait in between, becomes durable together.
+Must not know: files, SQL, what the changes are. Invariants: numbers count from 1 without a gap; a waiter is woken
+when its number is durable, or gets the error that ended everything, or the one for which this change alone was
+refused; one call wakes all that one commit satisfies.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ import logging
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedules import Record as Schedule
-from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
-from hourglass._embedded.stores.attribute_values import AttributeType
-from hourglass._embedded.stores.batch_writer import Apart, Batch, BatchWriter, Numbered, Readmitted
-from hourglass._embedded.stores.disk_faults import (
+from hourglass._embedded.store import database, fork_safety, records, visibility
+from hourglass._embedded.store.commit_thread import StoreThread, Turn
+from hourglass._embedded.store.disk_faults import (
     Condition,
     Identity,
     Surroundings,
@@ -29,15 +29,187 @@ from hourglass._embedded.stores.disk_faults import (
     storage_error,
     storage_errors,
 )
-from hourglass._embedded.stores.durability import Durability
-from hourglass._embedded.stores.known_ids import KnownIds
-from hourglass._embedded.stores.list_reader import ListReader
-from hourglass._embedded.stores.standstill import WORK, Work
-from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
-from hourglass._embedded.stores.store_thread import StoreThread, Turn
-from hourglass._embedded.stores.stored_reads import StoredReads
+from hourglass._embedded.store.filter_sql import AttributeType
+from hourglass._embedded.store.fork_safety import WORK, Work
+from hourglass._embedded.store.list_reader import ListReader
+from hourglass._embedded.store.records import StoredReads
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
+
+# --- durability ------------------------------------------------------------
+#
+# Who waits for which change: numbers are given on the control loop, commits are reported by the store thread.
+#
+# Must not know: files, SQL, what the changes are. Invariants: numbers count from 1 without a gap; a waiter is woken
+# when its number is durable, or gets the error that ended everything, or the one for which this change alone was
+# refused; one call wakes all that one commit satisfies.
+
+
+_REMEMBERED = 10_000
+"""So many refusals are remembered: callers wait for theirs at once."""
+
+
+class Durability:
+    """How far everything is durable. `committed` and `end` may be called on any thread, the rest on one loop."""
+
+    def __init__(self) -> None:
+        self._given = 0
+        self._committed = 0
+        self._failure: StorageError | None = None
+        self._refused: dict[int, StorageError] = {}
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap, by number
+        self._order = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def given(self) -> int:
+        """The last number that was given."""
+        return self._given
+
+    @property
+    def failure(self) -> StorageError | None:
+        """What ended it, if anything has."""
+        return self._failure
+
+    def next_number(self) -> int:
+        """A number for a change."""
+        self._given += 1
+        return self._given
+
+    def has(self, number: int) -> bool:
+        """Whether this change, and all before it, are durable."""
+        return number <= self._committed and number not in self._refused
+
+    async def wait(self, number: int) -> None:
+        """Wait until this change is durable; raises what ended everything, or why it was refused, if it never will be."""
+        if number in self._refused:
+            raise _copy(self._refused[number])
+        if number <= self._committed:
+            return
+        self._loop = asyncio.get_running_loop()
+        waiter = self._loop.create_future()
+        heappush(self._waiters, (number, next(self._order), waiter))
+        if number <= self._committed or self._failure is not None:
+            self.settle()  # what was reported before the waiter was there wakes nobody again
+        await waiter
+
+    def committed(self, number: int) -> None:
+        """All changes up to this one are durable."""
+        self._committed = number
+        self._notify()
+
+    def refuse(self, number: int, error: StorageError) -> None:
+        """This change will never be durable; all others may be. Said before the commit that passes it over."""
+        self._refused[number] = error
+        while len(self._refused) > _REMEMBERED:
+            del self._refused[next(iter(self._refused))]
+
+    def end(self, failure: StorageError) -> None:
+        """What is not durable now never will be."""
+        if self._failure is None:
+            self._failure = failure
+        self._notify()
+
+    def disown(self, failure: StorageError) -> None:
+        """In a forked child: end, and tell nobody. The loop and those who wait on it are the parent's."""
+        self._loop = None
+        self._waiters = []
+        self.end(failure)
+
+    def settle(self) -> None:
+        """Wake those whose wait is over. On the loop."""
+        committed, failure, waiters = self._committed, self._failure, self._waiters
+        while waiters and (waiters[0][0] <= committed or failure is not None):
+            number, _, waiter = heappop(waiters)
+            if waiter.done():
+                continue
+            refusal = self._refused.get(number) if number <= committed else failure
+            if refusal is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(_copy(refusal))
+
+    def _notify(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return  # nobody ever waited
+        try:
+            loop.call_soon_threadsafe(self.settle)
+        except RuntimeError:
+            pass  # the loop is closed, and everyone on it is gone
+
+
+def _copy(error: StorageError) -> StorageError:
+    """An error that is raised in several places has a traceback for each."""
+    return type(error)(str(error), status=error.status)
+
+
+# --- known ids ------------------------------------------------------------
+#
+# Which workflow ids may have been used before: a sieve (a Bloom filter) over all of them.
+#
+# Must not know: SQL, runs. A start must know whether its id is free, and most are; to ask the file each time costs
+# the
+# control loop a fight for the interpreter beside busy threads. Invariants: an id that was added is never said to be
+# new;
+# of those that were not, about one in two hundred is taken for used, which costs a read and nothing else; memory is
+# two
+# bytes per id, in pieces.
+
+
+_BITS = 21
+_MASK = (1 << _BITS) - 1
+_IDS = (1 << _BITS) // 16
+"""How many ids a piece holds: with sixteen bits for each, three of which are set, it is wrong often enough to be small."""
+
+
+class KnownIds:
+    """Every id that there is, and perhaps some that are not."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._pieces = [bytearray(1 << (_BITS - 3))]
+        self._left = _IDS
+        for each in ids:
+            self.add(each)
+
+    def add(self, text: str) -> None:
+        """This id is used from now on."""
+        if not self._left:
+            self._pieces.append(bytearray(1 << (_BITS - 3)))
+            self._left = _IDS
+        self._left -= 1
+        piece = self._pieces[-1]
+        for place in _places(text):
+            piece[place >> 3] |= 1 << (place & 7)
+
+    def may_have(self, text: str) -> bool:
+        """Whether an id may be used; False: it is not."""
+        one, two, three = _places(text)
+        return any(
+            piece[one >> 3] >> (one & 7) & piece[two >> 3] >> (two & 7) & piece[three >> 3] >> (three & 7) & 1
+            for piece in self._pieces
+        )
+
+
+def _places(text: str) -> tuple[int, int, int]:
+    value = hash(text)  # all sixty-four bits are good, and differ from process to process
+    return value & _MASK, (value >> _BITS) & _MASK, (value >> 2 * _BITS) & _MASK
+
+
+# --- sqlite store ------------------------------------------------------------
+#
+# The durable store: an engine's runs in one SQLite file.
+#
+# Must not know: transitions, queues, sockets, who may own the file (its owner opens it). One connection writes, on
+# the
+# store thread; one reads single runs, on the control loop; lists have their own (`list_reader`). A change is written
+# when
+# somebody waits for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn
+# of
+# the control loop, without a wait in between, becomes durable together.
+
 
 logger = logging.getLogger("hourglass")
 
@@ -73,7 +245,7 @@ class SqliteStore:
         self._surroundings = Surroundings(path, reserve_bytes)
         self._reserve_bytes = reserve_bytes
         self._identity = Identity.of(path)
-        self._lists = ListReader(path, self._connect_lists, inherited.close, threads=LISTS_AT_ONCE)
+        self._lists = ListReader(path, self._connect_lists, fork_safety.close, threads=LISTS_AT_ONCE)
         self._durability = Durability()
         self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
@@ -127,8 +299,8 @@ class SqliteStore:
                     if know_ids:
                         store._known_ids = KnownIds(store._reads.workflow_ids())
             except BaseException:
-                inherited.close(opened.reader)
-                inherited.close(opened.writer)
+                fork_safety.close(opened.reader)
+                fork_safety.close(opened.writer)
                 raise
             _live.add(store)
         store._thread.start()
@@ -216,10 +388,10 @@ class SqliteStore:
         connections = [self._opened.reader, self._opened.writer]
         if self._is_sound:
             # The reader first: it would keep the log from being emptied.
-            inherited.close(connections.pop(0))
+            fork_safety.close(connections.pop(0))
             self._finish()
         for connection in reversed(connections):  # the reader last: unlike the writer it does not checkpoint
-            inherited.close(connection)
+            fork_safety.close(connection)
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -278,17 +450,17 @@ class SqliteStore:
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule that is not in memory."""
         with self._reading(), storage_errors(self.path):
-            return stored_schedules.read(self._reads.connection, schedule_id)
+            return records.read(self._reads.connection, schedule_id)
 
     def note(self, name: str) -> bytes:
         """What the engine keeps for itself under a name; empty if there is nothing."""
         with self._reading(), storage_errors(self.path):
-            return stored_schedules.read_note(self._reads.connection, name)
+            return records.read_note(self._reads.connection, name)
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         """All schedules, in short."""
         with self._reading(), storage_errors(self.path):
-            return stored_schedules.read_entries(self._reads.connection)
+            return records.read_entries(self._reads.connection)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -326,7 +498,7 @@ class SqliteStore:
     def _connect_lists(self) -> sqlite3.Connection:
         connection = database.connect_read_only(self.path)
         if Identity.of(self.path) != self._identity:
-            inherited.close(connection)
+            fork_safety.close(connection)
             raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
         return connection
 

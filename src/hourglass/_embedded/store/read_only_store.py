@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedules import Record as Schedule
-from hourglass._embedded.stores import database, inherited, stored_schedules, visibility
-from hourglass._embedded.stores.attribute_values import AttributeType
-from hourglass._embedded.stores.disk_faults import storage_errors
-from hourglass._embedded.stores.list_reader import ListReader
-from hourglass._embedded.stores.standstill import WORK
-from hourglass._embedded.stores.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
-from hourglass._embedded.stores.stored_reads import StoredReads
+from hourglass._embedded.store import database, fork_safety, records, visibility
+from hourglass._embedded.store.disk_faults import storage_errors
+from hourglass._embedded.store.filter_sql import AttributeType
+from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.list_reader import ListReader
+from hourglass._embedded.store.records import StoredReads
+from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass.errors import StorageError
 
 
@@ -35,9 +35,9 @@ class ReadOnlyStore:
             try:
                 self.latest_ns = self._reads.latest_ns()
             except BaseException:
-                inherited.close(self._connection)
+                fork_safety.close(self._connection)
                 raise
-        self._lists = ListReader(self.path, self._connect_lists, inherited.close)
+        self._lists = ListReader(self.path, self._connect_lists, fork_safety.close)
         self._number = 0
 
     def _connect_lists(self) -> sqlite3.Connection:
@@ -114,17 +114,17 @@ class ReadOnlyStore:
     def schedule(self, schedule_id: str) -> Schedule | None:
         """A schedule."""
         with WORK, storage_errors(self.path):
-            return stored_schedules.read(self._connection, schedule_id)
+            return records.read(self._connection, schedule_id)
 
     def note(self, name: str) -> bytes:
         """What the engine keeps for itself under a name; empty if there is nothing."""
         with WORK, storage_errors(self.path):
-            return stored_schedules.read_note(self._connection, name)
+            return records.read_note(self._connection, name)
 
     def schedules(self) -> Sequence[ScheduleEntry]:
         """All schedules, in short."""
         with WORK, storage_errors(self.path):
-            return stored_schedules.read_entries(self._connection)
+            return records.read_entries(self._connection)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Nothing is forgotten."""
@@ -134,4 +134,4 @@ class ReadOnlyStore:
         """Let go. Safe to call twice."""
         self._lists.close()
         with WORK:
-            inherited.close(self._connection)
+            fork_safety.close(self._connection)

@@ -1,0 +1,585 @@
+"""Opening an engine's file: making a new one, checking an old one, the settings of the connections.
+
+Must not know: runs, events. Invariants: a file that is in use is touched by SQLite only, never by `open()` (closing
+such a descriptor would drop the locks that SQLite holds in this process); a new file is its user's alone, and appears
+whole or not at all;
+a file that cannot be used is left as it was. One connection writes, and it alone checkpoints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import sqlite3
+import stat
+import urllib.parse
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from hourglass._embedded.store import fork_safety
+from hourglass._embedded.store.disk_faults import is_full, no_room, storage_error, storage_errors
+from hourglass._embedded.store.fork_safety import WORK
+from hourglass.errors import StorageError
+
+__all__ = ["backup"]
+
+
+# --- schema ------------------------------------------------------------
+#
+# The tables of an engine's file, its format number, and how older formats become this one.
+#
+# Must not know: what the blobs hold (see `stored_form`), threads. Invariants: the format is in SQLite's own header
+# (`user_version`), beside a mark that says whose file it is (`application_id`); a file of a newer format is
+# refused; a migration is one transaction, after a copy of the file was kept beside it.
+#
+#     meta      the namespace; the epoch, one more at each opening
+#     runs      one row per run: its state, when it must be looked at, when it closed
+#     events    append-only; each row has the events of one run that were committed together, from `first_id` on
+#     pending   activities and timers that are under way, by the event that began them
+#     requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
+#               by the id, for a request may come again when its workflow has gone on in other runs
+#     schedules one row per schedule: its record, when it acts next, the workflows that it waits for
+
+
+FORMAT = 1
+APPLICATION_ID = 0x48475253
+"""Marks a file as ours: "HGRS"."""
+
+Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
+
+MIGRATIONS: tuple[Migration, ...] = ()
+"""In order: the format that each one leads to, and what it does to the tables."""
+
+ADDED = ("CREATE INDEX IF NOT EXISTS requests_by_id ON requests (request_id)",)
+"""What files of this format may lack, because an earlier version made them: it is added when they are opened. Earlier
+versions read such a file as they did before.
+"""
+
+TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE runs (
+        key INTEGER PRIMARY KEY,
+        run_id TEXT NOT NULL UNIQUE,
+        workflow_id TEXT NOT NULL,
+        wake_ns INTEGER NOT NULL,
+        close_ns INTEGER NOT NULL,
+        state BLOB NOT NULL
+    )""",
+    "CREATE INDEX runs_by_workflow ON runs (workflow_id)",
+    "CREATE INDEX runs_to_wake ON runs (wake_ns) WHERE wake_ns > 0",
+    "CREATE INDEX runs_closed ON runs (close_ns) WHERE close_ns > 0",
+    """CREATE TABLE events (
+        key INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        first_id INTEGER NOT NULL,
+        data BLOB NOT NULL
+    )""",
+    "CREATE UNIQUE INDEX events_by_run ON events (run, first_id)",
+    """CREATE TABLE pending (
+        run INTEGER NOT NULL,
+        event_id INTEGER NOT NULL,
+        data BLOB NOT NULL,
+        PRIMARY KEY (run, event_id)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE requests (
+        run INTEGER NOT NULL,
+        request_id TEXT NOT NULL,
+        PRIMARY KEY (run, request_id)
+    ) WITHOUT ROWID""",
+    *ADDED,
+    """CREATE TABLE schedules (
+        schedule_id TEXT PRIMARY KEY,
+        wake_ns INTEGER NOT NULL,
+        awaited TEXT NOT NULL,
+        data BLOB NOT NULL
+    )""",
+)
+
+_MADE = re.compile(r"create table (?:if not exists )?(\w+)", re.IGNORECASE)
+
+_COLUMNS = {
+    "meta": ("name", "value"),
+    "runs": ("key", "run_id", "workflow_id", "wake_ns", "close_ns", "state"),
+    "events": ("key", "run", "first_id", "data"),
+    "pending": ("run", "event_id", "data"),
+    "requests": ("run", "request_id"),
+    "schedules": ("schedule_id", "wake_ns", "awaited", "data"),
+}
+
+
+def create(connection: sqlite3.Connection, namespace: str, more: str = "") -> None:
+    """Make the tables, and those of the script `more`, in an empty database, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in (*TABLES, *more.split(";")):  # `executescript` would commit what is begun
+        connection.execute(statement)
+    connection.execute(
+        "INSERT INTO meta (name, value) VALUES ('namespace', ?), ('epoch', 0)",
+        (namespace,),
+    )
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("COMMIT")
+
+
+def found_format(connection: sqlite3.Connection, path: str) -> int:
+    """The format of a file; raises `StorageError` if it is not ours or too new."""
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StorageError(
+            f"the file {path} is a database of another program: name another file. It was not changed",
+            status="FAILED_PRECONDITION",
+        )
+    found = _pragma(connection, "user_version")
+    if not 1 <= found <= FORMAT:
+        raise StorageError(
+            f"the file {path} has format {found}, and this version of Hourglass knows formats up to {FORMAT}: "
+            f"use the version that wrote it, or a later one. It was not changed",
+            status="FAILED_PRECONDITION",
+        )
+    return found
+
+
+def check(connection: sqlite3.Connection, path: str, namespace: str, more: str = "") -> None:
+    """Raise `StorageError` unless the tables, and those of the script `more`, are there and belong to the namespace.
+    Reads next to nothing.
+    """
+    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",)) | _COLUMNS
+    for table, columns in wanted.items():
+        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
+        if not there or not there | {"rowid"} >= set(columns):
+            raise StorageError(
+                f"the file {path} is damaged: its table {table} is not what it should be. Restore a backup",
+                status="DATA_LOSS",
+            )
+    found = connection.execute("SELECT value FROM meta WHERE name = 'namespace'").fetchall()
+    if not found or found[0][0] != namespace:
+        whose = repr(found[0][0]) if found else "no namespace"
+        raise StorageError(
+            f"the file {path} belongs to {whose}, not to the namespace {namespace!r}: "
+            f"use a file for each namespace",
+            status="FAILED_PRECONDITION",
+        )
+
+
+def add_missing(connection: sqlite3.Connection) -> None:
+    """Make what an earlier version has not made, in a file of this format."""
+    for statement in ADDED:
+        connection.execute(statement)
+
+
+def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+    """Bring the tables of an older format to this one, in one transaction. The caller has kept a copy."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for leads_to, change in migrations:
+            if leads_to > found:
+                change(connection)
+                connection.execute(f"PRAGMA user_version = {leads_to}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def next_epoch(connection: sqlite3.Connection) -> int:
+    """Begin a new epoch: what earlier owners handed out is void."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
+    found = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+    connection.execute("COMMIT")
+    return int(found[0][0])
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchall()[0][0])
+
+
+# --- file copy ------------------------------------------------------------
+#
+# Copies of a database that is in use, and files that appear under their name whole.
+#
+# Must not know: what is in the database. A copy is one moment: a read transaction is held while SQLite's online
+# backup copies the pages in portions, so that whoever writes is never in the way and never waits. Invariants: a
+# copy appears whole, checked and synced, or not at all; nothing that is there is overwritten unasked; a copy
+# can be read by those users only who can read what was copied.
+
+
+PAGES = 512
+PAUSE = 0.002
+"""Seconds between portions: the disk and the interpreter belong to others too."""
+
+
+Progress: TypeAlias = Callable[[int, int], object]
+"""Hears how many pages are copied, and how many there are."""
+
+
+def copy_database(
+    connection: sqlite3.Connection,
+    dest: str,
+    *,
+    overwrite: bool,
+    source: str = "",
+    progress: Progress | None = None,
+) -> None:
+    """Copy what a connection sees now to a new file."""
+    _check_destination(dest, overwrite, source)
+    draft = f"{dest}.partial-{os.getpid()}"
+    _remove(draft)
+    try:
+        make_private(draft)
+        with WORK, storage_errors(dest):
+            _copy(connection, draft, progress)
+        if source:
+            os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
+        put_in_place(draft, dest, overwrite=overwrite)
+    except FileExistsError as error:
+        raise _refused(dest, "is there already; pass overwrite=True to replace it") from error
+    except OSError as error:
+        raise _refused(dest, f"cannot be written: {error.strerror}") from error
+    finally:
+        _remove(draft)
+
+
+def make_private(path: str) -> None:
+    """An empty file that only this user may use, where nothing is; FileExistsError if something is."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
+def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
+    """Give a finished file its name, so that it is there after a crash; FileExistsError if it is taken."""
+    if overwrite:
+        os.replace(draft, path)
+    else:
+        try:
+            os.link(draft, path)  # unlike a rename it never replaces
+        except FileExistsError:
+            raise
+        except OSError:
+            if os.path.lexists(path):  # a file system without links
+                raise FileExistsError(path) from None
+            os.rename(draft, path)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None) -> None:
+    def pause(_status: int, left: int, pages: int) -> None:
+        if progress is not None:
+            progress(pages - left, pages)
+        WORK.pause(PAUSE)
+
+    target = sqlite3.connect(draft, isolation_level=None)
+    try:
+        connection.execute("BEGIN")
+        try:
+            # The first read takes the snapshot. Without it a busy writer would make the copy begin anew for ever.
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+            connection.backup(target, pages=PAGES, progress=pause)
+        finally:
+            connection.execute("ROLLBACK")
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, with no log beside it
+        found = target.execute("PRAGMA integrity_check(1)").fetchall()
+        if found != [("ok",)]:
+            raise StorageError(
+                "the file is damaged, and so would be its copy: nothing was kept of it", status="DATA_LOSS"
+            )
+    finally:
+        target.close()
+
+
+def _check_destination(dest: str, overwrite: bool, source: str) -> None:
+    folder = os.path.dirname(dest) or "."
+    if not os.path.isdir(folder):
+        raise _refused(dest, f"cannot be made: there is no folder {folder}")
+    if os.path.isdir(dest):
+        raise _refused(dest, "is a folder: name a file in it")
+    if os.path.lexists(dest) and not overwrite:
+        raise _refused(dest, "is there already; pass overwrite=True to replace it")
+    if source and os.path.exists(dest) and os.path.samefile(source, dest):
+        raise _refused(dest, "is the file itself")
+    if os.path.lexists(f"{dest}-wal"):
+        raise _refused(dest, "has a log of SQLite beside it: somebody uses it, or its end was sudden")
+
+
+def _refused(dest: str, why: str) -> StorageError:
+    return StorageError(f"the copy {dest} {why}", status="FAILED_PRECONDITION")
+
+
+def _remove(draft: str) -> None:
+    for leftover in (draft, f"{draft}-journal"):
+        with contextlib.suppress(OSError):
+            os.unlink(leftover)
+
+
+# --- database ------------------------------------------------------------
+
+
+OLDEST_SQLITE = (3, 37, 0)
+BUSY_SECONDS = 5.0
+SMALLEST = 512
+"""Bytes of the smallest page; SQLite takes less for an empty file, and would fill it."""
+_STATEMENTS = 256
+
+_WRITER = (
+    "PRAGMA synchronous = FULL",
+    "PRAGMA fullfsync = ON",  # macOS: fsync alone leaves it in the drive's cache
+    "PRAGMA wal_autocheckpoint = 0",  # the store thread checkpoints, where it sees an error
+    "PRAGMA journal_size_limit = 67108864",
+    "PRAGMA cache_size = -16384",
+    "PRAGMA secure_delete = FAST",
+    "PRAGMA temp_store = MEMORY",
+)
+_READER = (
+    "PRAGMA query_only = ON",
+    "PRAGMA wal_autocheckpoint = 0",
+    "PRAGMA cache_size = -8192",
+    "PRAGMA temp_store = MEMORY",  # a list can be made on a full disk
+)
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A file in use: the connection that writes, the one that reads, and the epoch that began."""
+
+    writer: sqlite3.Connection
+    reader: sqlite3.Connection
+    epoch: int
+
+
+def open_database(
+    path: str,
+    namespace: str,
+    more_tables: str = "",
+    migrations: Sequence[Migration] = MIGRATIONS,
+) -> Opened:
+    """Open a file, or make it if there is none; raises `StorageError` for one that cannot be used."""
+    _check_sqlite()
+    _check_place(path)
+    with storage_errors(path):
+        if not os.path.lexists(path):
+            _make(path, namespace, more_tables)
+        writer = _open_writer(path, namespace, more_tables, migrations)
+        try:
+            return Opened(writer, _connect_reader(path), next_epoch(writer))
+        except BaseException:
+            fork_safety.close(writer)
+            raise
+
+
+def _check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StorageError(
+            f"SQLite {sqlite3.sqlite_version} is too old: version {'.'.join(map(str, OLDEST_SQLITE))} or "
+            f"later is needed",
+            status="FAILED_PRECONDITION",
+        )
+
+
+def _check_place(path: str) -> None:
+    """Say clearly what SQLite would only call "unable to open". Nothing is opened here."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise _unusable(path, f"cannot be made: there is no folder {folder}. Make it first")
+    fork_safety.refuse_inherited(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise _unusable(path, "is a link that leads nowhere") from None
+        return
+    except (OSError, ValueError) as error:
+        raise _unusable(path, f"cannot be used: {getattr(error, 'strerror', error)}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise _unusable(path, "is a folder: name a file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise _unusable(path, "is not a regular file: name another")
+    if 0 < status.st_size < SMALLEST:
+        raise _unusable(
+            path, "is not a database: name another file, or move this one away. It was not changed"
+        )
+    if status.st_size == 0:
+        raise _unusable(
+            path,
+            "is empty, which no file of Hourglass ever is: if nothing was in it, delete it and a new one is "
+            "made; if it was damaged, restore a backup",
+        )
+
+
+def _unusable(path: str, why: str) -> StorageError:
+    return StorageError(f"the file {path} {why}", status="FAILED_PRECONDITION")
+
+
+def _make(path: str, namespace: str, more_tables: str) -> None:
+    """A new file, made under another name and moved into its place whole."""
+    _refuse_leftovers(path)
+    draft = f"{path}.new-{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.unlink(draft)
+    try:
+        make_private(draft)  # SQLite gives its log and the log's index the same mode
+        connection = _connect(draft, "rw", path)
+        try:
+            create(connection, namespace, more_tables)
+        finally:
+            connection.close()
+        put_in_place(draft, path, overwrite=False)
+    except FileExistsError:
+        pass  # somebody else was quicker; theirs is checked like any other
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise storage_error(path, _cannot_open()) from error
+        if is_full(error):
+            raise no_room(path) from error
+        raise _unusable(path, f"cannot be made: {error.strerror}") from error
+    finally:
+        for leftover in (draft, f"{draft}-journal"):
+            with contextlib.suppress(OSError):
+                os.unlink(leftover)
+
+
+def _cannot_open() -> sqlite3.OperationalError:
+    """What SQLite would have said."""
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CANTOPEN, "SQLITE_CANTOPEN"
+    return error
+
+
+def _refuse_leftovers(path: str) -> None:
+    """A new file beside an old log would be taken for the old one's, and filled with it."""
+    log = f"{path}-wal"
+    if os.path.lexists(log) and os.stat(log).st_size > 0:
+        raise _unusable(
+            path,
+            f"is gone, but its log {log} is still there, with what was written last: put the file back; "
+            f"or, if both are of no use, delete the log too",
+        )
+
+
+def _open_writer(
+    path: str, namespace: str, more_tables: str, migrations: Sequence[Migration]
+) -> sqlite3.Connection:
+    connection = fork_safety.keep(_connect(path, "rw"), path)
+    try:
+        found = found_format(connection, path)
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
+        if mode != "wal":
+            raise _unusable(path, "is on a file system that cannot keep a write-ahead log: use a local disk")
+        for setting in _WRITER:
+            connection.execute(setting).fetchall()
+        wanted = max((leads_to for leads_to, _ in migrations), default=FORMAT)
+        if found < wanted:
+            copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
+            migrate(connection, found, migrations)
+        check(connection, path, namespace, more_tables)
+        add_missing(connection)
+        _drop_statistics(connection)
+    except BaseException:
+        fork_safety.close(connection)
+        raise
+    return connection
+
+
+def _drop_statistics(connection: sqlite3.Connection) -> None:
+    """Forget what `ANALYZE` found: a table that was small then would be read from end to end when it is large."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
+        connection.execute("DELETE FROM sqlite_stat1")
+        connection.execute("ANALYZE sqlite_schema")  # analyses nothing; reads the statistics anew
+
+
+def _connect_reader(path: str) -> sqlite3.Connection:
+    connection = fork_safety.keep(_connect(path, "ro"), path)
+    for setting in _READER:
+        connection.execute(setting).fetchall()
+    return connection
+
+
+def connect_read_only(path: str) -> sqlite3.Connection:
+    """A connection that reads a file which somebody may own, and never changes it. Close it by `inherited`."""
+    _check_place(path)
+    if not os.path.exists(path):
+        raise _unusable(path, "does not exist")
+    with storage_errors(path):
+        connection = _connect_reader(path)
+        try:
+            found_format(connection, path)
+        except BaseException:
+            fork_safety.close(connection)
+            raise
+    return connection
+
+
+def connect_unowned(path: str) -> sqlite3.Connection:
+    """A connection that reads a file of which the caller has the lock, where there is no room even for the files that
+    SQLite needs beside it. Raises `StorageError`, also if what was written last is still in a log.
+    """
+    try:
+        return connect_read_only(path)
+    except StorageError:
+        log = f"{path}-wal"
+        if os.path.lexists(log) and os.stat(log).st_size > 0:
+            raise
+    with storage_errors(path):
+        connection = fork_safety.keep(_connect(path, "ro&immutable=1"), path)
+        for setting in _READER:
+            connection.execute(setting).fetchall()
+    return connection
+
+
+def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
+    # check_same_thread: opened on the control loop, used on the store thread; each connection by one thread.
+    try:
+        return sqlite3.connect(
+            f"file:{urllib.parse.quote(os.fsencode(path))}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=_STATEMENTS,
+        )
+    except sqlite3.Error as error:
+        raise storage_error(known_as or path, error) from error
+
+
+# --- backup ------------------------------------------------------------
+#
+# `backup`: a copy of an engine's file, taken while it is in use.
+#
+# Must not know: runs, events, the store. Invariants: the file is only read, by SQLite, whoever owns it; what is
+# copied is one moment of it.
+
+
+def backup(
+    file: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> None:
+    """Copy the file of an embedded engine while it is in use, by this process or others.
+
+        hourglass.backup("orders.db", "/backups/orders-monday.db")
+
+    The copy holds everything that was acknowledged before the call, passes SQLite's integrity check, and can be
+    opened as `local:` file itself. A file that is there already is only replaced with `overwrite=True`.
+    `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
+    """
+    path = os.path.abspath(os.fspath(file))
+    with WORK:
+        connection = connect_read_only(path)
+    try:
+        copy_database(
+            connection,
+            os.path.abspath(os.fspath(dest)),
+            overwrite=overwrite,
+            source=path,
+            progress=progress,
+        )
+    finally:
+        with WORK:
+            fork_safety.close(connection)

@@ -1,0 +1,150 @@
+"""No fork in the middle of SQLite's work, nor of anything else that a child must not inherit by halves.
+
+SQLite's mutexes belong to the process, not to a file. One that a thread of ours holds at the instant of a fork is
+held for ever in the child, where that thread does not exist, and the child's first use of SQLite hangs, on whatever
+file. So all our work with SQLite is done inside `WORK`, and a fork waits until nobody is inside: at most for one
+commit, or for one portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened and
+noted) is done inside, too. Must not know: files, what the work is.
+
+Invariants: each thread has a lock of its own, so that nobody but a fork ever waits for another; a thread may enter
+again while it is inside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from types import TracebackType
+
+from hourglass._embedded.store.disk_faults import Identity
+from hourglass.errors import StorageError
+
+# --- standstill ------------------------------------------------------------
+#
+# No fork in the middle of SQLite's work, nor of anything else that a child must not inherit by halves.
+#
+# SQLite's mutexes belong to the process, not to a file. One that a thread of ours holds at the instant of a fork is
+# held for ever in the child, where that thread does not exist, and the child's first use of SQLite hangs, on whatever
+# file. So all our work with SQLite is done inside `WORK`, and a fork waits until nobody is inside: at most for one
+# commit, or for one portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened
+# and
+# noted) is done inside, too. Must not know: files, what the work is.
+#
+# Invariants: each thread has a lock of its own, so that nobody but a fork ever waits for another; a thread may enter
+# again while it is inside.
+
+
+_entrance = threading.Lock()
+_locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+_taken: list[threading.RLock] = []
+
+
+class _Mine(threading.local):
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        with _entrance:
+            _locks.add(self.lock)
+
+
+class Work:
+    """`with WORK:` around everything that calls SQLite, and what is said above."""
+
+    fork_waits = False
+    """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
+
+    def __init__(self) -> None:
+        self._mine = _Mine()
+
+    def __enter__(self) -> None:
+        self._mine.lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mine.lock.release()
+
+    def pause(self, seconds: float) -> None:
+        """Inside, between two portions of something long: a fork may happen meanwhile."""
+        self._mine.lock.release()
+        try:
+            time.sleep(seconds)
+        finally:
+            self._mine.lock.acquire()
+
+
+WORK = Work()
+
+
+def _before_fork() -> None:
+    _entrance.acquire()
+    WORK.fork_waits = True
+    for lock in list(_locks):
+        lock.acquire()
+        _taken.append(lock)
+
+
+def _after_fork() -> None:
+    for lock in _taken:
+        lock.release()
+    _taken.clear()
+    WORK.fork_waits = False
+    _entrance.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
+# --- inherited ------------------------------------------------------------
+#
+# Files that are open in SQLite, so that a forked child leaves them alone.
+#
+# A connection that is used, closed or freed in a child can destroy the file or hang on a lock that a thread of the
+# parent held. And a child cannot even open the same file anew: SQLite remembers per process which locks it holds on
+# a file, the memory is inherited, the locks are not; so the child would read and write without any. Invariants:
+# in a child every inherited connection is leaked for ever, and opening a file that the parent had open is refused.
+
+
+_open: dict[int, tuple[sqlite3.Connection, Identity]] = {}
+_inherited: set[Identity] = set()
+
+
+def keep(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
+    """Remember a connection until it is closed by `close`."""
+    _open[id(connection)] = (connection, Identity.of(path))
+    return connection
+
+
+def close(connection: sqlite3.Connection) -> None:
+    """Close a connection that is ours; one that was inherited is left alone."""
+    if _open.pop(id(connection), None) is not None:
+        connection.close()
+
+
+def refuse_inherited(path: str) -> None:
+    """Raise `StorageError` if the process that this one was forked from had the file open."""
+    try:
+        identity = Identity.of(path)
+    except OSError:
+        return
+    if identity in _inherited:
+        raise StorageError(
+            f"the file {path} was open when this process was forked, so this process cannot open it safely: "
+            f"fork before connecting, or start the process with `spawn`",
+            status="FAILED_PRECONDITION",
+        )
+
+
+def _forget_inherited() -> None:
+    for connection, identity in _open.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # never freed, not at exit either
+        _inherited.add(identity)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

@@ -1,0 +1,414 @@
+"""How runs and their events look as bytes in the file: MessagePack maps by field name, defaults left out.
+
+Must not know: SQL, threads, files. It is read for years, so: fields are only added, each with a default; a
+default never changes, for what equals it was not written; what is not known is passed over. The kinds of
+events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities and
+children were asked for with are in its events, and come from there again.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import attrgetter, or_
+from types import GenericAlias
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+import msgspec
+import msgspec.structs
+
+from hourglass._embedded.rules.run import Activity, Child, Run, Timer
+from hourglass._embedded.rules.schedules import Record
+from hourglass._embedded.store.disk_faults import storage_errors
+from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._history import events as h
+from hourglass._history.encoding import encode, plain
+from hourglass._history.events import StartChildWorkflowExecutionInitiated
+
+# --- stored form ------------------------------------------------------------
+#
+# How runs and their events look as bytes in the file: MessagePack maps by field name, defaults left out.
+#
+# Must not know: SQL, threads, files. It is read for years, so: fields are only added, each with a default; a
+# default never changes, for what equals it was not written; what is not known is passed over. The kinds of
+# events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities and
+# children were asked for with are in its events, and come from there again.
+
+
+S = TypeVar("S", bound=h.Attributes)
+
+IN_EVENTS = frozenset({"started", "final"})
+PENDING = frozenset({"activities", "timers", "children"})
+
+_ANY_KIND: Any = reduce(or_, h.KINDS)
+
+
+def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str | None, **types: Any) -> Any:
+    """A struct with the fields of another, but for some: fields that are added there are stored by themselves."""
+    hints = get_type_hints(original) | types
+    fields = [
+        (field.name, hints[field.name], *_default(field))
+        for field in msgspec.structs.fields(original)
+        if field.name not in left_out
+    ]
+    return msgspec.defstruct(f"Stored{original.__name__}", fields, frozen=True, omit_defaults=True, tag=tag)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
+    if field.required:
+        return ()
+    if field.default_factory is not msgspec.NODEFAULT:
+        return (msgspec.field(default_factory=field.default_factory),)
+    return (field.default,)
+
+
+_StoredEvent = _without(h.HistoryEvent, frozenset(), None, attributes=_ANY_KIND)
+_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[_ANY_KIND, ...])
+_StoredActivity = _without(Activity, frozenset({"spec"}), "activity")
+_StoredTimer = _without(Timer, frozenset(), "timer")
+_StoredChild = _without(Child, frozenset({"spec"}), "child")
+
+_RUN_FIELDS = _StoredRun.__struct_fields__
+_ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
+_TIMER_FIELDS = _StoredTimer.__struct_fields__
+_CHILD_FIELDS = _StoredChild.__struct_fields__
+
+_run_values = attrgetter(*_RUN_FIELDS)
+_activity_values = attrgetter(*_ACTIVITY_FIELDS)
+_timer_values = attrgetter(*_TIMER_FIELDS)
+_child_values = attrgetter(*_CHILD_FIELDS)
+
+_run_decoder = msgspec.msgpack.Decoder(_StoredRun)
+_events: Any = GenericAlias(list, (_StoredEvent,))
+_events_decoder = msgspec.msgpack.Decoder(_events)
+_shown_decoder = msgspec.msgpack.Decoder(tuple[h.WorkflowExecutionStarted, h.Fields, h.Fields])
+_pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _StoredChild)
+
+
+def encode_state(run: Run) -> bytes:
+    """A run without what its events and its pending things say."""
+    return encode(_StoredRun(*_run_values(run)))
+
+
+def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
+    """Events that follow each other."""
+    return encode(events)
+
+
+def encode_pending(thing: Activity | Timer | Child) -> bytes:
+    """An activity or a child without what it was asked for with, or a timer."""
+    match thing:
+        case Activity():
+            return encode(_StoredActivity(*_activity_values(thing)))
+        case Child():
+            return encode(_StoredChild(*_child_values(thing)))
+        case Timer():
+            return encode(_StoredTimer(*_timer_values(thing)))
+
+
+def encode_schedule(record: msgspec.Struct) -> bytes:
+    """A schedule's record, whole."""
+    return encode(record)
+
+
+def decode_events(data: bytes) -> list[h.HistoryEvent]:
+    """Events as they were; raises ValueError (msgspec's) for what is none."""
+    return [
+        h.HistoryEvent(event.id, event.time_ns, event.attributes) for event in _events_decoder.decode(data)
+    ]
+
+
+def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
+    """A run as it was, from its state, its whole history and what is pending by event id.
+
+    Raises ValueError for what does not fit together.
+    """
+    stored = _run_decoder.decode(state)
+    _check_history(stored.length, events)
+    activities: dict[int, Activity] = {}
+    timers: dict[int, Timer] = {}
+    children: dict[int, Child] = {}
+    for event_id in sorted(pending):
+        thing = _pending_decoder.decode(pending[event_id])
+        fields = msgspec.structs.asdict(thing)
+        if isinstance(thing, _StoredTimer):
+            timer = timers[event_id] = Timer(**fields)
+            _check_began(timer.started_event_id, event_id)
+        elif isinstance(thing, _StoredChild):
+            asked = _spec(events, event_id, StartChildWorkflowExecutionInitiated)
+            child = children[event_id] = Child(spec=asked, **fields)
+            _check_began(child.initiated_event_id, event_id)
+        else:
+            activity = Activity(spec=_spec(events, event_id, h.ActivityTaskScheduled), **fields)
+            activities[event_id] = activity
+            _check_began(activity.scheduled_event_id, event_id)
+    whole: Any = msgspec.structs.asdict(stored)
+    whole |= {"started": events[0].attributes, "final": _final(events), "activities": activities}
+    return Run(**whole, timers=timers, children=children)
+
+
+def shown_form(run: Run) -> Run:
+    """A run whose names are all plain, for those who write them as columns."""
+    shown = (run.started, run.memo, run.search_attributes)
+    try:
+        msgspec.msgpack.encode(shown)
+    except UnicodeEncodeError:
+        started, memo, attributes = _shown_decoder.decode(encode(shown))
+        run = msgspec.structs.replace(run, started=started, memo=memo, search_attributes=attributes)
+    return run if run.run_id.isascii() else msgspec.structs.replace(run, run_id=plain(run.run_id))
+
+
+def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
+    if [event.id for event in events] != list(range(1, length + 1)):
+        raise ValueError(f"its history has {len(events)} events where there should be 1 to {length}")
+    if not events or not isinstance(events[0].attributes, h.WorkflowExecutionStarted):
+        raise ValueError("its history does not begin with its start")
+
+
+def _check_began(said: int, event_id: int) -> None:
+    if said != event_id:
+        raise ValueError(f"what is pending since event {event_id} says that it began with event {said}")
+
+
+def _spec(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
+    spec = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
+    if not isinstance(spec, kind):
+        raise ValueError(f"event {event_id} is no {kind.__name__}, though one is pending since then")
+    return spec
+
+
+def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
+    last = events[-1].attributes
+    return last if isinstance(last, h.FINAL) else None
+
+
+# --- stored reads ------------------------------------------------------------
+#
+# Reads single runs from the file, in one statement and one row each.
+#
+# Must not know: who asks, what is still queued. Each row that SQLite gives costs a fight for the interpreter beside
+# busy threads, so a whole history comes as one text of hexadecimal pieces. Invariants: nothing is changed; every
+# statement is read to its end, for one that is left open keeps the log from being emptied.
+
+
+_LOAD = """
+SELECT CAST(state AS BLOB),
+    (SELECT group_concat(first_id || ':' || hex(data), ' ') FROM events WHERE run = runs.key),
+    (SELECT group_concat(event_id || ':' || hex(data), ' ') FROM pending WHERE run = runs.key)
+FROM runs WHERE run_id = ?
+"""
+
+# CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
+FIND_REQUEST = """
+SELECT run_id FROM requests CROSS JOIN runs ON key = run
+WHERE request_id = ? AND workflow_id = ? ORDER BY run DESC LIMIT 1
+"""
+
+
+_LARGEST = 2**63 - 1
+
+
+class StoredReads:
+    """Point reads on one connection."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self.connection = connection
+        self._path = path
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run with its whole history."""
+        with storage_errors(self._path):
+            try:
+                found = self.connection.execute(_LOAD, (plain(run_id),)).fetchall()
+            except sqlite3.DataError:  # longer than a text of SQLite can be
+                found = self._load_row_by_row(run_id)
+            if not found:
+                return None
+            state, events, pending = found[0]
+            try:
+                history = _history(_pieces(events))
+                return Stored(decode_run(state, history, _pieces(pending)), tuple(history))
+            except Exception as error:  # whatever stands there
+                raise ValueError(f"the run {run_id}: {error}") from error
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow."""
+        text = "SELECT run_id FROM runs WHERE workflow_id = ? ORDER BY key DESC LIMIT 1"
+        found = self._rows(text, plain(workflow_id))
+        return str(found[0][0]) if found else ""
+
+    def workflow_ids(self) -> Iterator[str]:
+        """The ids of all workflows, once for each run; to be read to the end."""
+        with storage_errors(self._path):
+            # As bytes: one that is no text must not keep the file from being opened.
+            for (workflow_id,) in self.connection.execute("SELECT CAST(workflow_id AS BLOB) FROM runs"):
+                yield workflow_id.decode(errors="replace")
+
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the latest run of a workflow that carried out a request."""
+        found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
+        return str(found[0][0]) if found else ""
+
+    def due(self, until_ns: int, limit: int, after_ns: int) -> Sequence[str]:
+        """Runs with a wake time after the one and not after the other, earliest first."""
+        text = """SELECT group_concat(wake_ns || ':' || key || ':' || run_id, char(31)) FROM (
+            SELECT wake_ns, key, run_id FROM runs
+            WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= ? ORDER BY wake_ns, key LIMIT ?)"""
+        found = self._joined(text, after_ns, until_ns, limit)
+        pieces = [piece.split(":", 2) for piece in found.split("\x1f") if piece]
+        # SQLite does not promise the order of what it joins.
+        return [run_id for _, _, run_id in sorted(pieces, key=_place)]
+
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is no number, for the row is damaged: they would never be due."""
+        text = f"""SELECT group_concat(run_id, char(31)) FROM runs
+            WHERE wake_ns > 0 AND wake_ns > {_LARGEST}"""  # texts and bytes come after all numbers
+        return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
+
+    def _joined(self, text: str, *parameters: object) -> str:
+        """One text, also where a part of it is damaged and no text."""
+        found = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
+        return "" if found is None else bytes(found).decode(errors="replace")
+
+    def next_due_ns(self, after_ns: int) -> int:
+        """The earliest wake time later than this; 0 if there is none."""
+        text = f"SELECT min(wake_ns) FROM runs WHERE wake_ns > 0 AND wake_ns > ? AND wake_ns <= {_LARGEST}"
+        return int(self._rows(text, after_ns)[0][0] or 0)
+
+    def latest_ns(self) -> int:
+        """The time of the newest event, from the last that were written; 0 if there is none."""
+        found = self._rows("SELECT CAST(data AS BLOB) FROM events ORDER BY key DESC LIMIT 64")
+        return max((_last_time_ns(data) for (data,) in found), default=0)
+
+    def closed(self, before_ns: int, limit: int) -> Sequence[int]:
+        """The keys of runs that closed before a time, earliest first."""
+        text = "SELECT key FROM runs WHERE close_ns > 0 AND close_ns < ? ORDER BY close_ns LIMIT ?"
+        return [key for (key,) in self._rows(text, before_ns, limit)]
+
+    def _rows(self, text: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with storage_errors(self._path):
+            return self.connection.execute(text, parameters).fetchall()
+
+    def _load_row_by_row(self, run_id: str) -> list[tuple[Any, ...]]:
+        run = self.connection.execute(
+            "SELECT CAST(state AS BLOB), key FROM runs WHERE run_id = ?", (plain(run_id),)
+        )
+        rows = run.fetchall()
+        if not rows:
+            return []
+        state, key = rows[0]
+        events = self.connection.execute("SELECT first_id, data FROM events WHERE run = ?", (key,))
+        pending = self.connection.execute("SELECT event_id, data FROM pending WHERE run = ?", (key,))
+        return [(state, dict(events.fetchall()), dict(pending.fetchall()))]
+
+
+def _place(piece: Sequence[str]) -> tuple[int, int]:
+    """Where a run stands in the order: by its wake time (damaged, it may be a fraction), then by its key."""
+    return int(piece[0].partition(".")[0]), int(piece[1])
+
+
+def _last_time_ns(data: Any) -> int:
+    try:
+        return int(decode_events(data)[-1].time_ns)
+    except (ValueError, TypeError, LookupError):
+        return 0  # its run will say that it cannot be read
+
+
+def _pieces(found: str | Mapping[int, bytes] | None) -> Mapping[int, bytes]:
+    if not isinstance(found, str):
+        return found or {}
+    pieces: dict[int, bytes] = {}
+    for piece in found.split(" "):
+        number, _, data = piece.partition(":")
+        pieces[int(number)] = bytes.fromhex(data)
+    return pieces
+
+
+def _history(pieces: Mapping[int, bytes]) -> list[h.HistoryEvent]:
+    history: list[h.HistoryEvent] = []
+    for first_id in sorted(pieces):
+        history += decode_events(pieces[first_id])
+    return history
+
+
+# --- stored schedules ------------------------------------------------------------
+#
+# Schedules in the file: one row each, its record as MessagePack.
+#
+# Must not know: threads, transactions (the caller's), when a schedule acts. As with runs, fields are only added, each
+# with a default, and what is not known is passed over. Invariants: a row is replaced whole; the workflows that a
+# schedule waits for stand beside its record, so that opening a file reads no record.
+
+
+logger = logging.getLogger("hourglass.embedded")
+
+_decoder = msgspec.msgpack.Decoder(Record)
+_names = msgspec.json.Decoder(tuple[str, ...])
+
+_PUT = (
+    "INSERT INTO schedules (schedule_id, wake_ns, awaited, data) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE "
+    "SET wake_ns = excluded.wake_ns, awaited = excluded.awaited, data = excluded.data"
+)
+_PUT_NOTE = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+
+
+class Row(NamedTuple):
+    """A row; without data it is to be deleted. A note is no schedule: it stands in another table, under its name."""
+
+    schedule_id: str
+    wake_ns: int
+    awaited: str
+    data: bytes
+    is_note: bool = False
+
+
+def row(change: ScheduleChange) -> Row:
+    """What is written of a change."""
+    if isinstance(change, NoteChange):
+        return Row(change.schedule_id, 0, "[]", change.data, is_note=True)
+    record = change.record
+    if record is None:
+        return Row(plain(change.schedule_id), 0, "[]", b"")
+    names = msgspec.json.encode([plain(workflow_id) for workflow_id, _ in record.running]).decode()
+    return Row(plain(change.schedule_id), change.wake_ns, names, encode_schedule(record))
+
+
+def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+    """Put and delete rows, within the caller's transaction."""
+    for each in rows:
+        if each.is_note:
+            connection.execute(_PUT_NOTE, (each.schedule_id, each.data))
+        elif each.data:
+            connection.execute(_PUT, each[:4])
+        else:
+            connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (each.schedule_id,))
+
+
+def read(connection: sqlite3.Connection, schedule_id: str) -> Record | None:
+    """A schedule; raises ValueError (msgspec's) for what is none."""
+    text = "SELECT data FROM schedules WHERE schedule_id = ?"
+    found = connection.execute(text, (plain(schedule_id),)).fetchall()
+    return _decoder.decode(found[0][0]) if found else None
+
+
+def read_note(connection: sqlite3.Connection, name: str) -> bytes:
+    """What the engine keeps for itself under a name; empty if there is nothing."""
+    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
+    return bytes(found[0][0]) if found else b""
+
+
+def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
+    """All schedules that can be read, in short; of the others the log tells."""
+    # As bytes: one row that is no text must not hide the others.
+    text = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
+    entries: list[ScheduleEntry] = []
+    for schedule_id, wake_ns, awaited in connection.execute(text).fetchall():
+        try:
+            if not isinstance(wake_ns, int):
+                raise TypeError(f"its wake time is a {type(wake_ns).__name__}")
+            entries.append(ScheduleEntry(schedule_id.decode(), wake_ns, _names.decode(awaited)))
+        except (ValueError, TypeError, AttributeError) as error:
+            logger.error("schedule %r cannot be read and does not act: %s", schedule_id, error)
+    return entries
