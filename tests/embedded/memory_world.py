@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._contract.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.running.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.workers.handle import EngineHandle

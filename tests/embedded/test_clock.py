@@ -14,7 +14,7 @@ from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import IdReusePolicy, StartWorkflow
 from hourglass._embedded import EngineConnection, RealClock
 from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
-from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 from hourglass.errors import WorkflowAlreadyStartedError

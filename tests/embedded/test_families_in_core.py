@@ -6,7 +6,7 @@ import pytest
 
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.service import GetHistory
-from hourglass._embedded.running.record import Record
+from hourglass._embedded.engine.run import Record
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._embedded.running.offers import Line
+from hourglass._embedded.engine.task_queues import Line
 
 SEEN: list[str] = []
 

@@ -20,9 +20,9 @@ from hourglass._contract.service import (
     UpdateStage,
     UpdateWorkflow,
 )
+from hourglass._embedded.engine.run import Record
 from hourglass._embedded.rules.resetting import rebuild
 from hourglass._embedded.rules.seed import seed_of
-from hourglass._embedded.running.record import Record
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine import commands as c
 from hourglass._engine import events as e

@@ -12,7 +12,7 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityDeferred, HandleConfig
 from hourglass._embedded import RealClock
 from hourglass._embedded.clients.connection import EngineConnection
-from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE, Stored
 from hourglass._engine import commands as c

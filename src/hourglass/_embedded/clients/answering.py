@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hourglass._contract.service import QueryWorkflow, Request
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.record import Record
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Record
 from hourglass._embedded.store.store import Stored
 from hourglass._embedded.waiting import Bell
 from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFoundError

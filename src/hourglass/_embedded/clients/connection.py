@@ -17,7 +17,7 @@ from hourglass._contract.service import Request
 from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rests_on, too_late
 from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, StorageError

@@ -11,9 +11,9 @@ from typing import Any
 from hourglass._contract import service as d
 from hourglass._contract import service as s
 from hourglass._embedded.clients.answering import Answer, is_written
+from hourglass._embedded.engine.deployments import Build
+from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.rules.versioning import external_name
-from hourglass._embedded.running.deployments import Build
-from hourglass._embedded.running.engine import Engine
 from hourglass._engine.versions import WorkerDeploymentVersion
 
 

@@ -33,13 +33,12 @@ from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.clients.watch_requests import WATCH_HANDLERS
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Query, Record, Token
+from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Activity, Child, Run, Step
 from hourglass._embedded.rules.versioning import behavior, pinned_version
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.queries import Query
-from hourglass._embedded.running.record import Record, Token
-from hourglass._embedded.running.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h

@@ -12,11 +12,11 @@ from typing import Any
 
 from hourglass._contract.service import Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import Answer, find
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Record
 from hourglass._embedded.rules import children, resetting
 from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.updates import request_id
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.record import Record
 from hourglass._history import events as h
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 

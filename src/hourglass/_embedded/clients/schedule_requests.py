@@ -16,6 +16,8 @@ from hourglass._contract.service import Nothing, Request
 from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
 from hourglass._embedded.clients.schedule_listing import page
 from hourglass._embedded.clock import RealClock
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.starting import check_start
 from hourglass._embedded.rules.schedules import (
     Record,
     create,
@@ -26,8 +28,6 @@ from hourglass._embedded.rules.schedules import (
     token_of,
     update,
 )
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.starting import check_start
 from hourglass.errors import (
     ScheduleAlreadyExistsError,
     ScheduleNotFoundError,

@@ -22,11 +22,11 @@ from hourglass._contract.service import (
     UpdateWorkflow,
 )
 from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.starting import check_start, start_workflow
 from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.record import Record
-from hourglass._embedded.running.starting import check_start, start_workflow
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest
 from hourglass.errors import ServiceError, WorkflowNotFoundError

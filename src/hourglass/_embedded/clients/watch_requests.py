@@ -11,7 +11,7 @@ from typing import Any
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
 from hourglass._embedded.clients.answering import Answer
-from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.engine.engine import Engine
 
 
 async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pollers]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hourglass._contract import service as s
+from hourglass._embedded.engine.unserved import UnservedNotice
 from hourglass._embedded.processes import meeting
 from hourglass._embedded.processes.alone import Alone, Silence
 from hourglass._embedded.processes.engine_room import EngineRoom
@@ -30,7 +31,6 @@ from hourglass._embedded.processes.interruption import Gone
 from hourglass._embedded.processes.ownership import FileLock
 from hourglass._embedded.processes.remote import Lost, Remote, connect
 from hourglass._embedded.processes.repeats import was_carried_out
-from hourglass._embedded.running.unserved import UnservedNotice
 from hourglass._embedded.waiting import NoWorkerNotice, TimedBell
 from hourglass.errors import ServiceError, StorageError
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 from hourglass._contract.handle import Handle, HandleConfig
 from hourglass._contract.service import Request
 from hourglass._embedded.clients.connection import EngineConnection
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.processes.interruption import Gone, Interruption
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.disk_faults import Condition
 from hourglass._embedded.store.read_only_store import ReadOnlyStore
 from hourglass._embedded.store.sqlite import SqliteStore

@@ -13,7 +13,7 @@ import msgspec
 
 from hourglass._contract import service as s
 from hourglass._contract.schedules import DeleteSchedule
-from hourglass._embedded.running.record import Token
+from hourglass._embedded.engine.run import Token
 from hourglass.errors import HourglassError
 
 Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]

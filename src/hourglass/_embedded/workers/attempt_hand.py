@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Record, Token
+from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.offers import Taker
-from hourglass._embedded.running.record import Record, Token
 
 
 class AttemptHand:

@@ -19,11 +19,11 @@ from collections.abc import Callable
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import later, to_ns
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.rules.tasks import leaves_no_trace
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.offers import Taker
-from hourglass._embedded.running.record import Record
 from hourglass._embedded.workers.attempt_hand import AttemptHand
 from hourglass._embedded.workers.cached_run import CachedRun, Out
 from hourglass._embedded.workers.cursor import BadCommand, Cursor

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hourglass._embedded.clock import Cancel
+from hourglass._embedded.engine.run import Query, Record
+from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.tasks import Answer, unwritten
-from hourglass._embedded.running.offers import Taker
-from hourglass._embedded.running.queries import Query
-from hourglass._embedded.running.record import Record
 from hourglass._embedded.workers.cursor import Cursor
 from hourglass._engine.commands import AnswerQuery, Command, Succeeded
 from hourglass._engine.events import RunEvicted

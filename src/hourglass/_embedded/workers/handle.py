@@ -27,9 +27,9 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._embedded.clock import Cancel, to_ns
+from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.run import Record, Token
 from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.running.engine import Engine
-from hourglass._embedded.running.record import Record, Token
 from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.attempt_hand import AttemptHand

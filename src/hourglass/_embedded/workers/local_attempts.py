@@ -28,10 +28,9 @@ from hourglass._contract.handle import (
     HandleConfig,
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
+from hourglass._embedded.engine.dispatch import NEGLIGIBLE, unasked
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.running.activity_tasks import unasked
-from hourglass._embedded.running.attempt_desk import NEGLIGIBLE
 from hourglass._embedded.workers import local_rules
 from hourglass._embedded.workers.local_activities import (
     Ending,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from hourglass._embedded.running.engine import Engine
+from hourglass._embedded.engine.engine import Engine
 from hourglass.testing._explore.arrivals import Standing
 from hourglass.testing._explore.mishaps import Mishaps
 from hourglass.testing._explore.options import Option, Sort

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hourglass._embedded.running.record import Record
+from hourglass._embedded.engine.run import Record
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._history import events as h

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
+from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.starting import why_no_more
 from hourglass._embedded.rules.tasks import LONGEST_WAIT
 from hourglass._embedded.rules.transitions import is_backing_off, try_now
-from hourglass._embedded.running.ledger import Ledger
-from hourglass._embedded.running.record import Record
-from hourglass._embedded.running.starting import why_no_more
 from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store
 from hourglass.errors import StorageError

@@ -18,6 +18,9 @@ from functools import partial
 
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, later
+from hourglass._embedded.engine.run import Record as RunRecord
+from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.starting import start_workflow, why_no_more
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
@@ -32,9 +35,6 @@ from hourglass._embedded.rules.schedules import (
     start_request,
     started,
 )
-from hourglass._embedded.running.ledger import Ledger
-from hourglass._embedded.running.record import Record as RunRecord
-from hourglass._embedded.running.starting import start_workflow, why_no_more
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h

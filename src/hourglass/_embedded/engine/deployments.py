@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import msgspec
 
+from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.run import Activity, Run
 from hourglass._embedded.rules.versioning import external_name, pinned_version
-from hourglass._embedded.running.ledger import Ledger
-from hourglass._embedded.running.offers import Taker
 from hourglass._embedded.store.store import NoteChange
 from hourglass._engine.versions import (
     PinnedVersioningOverride,

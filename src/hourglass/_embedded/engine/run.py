@@ -6,21 +6,59 @@ them or concerns this process alone, so that a record can be dropped and made ag
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
 from hourglass._embedded.clock import Cancel
+from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
 from hourglass._embedded.rules.wakes import Wakes
-from hourglass._embedded.running.offers import Taker
-from hourglass._embedded.running.queries import Query
 from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.waiting import Bell
+from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
+from hourglass.converter import Failure, Payload
+from hourglass.errors import HourglassError, QueryFailedError
+
+# --- queries ------------------------------------------------------------
+#
+# A query on its way: the question, and the future that its asker waits for.
+
+
+@dataclass(eq=False)
+class Query:
+    """One question to one run. An asker that has gone away is no harm."""
+
+    event: QueryReceived
+    answer: asyncio.Future[Payload | None]
+
+    def succeed(self, result: Payload | None) -> None:
+        """The handler returned."""
+        if not self.answer.done():
+            self.answer.set_result(result)
+
+    def fail(self, failure: Failure) -> None:
+        """The handler raised, or the run could not be brought to where it answers."""
+        self.refuse(QueryFailedError(failure.message or "the query failed"))
+
+    def refuse(self, error: HourglassError) -> None:
+        """The engine cannot ask."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+# --- record ------------------------------------------------------------
+#
+# A run in memory: what the engine knows of it and who deals with it now.
+#
+# Must not know: how runs change, who keeps them. Invariant: what is here beside `run` and `events` follows from
+# them or concerns this process alone, so that a record can be dropped and made again from the store.
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
@@ -164,3 +202,41 @@ class Record:
             elif activity.cancel_requested_event_id and not in_hand.told_to_cancel:
                 in_hand.told_to_cancel = True
                 in_hand.taker.cancel_attempt(in_hand.token.encode(), "CANCELLED", self.number)
+
+
+# --- awaiting ------------------------------------------------------------
+#
+# Who waits for the end of workflows, as the ledger sees it: the seam between runs and schedules.
+#
+# Must not know: schedules. An end is the end of a whole chain: retries, continuations and resets go on under the same
+# id.
+
+
+class Awaiting(Protocol):
+    """Those who wait."""
+
+    def awaits(self, workflow_id: str) -> bool:
+        """Whether somebody waits for the end of this workflow."""
+        ...
+
+    def ended(self, record: Record) -> None:
+        """A run of a workflow that somebody waits for has closed. What comes of it is part of the same change."""
+        ...
+
+    def realign(self) -> None:
+        """Time has jumped."""
+        ...
+
+
+class Nobody:
+    """Nobody waits."""
+
+    def awaits(self, workflow_id: str) -> bool:
+        """No."""
+        return False
+
+    def ended(self, record: Record) -> None:
+        """Never called."""
+
+    def realign(self) -> None:
+        """Nothing to do."""

@@ -1,25 +1,23 @@
-"""Carries out what runs ask of other runs: starts of children, their ends, signals, cancels, close policies.
+"""Steps of several runs that become durable as one change: a step, the run that it leads to, and all that it asks
+of other runs.
 
-Must not know: queues, handles, the store. It decides nothing that a transition or a rule decides; it finds the
-other run and applies transitions to both.
-
-A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on
-two machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the
-same turn of the loop, and all of it becomes durable as one change (the ledger sees to that). So there is no
-intent to keep and none to repeat: after a crash either all of it has happened or none, and the task that asked
-is tried again. What a server does is kept where it can be seen: a run that closes in the very task that asks
-for something has sent nothing and started nobody, whatever the policies say.
-
-Invariant: a run that cannot be read is not there, for those who ask for it; nobody else suffers from it.
+Must not know: how runs change, how a store remembers. It gathers the parts while they happen and hands them over
+when all that was asked for is done. Invariants: what was asked first is done first, and what that leads to comes
+after all that was asked before, however deep it goes; what has happened is handed over even if somebody raises.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import Protocol, assert_never
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple, Protocol, assert_never
+
+import msgspec
 
 from hourglass._embedded.clock import Clock
+from hourglass._embedded.engine.run import Awaiting, Record
 from hourglass._embedded.rules import children
 from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
@@ -35,12 +33,93 @@ from hourglass._embedded.rules.run import (
     TellParent,
     TellSchedule,
 )
-from hourglass._embedded.running.awaiting import Awaiting
-from hourglass._embedded.running.record import Record
+from hourglass._embedded.store.store import Change, ScheduleChange
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError
+
+# --- together ------------------------------------------------------------
+#
+# Steps of several runs that become durable as one change: a step, the run that it leads to, and all that it asks
+# of other runs.
+#
+# Must not know: how runs change, how a store remembers. It gathers the parts while they happen and hands them over
+# when all that was asked for is done. Invariants: what was asked first is done first, and what that leads to comes
+# after all that was asked before, however deep it goes; what has happened is handed over even if somebody raises.
+
+
+class Part(NamedTuple):
+    """One run's part; without a change there is only somebody to tell."""
+
+    record: Record
+    change: Change | None
+    ids: Collection[int]
+    earliest: int
+
+
+class Together:
+    """Gathers parts from the outermost `whole` to its end."""
+
+    def __init__(
+        self, carry_out: Callable[[Record, Ask], None], settle: Callable[[list[Part], int], None]
+    ) -> None:
+        self._carry_out = carry_out
+        self._settle = settle
+        self._parts: list[Part] = []
+        self._asked: deque[tuple[Record, Ask]] = deque()
+        self.gathers = False
+        """Whether somebody is inside `whole`: what happens now is a part of it."""
+
+    def add(self, part: Part) -> None:
+        """One more part."""
+        self._parts.append(part)
+
+    def ask(self, record: Record, asks: Iterable[Ask]) -> None:
+        """A run asks something of others."""
+        self._asked.extend((record, ask) for ask in asks)
+
+    @contextlib.contextmanager
+    def whole(self, now_ns: int) -> Iterator[None]:
+        """What happens in here, and all that it asks of other runs, is one whole."""
+        if self.gathers:
+            yield
+            return
+        self.gathers = True
+        try:
+            yield
+        finally:
+            try:
+                while self._asked:
+                    self._carry_out(*self._asked.popleft())
+            finally:
+                self.gathers = False
+                parts, self._parts = self._parts, []
+                self._settle(parts, now_ns)
+
+
+def as_one(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
+    """Changes as one that has all the others with it."""
+    first, *others = changes
+    return msgspec.structs.replace(first, also=tuple(others))
+
+
+# --- others ------------------------------------------------------------
+#
+# Carries out what runs ask of other runs: starts of children, their ends, signals, cancels, close policies.
+#
+# Must not know: queues, handles, the store. It decides nothing that a transition or a rule decides; it finds the
+# other run and applies transitions to both.
+#
+# A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on
+# two machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the
+# same turn of the loop, and all of it becomes durable as one change (the ledger sees to that). So there is no
+# intent to keep and none to repeat: after a crash either all of it has happened or none, and the task that asked
+# is tried again. What a server does is kept where it can be seen: a run that closes in the very task that asks
+# for something has sent nothing and started nobody, whatever the policies say.
+#
+# Invariant: a run that cannot be read is not there, for those who ask for it; nobody else suffers from it.
+
 
 logger = logging.getLogger("hourglass.embedded")
 

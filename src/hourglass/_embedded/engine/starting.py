@@ -12,13 +12,13 @@ from hourglass._contract.service import (
     TerminateWorkflow,
 )
 from hourglass._embedded.clock import later, to_ns
+from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.runs import Ledger
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.children import LONGEST, may_reuse, timeouts
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
-from hourglass._embedded.running.ledger import Ledger
-from hourglass._embedded.running.record import Record
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h

@@ -12,17 +12,15 @@ from __future__ import annotations
 import logging
 
 from hourglass._embedded.clock import Clock, RealClock
+from hourglass._embedded.engine.deployments import Deployments
+from hourglass._embedded.engine.dispatch import AttemptDesk, TaskDesk, UpdateDesk
+from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.schedules import ScheduleDesk
+from hourglass._embedded.engine.starting import why_no_more
+from hourglass._embedded.engine.task_queues import Offers
+from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.running.attempt_desk import AttemptDesk
-from hourglass._embedded.running.deployments import Deployments
-from hourglass._embedded.running.ledger import Ledger
-from hourglass._embedded.running.offers import Offers
-from hourglass._embedded.running.record import Record
-from hourglass._embedded.running.schedule_desk import ScheduleDesk
-from hourglass._embedded.running.starting import why_no_more
-from hourglass._embedded.running.task_desk import TaskDesk
-from hourglass._embedded.running.update_desk import UpdateDesk
-from hourglass._embedded.running.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.store.store import Refusal, Store
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError

@@ -1,13 +1,6 @@
-"""The runs of an engine: in memory, ahead of a store, each with its alarm.
+"""When each run in memory is looked at again: one alarm per run, at the earliest time that something of it needs.
 
-Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
-transition's `Step`, which goes into memory and to the store at once; then everybody whom it concerns is told.
-Nothing here waits.
-
-Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
-runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found
-along all runs of a workflow; a run that is in memory is there once, and is dropped only when nobody deals
-with it and all of it is durable; a step costs the same however much is pending.
+Must not know: how runs change. Invariant: an open run that needs a time has an alarm at that time or before.
 """
 
 from __future__ import annotations
@@ -16,28 +9,79 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 
 import msgspec
 
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
+from hourglass._embedded.engine.attributes import AttributeTypes
+from hourglass._embedded.engine.run import Awaiting, Nobody, Record
+from hourglass._embedded.engine.task_queues import Offers
+from hourglass._embedded.engine.transactions import Others, Part, Together, as_one
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
 from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, TellSchedule
 from hourglass._embedded.rules.transitions import needs_recovery, recover
-from hourglass._embedded.running.alarms import Alarms
-from hourglass._embedded.running.attributes import AttributeTypes
-from hourglass._embedded.running.awaiting import Awaiting, Nobody
-from hourglass._embedded.running.offers import Offers
-from hourglass._embedded.running.others import Others
-from hourglass._embedded.running.record import Record
-from hourglass._embedded.running.together import Part, Together, as_one
+from hourglass._embedded.rules.wakes import run_wake_ns
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
+
+# --- alarms ------------------------------------------------------------
+#
+# When each run in memory is looked at again: one alarm per run, at the earliest time that something of it needs.
+#
+# Must not know: how runs change. Invariant: an open run that needs a time has an alarm at that time or before.
+
+
+class Alarms:
+    """The alarms on one clock; `elapse` is called for a run whose time has come."""
+
+    def __init__(self, clock: Clock, elapse: Callable[[Record], None]) -> None:
+        self._clock = clock
+        self._early_is_harmless = clock.early_is_harmless
+        self._elapse = elapse
+
+    def set(self, record: Record, earliest: int, now: int) -> None:
+        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
+        if record.alarm is not None and self._early_is_harmless and record.run.status is RUNNING:
+            due = record.alarm_ns
+            if not 0 < earliest < due and not 0 < run_wake_ns(record.run, now) < due:
+                return  # where it is too early it will find nothing due and be set anew
+        wake = record.wakes.next_ns(record.run, now)
+        if record.alarm is not None:
+            if wake == record.alarm_ns:
+                return
+            record.alarm()
+            record.alarm = None
+        if wake:
+            record.alarm_ns = wake
+            record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
+
+    def silence(self, record: Record) -> None:
+        """Do not look at the run any more."""
+        if record.alarm is not None:
+            record.alarm()
+            record.alarm = None
+
+
+# --- ledger ------------------------------------------------------------
+#
+# The runs of an engine: in memory, ahead of a store, each with its alarm.
+#
+# Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
+# transition's `Step`, which goes into memory and to the store at once; then everybody whom it concerns is told.
+# Nothing here waits.
+#
+# Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
+# runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found
+# along all runs of a workflow; a run that is in memory is there once, and is dropped only when nobody deals
+# with it and all of it is durable; a step costs the same however much is pending.
+
 
 logger = logging.getLogger("hourglass.embedded")
 

@@ -1,0 +1,508 @@
+"""An attempt of an activity as a worker gets it and gives it back. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from hourglass._contract.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+)
+from hourglass._embedded.clock import to_ns
+from hourglass._embedded.engine.deployments import Deployments
+from hourglass._embedded.engine.run import InHand, Query, Record, Token
+from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.rules import tasks as tasks
+from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules.activities import narrowest_timeout
+from hourglass._embedded.rules.draft import Draft, Eager, key_of
+from hourglass._embedded.rules.run import Activity, Run, Step
+from hourglass._embedded.rules.tasks import Answer
+from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
+from hourglass._engine import commands as c
+from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
+from hourglass._engine.events import Payloads
+from hourglass._history import events as h
+from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
+from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload, ServerFailure
+from hourglass.errors import HourglassError, ServiceError
+
+# --- activity tasks ------------------------------------------------------------
+#
+# An attempt of an activity as a worker gets it and gives it back. Pure.
+
+
+def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) -> ActivityTask:
+    """The task of an attempt that has started."""
+    spec = activity.spec
+    return ActivityTask(
+        token=token,
+        activity_id=spec.activity_id,
+        activity_type=spec.activity_type,
+        arguments=spec.arguments,
+        attempt=activity.attempt,
+        namespace=namespace,
+        task_queue=spec.task_queue,
+        workflow_id=run.started.workflow_id,
+        run_id=run.run_id,
+        workflow_type=run.started.workflow_type,
+        headers=spec.headers,
+        heartbeat_details=activity.heartbeat_details,
+        scheduled_time_ns=activity.scheduled_ns,
+        current_attempt_scheduled_time_ns=activity.available_ns,
+        started_time_ns=activity.started_ns,
+        schedule_to_close_timeout=spec.schedule_to_close_timeout,
+        start_to_close_timeout=spec.start_to_close_timeout,
+        heartbeat_timeout=spec.heartbeat_timeout,
+        retry_policy=spec.retry_policy,
+        priority_key=key_of(run, activity),
+    )
+
+
+def unasked(failure: Failure) -> Failure:
+    """The failure of an attempt that stopped although nobody cancelled it (its worker shuts down): worth a
+    retry.
+    """
+    return Failure(
+        failure.message or "the attempt stopped without being asked to",
+        ApplicationFailure(type="WorkerShutdown"),
+        cause=failure,
+    )
+
+
+# --- attempt desk ------------------------------------------------------------
+#
+# Attempts of activities, from the runs that want them to the handles that take them.
+#
+# Must not know: workflow tasks, how runs change. Invariant: an attempt is in the hands of one handle at most.
+
+
+NEGLIGIBLE = 100
+"""A wait of less than one part in so many of an attempt's shortest timeout is not made up for."""
+
+
+class AttemptDesk:
+    """Gives out attempts, and knows who has which."""
+
+    def __init__(self, ledger: Ledger, namespace: str, deployments: Deployments) -> None:
+        self._ledger = ledger
+        self._namespace = namespace
+        self._deployments = deployments
+
+    def take(self, taker: Taker) -> tuple[ActivityTask, Token, int] | None:
+        """Give a handle an attempt of an activity, if one waits on its queue, its name and the change it rests on."""
+        ledger = self._ledger
+        now = ledger.clock.now_ns()
+        for run_id, scheduled in () if ledger.stopped else ledger.offers.attempts(taker.task_queue):
+            record = ledger.in_memory(run_id)
+            activity = None if record is None else record.run.activities.get(scheduled)
+            if record is None or activity is None or activity.started_ns or activity.available_ns > now:
+                continue
+            versions = self._deployments
+            if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
+                continue
+            token = Token(run_id, scheduled, activity.attempt)
+            record.attempts[scheduled] = InHand(token, taker)
+            if self._start(record, activity, taker.identity):
+                return self.take(taker)  # the run was ended: the offers have changed under us
+            started = record.run.activities[scheduled]
+            return activity_task(self._namespace, record.run, started, token.encode()), token, record.number
+        return None
+
+    def hand_out(self, task: ActivityTask, token: Token) -> ActivityTask:
+        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that counts
+        for no timeout; where it was too short to matter for any, nothing is written.
+        """
+        record = self._ledger.in_memory(token.run_id)
+        in_hand = None if record is None else record.attempts.get(token.scheduled_event_id)
+        if record is None or in_hand is None or in_hand.token != token:
+            return task
+        in_hand.handed_out = True
+        activity = record.run.activities[token.scheduled_event_id]
+        late = self._ledger.clock.now_ns() - activity.started_ns
+        if late <= to_ns(narrowest_timeout(activity)) // NEGLIGIBLE:
+            return task
+        self._ledger.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
+        started = record.run.activities.get(token.scheduled_event_id)
+        return task if started is None else activity_task(self._namespace, record.run, started, task.token)
+
+    def begun(self, record: Record, since: int, taker: Taker) -> list[tuple[ActivityTask, Token]]:
+        """The attempts that a handle took at once, by the change that wrote the events from this index on, and their
+        names.
+        """
+        run = record.run
+        tasks: list[tuple[ActivityTask, Token]] = []
+        for event in record.events[since:] if run.activities else ():
+            activity = run.activities.get(event.id)
+            if activity is not None and activity.started_ns:
+                token = Token(run.run_id, event.id, activity.attempt)
+                record.attempts[event.id] = InHand(token, taker)
+                tasks.append((activity_task(self._namespace, run, activity, token.encode()), token))
+        if tasks:
+            self._ledger.in_hand.add(run.run_id)
+        return tasks
+
+    def _start(self, record: Record, activity: Activity, identity: str) -> str:
+        return self._ledger.change(
+            record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
+        )
+
+    def find(self, token: Token) -> tuple[Record, Activity] | None:
+        """The attempt that a token names, if it is still the one that counts."""
+        record = self._ledger.record(token.run_id)
+        activity = record.run.activities.get(token.scheduled_event_id) if record else None
+        if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
+            return None
+        return record, activity
+
+    def end(
+        self, token: Token, result: ActivityResult, who: str, wants_task: Callable[[Record], Eager | None]
+    ) -> Record | None:
+        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If whoever ended it
+        wants the task that it leads to at once, gives the run whose task that worker has now.
+        """
+        found = self.find(token)
+        if found is None:
+            self.release(token)
+            return None
+        record, activity = found
+        record.attempts.pop(token.scheduled_event_id, None)
+        change = self._ledger.change
+        match result:
+            case ActivityOk(result=value):
+                eager = wants_task(record)
+                change(
+                    record,
+                    lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
+                )
+                return record if eager is not None and record.run.task_is_started else None
+            case ActivityDeferred():
+                change(record, lambda run, now: transitions.defer_activity(run, activity, now))
+            case ActivityCancelled() if activity.cancel_requested_event_id:
+                info = result.failure.info
+                details = info.details if isinstance(info, CanceledFailure) else ()
+                change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
+            case ActivityFailed() | ActivityCancelled():
+                failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
+                change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+        return None
+
+    def record_heartbeat(self, token: bytes, details: Payloads) -> None:
+        """An attempt lives; so much is written down."""
+        found = self.find(Token.decode(token))
+        if found is not None:
+            record, activity = found
+            self._ledger.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
+
+    def release(self, token: Token) -> None:
+        """The holder of an attempt has let go of it: there is nobody to tell any more."""
+        record = self._ledger.in_memory(token.run_id)
+        in_hand = record.attempts.get(token.scheduled_event_id) if record is not None else None
+        if record is not None and in_hand is not None and in_hand.token == token:
+            del record.attempts[token.scheduled_event_id]
+            self._ledger.note_hands(record)
+
+    def give_back(self, token: Token) -> None:
+        """An attempt that was taken did not reach a worker: it waits again."""
+        self.release(token)
+        found = self.find(token)
+        if found is not None:
+            record, activity = found
+            self._ledger.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))
+
+
+# --- update desk ------------------------------------------------------------
+#
+# Updates between those who ask and the workers that answer: what waits, and the tasks that are wanted for it.
+#
+# Must not know: activations (see `cache`), how runs change, who waits for an answer. Invariant: while an update
+# waits, its run has a task.
+
+
+class UpdateDesk:
+    """Takes updates in, gives them out with tasks, and takes what became of them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def of(self, record: Record) -> Updates:
+        """The updates of a run, as its history and this process know them."""
+        if record.updates is None:
+            record.updates = Updates()
+        record.updates.read(record.events)
+        return record.updates
+
+    def admit(self, record: Record, request: UpdateRequest) -> Waiting:
+        """Somebody asks for an update of a new id."""
+        waiting = self.of(record).admit(request)
+        self._want_task(record)
+        return waiting
+
+    def give(self, record: Record) -> tuple[UpdateRequest, ...]:
+        """What a worker is given together with the task that it has just taken."""
+        task = record.run.task
+        if record.updates is None or task is None:
+            return ()
+        return self.of(record).give(task.number)
+
+    def settle(self, record: Record, number: int, answer: Answer) -> None:
+        """A task was answered, and the answer was taken."""
+        if record.updates is None and not answer.refused_updates:
+            return
+        updates = self.of(record)
+        for update_id, failure in answer.refused_updates:
+            updates.refuse(update_id, failure)
+        if not record.run.is_open:
+            updates.waiting.clear()  # whoever waits asks the run that follows, if one does
+            return
+        updates.answered(number)
+        self._want_task(record)
+
+    def _want_task(self, record: Record) -> None:
+        waits = record.updates is not None and record.updates.waiting
+        if waits and record.run.is_open and record.run.task is None:
+            silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
+            self._ledger.change(record, lambda run, now: _want_task(run, silent, now))
+
+
+def _want_task(run: Run, silent: bool, now_ns: int) -> Step:
+    """A task for updates.
+
+    Silent: the task before it was answered with nothing. A task that fails right behind such a one makes Core
+    replay the latter as a heartbeat, together with what came later and at a later time.
+    """
+    draft = Draft(run, now_ns)
+    draft.want_update_task(silent=silent)
+    return draft.step()
+
+
+# --- task desk ------------------------------------------------------------
+#
+# Workflow tasks and queries, from the runs that want them to the handles that take them.
+#
+# Must not know: activations (see `handle`, `cache`), how runs change. Invariants: a task is in the hands of one
+# handle at most; a run's queries wait while it has a task; a run that a handle knows goes to no other.
+
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+class TaskDesk:
+    """Gives out tasks and questions, and takes their ends."""
+
+    def __init__(self, ledger: Ledger, deployments: Deployments) -> None:
+        self._ledger = ledger
+        self._deployments = deployments
+        self._asked: dict[str, Record] = {}
+
+    def take(self, taker: Taker) -> Record | None:
+        """Give a handle a run's task, if one waits on its queue that it may have."""
+        for run_id in () if self._ledger.stopped else self._ledger.offers.tasks(taker.task_queue):
+            record = self._ledger.in_memory(run_id)
+            if record is not None and self._may_take(record, taker):
+                self._start(record, taker)
+                return record if record.run.task_is_started else self.take(taker)
+        return None
+
+    def _start(self, record: Record, taker: Taker) -> None:
+        self._stick(record, taker)
+        who, limits = taker.identity, self._ledger.limits
+        target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
+        self._ledger.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target))
+
+    @property
+    def has_questions(self) -> bool:
+        """Whether a query waits for an answer."""
+        return bool(self._asked)
+
+    def all_asked(self) -> Mapping[str, Record]:
+        """The runs that have queries to answer, now and later."""
+        return self._asked
+
+    def take_queries(self, taker: Taker) -> Record | None:
+        """Give a handle a run that has queries to answer and no task to be done before."""
+        for record in self._asked.values():
+            if record.run.task is None and self._is_for(record, taker):
+                del self._asked[record.run.run_id]
+                self._stick(record, taker)
+                return record
+        return None
+
+    def ask(self, record: Record, query: Query) -> None:
+        """A query waits for an answer."""
+        record.queries.append(query)
+        self._asked[record.run.run_id] = record
+        self._ledger.note_hands(record)
+        self._ledger.offers.wake(record.run.started.task_queue)
+
+    def withdraw(self, record: Record, query: Query) -> None:
+        """The asker of a query waits no more; if it has been answered there is nothing to do."""
+        if query in record.queries:
+            record.queries.remove(query)
+            if not record.queries:
+                self._asked.pop(record.run.run_id, None)
+            self._ledger.note_hands(record)
+
+    def take_questions(self, record: Record) -> list[Query]:
+        """The queries that wait, unless a task is to be done before them; they are the caller's to answer
+        now.
+        """
+        return [] if record.run.task is not None or not record.queries else self._questions(record)
+
+    def take_questions_in_task(self, record: Record) -> list[Query]:
+        """The queries that wait, though the run has a task, in which nothing has happened yet."""
+        return self._questions(record)
+
+    def rest(self, record: Record, resting: bool) -> None:
+        """A run's task waits for a local activity, or no longer does."""
+        record.resting = resting
+        self._ledger.note_hands(record)
+
+    def refuse_hopeless_queries(self, record: Record) -> None:
+        """A task that fails again and again would keep queries waiting for ever."""
+        task = record.run.task
+        if task is not None and task.attempt > 2:
+            message = "Cannot query workflow: its workflow task keeps failing"
+            self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
+
+    def unstick(self, record: Record, taker: Taker) -> None:
+        """If it was this handle that knew a run: others may take what waits of it now."""
+        if record.sticky is taker:
+            record.sticky = None
+            if record.run.is_open:
+                self._ledger.offers.wake(record.run.started.task_queue)
+
+    def refuse_queries(self, record: Record, error: HourglassError) -> None:
+        """The queries that wait cannot be answered."""
+        for question in self._questions(record):
+            question.refuse(error)
+
+    def _questions(self, record: Record) -> list[Query]:
+        questions, record.queries = record.queries, []
+        self._asked.pop(record.run.run_id, None)
+        self._ledger.note_hands(record)
+        return questions
+
+    def finish(self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None) -> str:
+        """Take the answer to a task, from somebody who may take what it asks for at once; gives why the run must be
+        evicted, or "" if all is well.
+        """
+        if not _is_in_hand(record.run, number):
+            return "TASK_NOT_FOUND"
+        follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
+        accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
+        attributes = [found for each in answer.commands if (found := _attributes(each.command))]
+        try:
+            for command, values in attributes:
+                self._check_attributes(command, values)
+            ended = self._ledger.change(
+                record,
+                lambda run, now: tasks.complete_task(run, answer, follower, self._ledger.limits, now, eager),
+                request_ids=accepted,
+            )
+        except tasks.Refused as refusal:
+            asked_again = refusal.cause == h.UNHANDLED_COMMAND
+            failure = None if asked_again else Failure(str(refusal), ServerFailure())
+            self.fail(record, number, refusal.cause, failure, answer.identity)
+            if not asked_again:
+                logger.warning("run %s cannot go on: %s", record.run.run_id, refusal)
+            if refusal.ends_run and record.run.is_open:
+                why = str(refusal)
+                self._ledger.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
+            return refusal.reason
+        for _, values in attributes:
+            self._ledger.attributes.learn(values)
+        return "TASK_NOT_FOUND" if ended else ""
+
+    def _check_attributes(self, command: c.Command, attributes: Mapping[str, Payload]) -> None:
+        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes are
+        too large.
+        """
+        flaw = self._ledger.attributes.flaw(attributes)
+        if flaw is None:
+            return
+        cause, reason, where = _ATTRIBUTES[type(command)]
+        if flaw.too_large:
+            raise tasks.Refused(cause, "FATAL", f"{reason}: {flaw.message}", ends_run=True)
+        what = f"BadSearchAttributes: {where}{flaw.message}"
+        raise tasks.Refused(h.BAD_SEARCH_ATTRIBUTES, "FATAL", what)
+
+    def fail(
+        self, record: Record, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
+    ) -> None:
+        """A task could not be handled; it will be offered again."""
+        if _is_in_hand(record.run, number):
+            self._ledger.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
+
+    def _may_take(self, record: Record, taker: Taker) -> bool:
+        task = record.run.task
+        ready = (
+            task is not None
+            and not task.started_event_id
+            and task.available_ns <= self._ledger.clock.now_ns()
+        )
+        return ready and self._is_for(record, taker)
+
+    def _is_for(self, record: Record, taker: Taker) -> bool:
+        if record.run.started.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
+            return False
+        sticky, versions = record.sticky, self._deployments
+        if not versions.in_use:
+            return sticky is None or sticky is taker
+        if not versions.takes_task(taker, record.run):
+            return False
+        return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
+
+    def _stick(self, record: Record, taker: Taker) -> None:
+        """From now on this handle knows the run, and no other."""
+        before, record.sticky = record.sticky, taker
+        if before is not None and before is not taker:
+            before.moved(record.run.run_id)
+
+
+_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
+    c.UpsertSearchAttributes: (h.BAD_SEARCH_ATTRIBUTES, "BadSearchAttributes", ""),
+    c.StartChildWorkflow: (
+        h.BAD_START_CHILD,
+        "BadStartChildExecutionAttributes",
+        "invalid SearchAttributes on StartChildWorkflowCommand: ",
+    ),
+    c.ContinueAsNew: (
+        h.BAD_CONTINUE_AS_NEW,
+        "BadContinueAsNewAttributes",
+        "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
+    ),
+}
+"""Commands with search attributes: with what cause and in which words they are refused."""
+
+
+def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] | None:
+    """A command with the search attributes that it sets; None if it sets none."""
+    match command:
+        case c.UpsertSearchAttributes(changes):
+            return (command, changes) if changes else None
+        case c.StartChildWorkflow() | c.ContinueAsNew() if command.search_attributes:
+            return command, command.search_attributes
+        case _:
+            return None
+
+
+def _requests_of_updates(record: Record, answer: tasks.Answer) -> Iterator[str]:
+    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the calls."""
+    for sent in answer.commands:
+        if sent.update is None or type(sent.command) is not AcceptUpdate:
+            continue
+        yield request_id(record.run, sent.update.update_id)
+        waiting = record.updates.find(sent.update.update_id) if record.updates is not None else None
+        if waiting is not None:
+            yield from map(call_id, sorted(waiting.calls))
+
+
+def _is_in_hand(run: Run, number: int) -> bool:
+    return run.task is not None and run.task.number == number and run.task.started_event_id != 0
