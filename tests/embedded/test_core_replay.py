@@ -22,7 +22,7 @@ from temporalio.workflow import ActivityCancellationType
 
 from hourglass._contract.handle import ActivityCancelled, ActivityFailed, ActivityOk
 from hourglass._contract.service import CancelWorkflow, SignalWorkflow, TerminateWorkflow
-from hourglass._embedded.rules.seed import seed_of
+from hourglass._embedded.workers.cursor import seed_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass.converter import CanceledFailure, Failure, Payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hourglass._embedded.rules import seed
+from hourglass._embedded.workers import cursor
 from hourglass._history.encoding import array, encode
 
 
@@ -25,12 +25,12 @@ def test_half_a_character_is_stored_as_a_question_mark() -> None:
 @pytest.mark.parametrize("run_id", ["", "a", "1234567", "12345678", "é" * 20, "0" * 36, "x" * 300])
 def test_both_ways_to_a_seed_agree(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether Python's own hash is used or ours, a run id has one seed."""
-    expected = seed.siphash(run_id.encode() + b"\xff")
-    for native in (seed._native, None):
-        monkeypatch.setattr(seed, "_native", native)
-        assert seed.seed_of.__wrapped__(run_id) == expected
+    expected = cursor.siphash(run_id.encode() + b"\xff")
+    for native in (cursor._native, None):
+        monkeypatch.setattr(cursor, "_native", native)
+        assert cursor.seed_of.__wrapped__(run_id) == expected
 
 
 def test_a_seed_never_changes() -> None:
     """A run id has the seed today that it had when its run began. (That it is Core's is shown where Core replays.)"""
-    assert seed.seed_of("01234567-89ab-cdef-0123-000000000001") == 0x372AFB2DF019857D
+    assert cursor.seed_of("01234567-89ab-cdef-0123-000000000001") == 0x372AFB2DF019857D

@@ -22,8 +22,8 @@ from hourglass._contract.service import (
 )
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.rules.resetting import rebuild
-from hourglass._embedded.rules.seed import seed_of
 from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.workers.cursor import seed_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._history import events as h

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from hourglass._embedded.workers.tellings import rank
+from hourglass._embedded.workers.cursor import rank
 from hourglass._engine import events as e
 from hourglass._engine.context import HOURGLASS, SINGLE_BATCH
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hourglass._embedded.workers.cursor import rank, run_started, told_of
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
-from hourglass._embedded.workers.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import Site

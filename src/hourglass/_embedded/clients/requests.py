@@ -8,13 +8,16 @@ share is in `answering`; those of updates, resets and schedules are in `update_r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from hourglass._contract import service as d
 from hourglass._contract import service as s
+from hourglass._contract import service as watch
 from hourglass._contract.ids import new_id
 from hourglass._contract.schedules import DescribeSchedule, ListSchedules
-from hourglass._contract.service import PollUpdate, UpdateWorkflow
+from hourglass._contract.service import PollUpdate, Request, ResetWorkflow, Started, UpdateWorkflow
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     ROOM,
@@ -28,22 +31,175 @@ from hourglass._embedded.clients.answering import (
     stored,
     wait,
 )
-from hourglass._embedded.clients.deployment_requests import DEPLOYMENT_HANDLERS
-from hourglass._embedded.clients.reset_requests import RESET_HANDLERS
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
-from hourglass._embedded.clients.watch_requests import WATCH_HANDLERS
+from hourglass._embedded.engine.deployments import Build
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Query, Record, Token
 from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
-from hourglass._embedded.rules import transitions
+from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.run import Activity, Child, Run, Step
-from hourglass._embedded.rules.versioning import behavior, pinned_version
+from hourglass._embedded.rules.updates import request_id
+from hourglass._embedded.rules.versioning import behavior, external_name, pinned_version
 from hourglass._embedded.store.visibility import summary
 from hourglass._engine.events import QueryReceived
+from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
+from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._history.json import event_json
 from hourglass.errors import ServiceError
+
+# --- deployment requests ------------------------------------------------------------
+#
+# What clients ask about versions of workers: make one current, look at a deployment.
+#
+# Must not know: how a task finds its worker.
+
+
+async def set_current(engine: Engine, request: d.SetCurrentVersion) -> Answer[d.CurrentVersionSet]:
+    """Make a version current."""
+    previous = engine.deployments.set_current(request.deployment_name, request.build_id)
+    return Answer(d.CurrentVersionSet(previous), engine.runs.newest)
+
+
+async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> Answer[d.DeploymentInfo]:
+    """Look at a deployment."""
+    name = request.deployment_name
+    found = engine.deployments.find(name)
+    await is_written(engine, engine.runs.newest)  # the store counts what is durable
+    versions = [
+        d.KnownVersion(
+            version=WorkerDeploymentVersion(name, build_id),
+            status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
+            create_time_ns=build.created_ns,
+        )
+        for build_id, build in found.builds.items()
+    ]
+    current = WorkerDeploymentVersion(name, found.current) if found.current else None
+    info = d.DeploymentInfo(
+        name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
+    )
+    return Answer(info, engine.runs.newest)
+
+
+async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
+    """What is left of a version that is not current: one that never was has nothing to lose."""
+    if not build.current_ns:
+        return "INACTIVE"
+    version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
+    open_runs = await engine.store.count(
+        f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
+        "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
+    )
+    return "DRAINING" if open_runs else "DRAINED"
+
+
+DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+    d.SetCurrentVersion: set_current,
+    d.DescribeDeployment: describe_deployment,
+}
+
+
+# --- reset requests ------------------------------------------------------------
+#
+# The request to reset a run: finds the runs that it concerns, and lets the new one take the old one's place.
+#
+# Must not know: what a reset is (see `resetting`). Invariant: the new run begins and the one that runs ends in one
+# change of the store; the same request again is the same reset.
+
+
+async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
+    """Begin a run anew from one of its workflow tasks."""
+    base = find(engine, request.workflow_id, request.run_id)
+    current = find(engine, request.workflow_id)
+    if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
+        return Answer(Started(made), engine.runs.newest)
+    later = [each for run in _following(engine, base) for each in run]
+    of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
+    new_run_id = engine.runs.new_run_id()
+    now_ns = engine.clock.now_ns()
+    step = resetting.reset(base.run, base.events, request, later, new_run_id, now_ns)
+    carried_out = tuple(_carried_out(request, step.run, [*of_base, *later]))
+    with engine.runs.as_one():
+        _give_way(engine, base, current, request, new_run_id)
+        record = engine.runs.begin_anew(step, carried_out)
+    _tell_of_ended_children(engine, record)
+    return Answer(Started(new_run_id), record.number)
+
+
+def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
+    """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before. Of
+    those its history tells what became of them: that they are done, are asked for again, or never were.
+    """
+    if request.request_id:
+        yield request.request_id
+    for attributes in before:
+        if isinstance(attributes, WorkflowExecutionUpdateAccepted):
+            yield request_id(run, attributes.update_id)
+
+
+def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkflow, new_run_id: str) -> None:
+    if current.run.is_open:
+        reason = request.reason
+        engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
+    if base is not current or not base.run.reset_run_id:
+        engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
+
+
+def _following(engine: Engine, base: Record) -> Iterator[list[h.Attributes]]:
+    """What happened to the runs by which the base was continued as new."""
+    record: Record | None = base
+    while record is not None and isinstance(record.run.final, h.WorkflowExecutionContinuedAsNew):
+        record = engine.record(record.run.final.new_run_id)
+        if record is not None:
+            yield [*(event.attributes for event in record.events), *record.run.held]
+
+
+def _tell_of_ended_children(engine: Engine, record: Record) -> None:
+    """Children that ended when nobody listened: the old run had closed."""
+    for child in tuple(record.run.children.values()):
+        last = engine.current(child.spec.workflow_id)
+        if last is None or last.run.is_open or last.run.started.first_run_id != child.run_id:
+            continue
+        engine.runs.change(record, partial(_child_ended, child.initiated_event_id, last.run))
+
+
+def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
+    return children.child_ended(run, initiated, last, now_ns)
+
+
+RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+    ResetWorkflow: reset
+}
+"""Who handles what."""
+
+
+# --- watch requests ------------------------------------------------------------
+#
+# What people ask of the engine about its workers: who serves a queue, and which queues are served at all.
+#
+# Must not know: how a worker polls. Who serves a queue is seen all the time, so it was last seen now.
+
+
+async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pollers]:
+    """Who takes workflow tasks, or attempts of activities, from a queue."""
+    now = engine.clock.now_ns()
+    found = tuple(
+        watch.Poller(taker.identity, now, taker.version)
+        for taker in engine.offers.takers(request.task_queue)
+        if (taker.takes_activities if request.activities else taker.takes_workflows)
+    )
+    current = engine.deployments.current(request.task_queue)
+    return Answer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
+
+
+WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+    watch.GetPollers: pollers,
+}
+
+
+# --- requests ------------------------------------------------------------
+
 
 PAGE = 1000
 _OPEN = frozenset({s.WorkflowStatus.RUNNING})

@@ -15,26 +15,136 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.clock import later, to_ns
+from hourglass._embedded.clock import Cancel, later, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import Query, Record
 from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.tasks import leaves_no_trace
-from hourglass._embedded.workers.attempt_hand import AttemptHand
-from hourglass._embedded.workers.cached_run import CachedRun, Out
+from hourglass._embedded.rules.tasks import Answer, leaves_no_trace, unwritten
+from hourglass._embedded.workers.activity_slots import AttemptHand
 from hourglass._embedded.workers.cursor import BadCommand, Cursor
-from hourglass._embedded.workers.local_activities import LocalResult
+from hourglass._embedded.workers.local_activities import HEARTBEAT_FRACTION, LocalResult
 from hourglass._embedded.workers.local_attempts import LocalAttempts
-from hourglass._embedded.workers.local_rules import HEARTBEAT_FRACTION
-from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
+from hourglass._engine.commands import (
+    AnswerQuery,
+    Command,
+    Completion,
+    Succeeded,
+    TaskFailed,
+    TaskFailureCause,
+)
 from hourglass._engine.events import Activation, RunEvicted
+from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
+from hourglass._history.events import UpdateRequest
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, NondeterminismError
+
+# --- cached run ------------------------------------------------------------
+#
+# One run as a worker has it: its cursor, what is out of it, what it was asked, and what it answers to its task.
+#
+# Must not know: other runs, the engine, when anything is given out or forgotten; the cache decides that.
+# Invariant: a question that was taken is answered or refused, and then no longer here.
+
+
+class Out(Enum):
+    """What a worker has of a run."""
+
+    NOTHING = 0
+    EVENTS = 1
+    QUERIES = 2
+    EVICTION = 3
+
+
+def _nothing() -> None:
+    """Cancels no alarm."""
+
+
+@dataclass(eq=False, slots=True)
+class CachedRun:
+    """A run that a worker knows."""
+
+    record: Record
+    cursor: Cursor
+    out: Out = Out.NOTHING
+    task_number: int = 0
+    used_flags: frozenset[int] = frozenset()
+    behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
+    questions: Sequence[Query] = ()
+    eviction: RunEvicted | None = None
+    resting: bool = False
+    alarm: Cancel = _nothing
+    untouched: bool = False
+    """Whether nothing has been given out of the task in hand."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the worker has nothing of the run and owes nothing to it."""
+        return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
+
+    def take_task(self, record: Record, updates: Sequence[UpdateRequest]) -> None:
+        """Have a task in hand, which came with these updates."""
+        task = record.run.task
+        assert task is not None
+        self.task_number = task.number
+        tail = unwritten(record.run) if task.transient else ()
+        history = [*record.events, *tail] if tail else record.events
+        self.cursor.extend(history, live=True, updates=updates)
+        self.untouched = True
+
+    def hear(self, completion: Succeeded, behavior: VersioningBehavior) -> None:
+        """The worker answered; this behaviour holds where its workflow says nothing."""
+        if not self.used_flags.issuperset(completion.used_flags):
+            self.used_flags |= frozenset(completion.used_flags)
+        self.behavior = completion.versioning_behavior or behavior
+
+    def answer(self, taker: Taker, again: bool) -> Answer:
+        """What is said to the task in hand; `again` asks for another at once."""
+        cursor, used = self.cursor, self.used_flags
+        return Answer(
+            commands=cursor.answer(),
+            flags=() if used <= cursor.flags else tuple(sorted(used - cursor.flags)),
+            identity=taker.identity,
+            refused_updates=cursor.take_refusals(),
+            version=taker.version,
+            behavior=self.behavior if taker.version is not None else VersioningBehavior.UNSPECIFIED,
+            again=again,
+        )
+
+    def answer_questions(self, commands: tuple[Command, ...]) -> None:
+        """Give those who asked what the worker answered."""
+        answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
+        for question in self.questions:
+            answer = answers.get(question.event.id)
+            if answer is None:
+                question.fail(Failure("the worker did not answer the query"))
+            elif answer.failure is not None:
+                question.fail(answer.failure)
+            else:
+                question.succeed(answer.result)
+        self.questions = ()
+
+    def refuse_because(self, error: HourglassError) -> None:
+        """Tell those who asked that the engine is over."""
+        for question in self.questions:
+            question.refuse(error)
+        self.questions = ()
+
+    def refuse_questions(self, failure: Failure) -> None:
+        """Tell those who asked why there is no answer."""
+        for question in self.questions:
+            question.fail(failure)
+        self.questions = ()
+
+
+# --- cache ------------------------------------------------------------
+
 
 logger = logging.getLogger("hourglass.embedded")
 

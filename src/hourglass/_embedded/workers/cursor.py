@@ -19,14 +19,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from hourglass._embedded.rules.tasks import Sent
 from hourglass._embedded.workers.local_activities import LocalActivities, LocalRequest, LocalResult
-from hourglass._embedded.workers.matching import MATTERS, match, own_events
+from hourglass._embedded.workers.matching import COMMAND_OF, MATTERS, match, own_events
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
-from hourglass._embedded.workers.stretches import end_of_stretch
-from hourglass._embedded.workers.tellings import rank, run_started, told_of
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.versions import WorkerDeploymentVersion
@@ -41,6 +40,216 @@ from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
+
+
+# --- stretches ------------------------------------------------------------
+#
+# Where a stretch of a history ends: what lies between two tasks that succeeded. Pure.
+#
+# Must not know: activations, commands, who walks. Invariants: failed and timed-out tasks end no stretch; nor does a
+# task
+# that was answered with nothing and asked for again at once, which was a heartbeat, unless an update came after it.
+
+
+_ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
+"""Events that a stretch can end with."""
+
+_BROKEN_OFF = (
+    h.WorkflowTaskFailed,
+    h.WorkflowTaskTimedOut,
+    h.WorkflowExecutionTerminated,
+    h.WorkflowExecutionTimedOut,
+)
+
+
+def end_of_stretch(
+    history: Sequence[h.HistoryEvent], position: int, stop: int, *, live: bool, updates: bool
+) -> int | None:
+    """The index after the last event of the stretch that begins at `position`; None if the history, up to `stop`, does
+    not hold a whole one. `live`: it ends with the start of a task in hand, which came with updates or without.
+    """
+    commands = False
+    beats: list[int] = []
+    for index in range(position, stop):
+        kind = type(history[index].attributes)
+        if kind not in _ENDS:
+            commands = commands or kind in COMMAND_OF
+            continue
+        if kind is not h.WorkflowTaskStarted:
+            return index + 1
+        following = history[index + 1].attributes if index + 1 < stop else None
+        if following is None and not live:
+            return None
+        if following is None:
+            # A replay will find what is accepted in it right behind the task before: so it is now.
+            return (beats[-1] if beats and updates else index) + 1
+        if isinstance(following, _BROKEN_OFF):
+            continue
+        if commands or not _is_heartbeat(history, index, stop):
+            return _before_update(history, index, stop, beats) + 1
+        beats.append(index)
+    return None
+
+
+def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, beats: list[int]) -> int:
+    """The last of the tasks so far that an update, if one was accepted in the task that started there, came after: that
+    was no heartbeat, then, though it was answered with nothing.
+    """
+    after = started + 2
+    accepted = history[after].attributes if after < stop else None
+    if isinstance(accepted, WorkflowExecutionUpdateAccepted):
+        for index in reversed(beats):
+            if history[index].id < accepted.sequencing_event_id:
+                return index
+    return started
+
+
+def _is_heartbeat(history: Sequence[h.HistoryEvent], started: int, stop: int) -> bool:
+    """Whether the task that started there was one."""
+    after = started + 2
+    return after < stop and isinstance(history[after].attributes, h.WorkflowTaskScheduled)
+
+
+# --- seed ------------------------------------------------------------
+#
+# The seed of a run's randomness: the same number that Core derives from a run id, so that a run can move
+# between engines.
+#
+# Core feeds the run id to SipHash-1-3 with a zero key, as Rust hashes a string: its UTF-8 bytes and then 0xFF.
+# CPython
+# has the same function for the sources of modules (PEP 552), a hundred times as fast as one in Python: it is used
+# where
+# it is there and gives what it should.
+
+
+_MASK = (1 << 64) - 1
+_INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
+
+
+@lru_cache(maxsize=1024)  # a run that is replayed asks again
+def seed_of(run_id: str) -> int:
+    """The 64-bit seed of a run, from the id of its first run."""
+    data = run_id.encode() + b"\xff"
+    return siphash(data) if _native is None else int.from_bytes(_native(0, data), "little")
+
+
+def siphash(data: bytes) -> int:
+    """SipHash-1-3 with a zero key."""
+    whole = len(data) - len(data) % 8
+    v0, v1, v2, v3 = _INITIAL
+    for start in range(0, whole, 8):
+        word = int.from_bytes(data[start : start + 8], "little")
+        v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+        v0 ^= word
+    word = int.from_bytes(data[whole:], "little") | (len(data) & 0xFF) << 56
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3 ^ word)
+    v0, v1, v2, v3 = _round(v0 ^ word, v1, v2 ^ 0xFF, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    v0, v1, v2, v3 = _round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+def _round(v0: int, v1: int, v2: int, v3: int) -> tuple[int, int, int, int]:
+    # The rotations are written out: calling a function for each takes longer than all the rest.
+    v0 = (v0 + v1) & _MASK
+    v1 = (v1 << 13 & _MASK | v1 >> 51) ^ v0
+    v0 = v0 << 32 & _MASK | v0 >> 32
+    v2 = (v2 + v3) & _MASK
+    v3 = (v3 << 16 & _MASK | v3 >> 48) ^ v2
+    v0 = (v0 + v3) & _MASK
+    v3 = (v3 << 21 & _MASK | v3 >> 43) ^ v0
+    v2 = (v2 + v1) & _MASK
+    v1 = (v1 << 17 & _MASK | v1 >> 47) ^ v2
+    return v0, v1, v2 << 32 & _MASK | v2 >> 32, v3
+
+
+def _pythons_own() -> Callable[[int, bytes], bytes] | None:
+    """The function of this Python, if it has the right one: before 3.11 it was SipHash-2-4."""
+    try:
+        from _imp import source_hash
+    except ImportError:  # another implementation of Python
+        return None
+    sample = bytes(range(37))
+    return source_hash if source_hash(0, sample) == siphash(sample).to_bytes(8, "little") else None
+
+
+_native = _pythons_own()
+
+
+# --- tellings ------------------------------------------------------------
+#
+# What a worker is told of events that need no memory of what it asked for, and in which order. Pure.
+#
+# Must not know: cursors, commands, what comes before or after.
+
+
+def told_of(attributes: h.Attributes) -> e.AnyEvent | None:
+    """What an event tells by itself; None if that depends on what was asked for, or is nothing."""
+    match attributes:
+        case h.WorkflowExecutionSignaled():
+            return e.SignalReceived(
+                attributes.signal_name, attributes.arguments, attributes.identity, attributes.headers
+            )
+        case h.WorkflowTaskFailed(cause=h.RESET_WORKFLOW):
+            return e.SeedChanged(seed_of(attributes.new_run_id))
+        case h.WorkflowExecutionCancelRequested():
+            return e.CancelRequested(attributes.reason)
+        case _:
+            return None
+
+
+def rank(event: e.AnyEvent) -> int:
+    """Core's order of jobs within an activation; equal ranks keep the order of history."""
+    match event:
+        case e.RunStarted():
+            return 0
+        case e.PatchNoticed():
+            return 1
+        case e.SeedChanged():
+            return 2
+        case e.SignalReceived() | e.UpdateReceived():
+            return 3
+        case e.ActivityCompleted(is_local=True) | e.ActivityFailed(is_local=True):
+            return 5
+        case e.ActivityCancelled(is_local=True) | e.ActivityBackedOff():
+            return 5
+        case _:
+            return 4
+
+
+def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
+    """What the worker is told of the beginning."""
+    return e.RunStarted(
+        workflow_type=a.workflow_type,
+        workflow_id=a.workflow_id,
+        arguments=a.arguments,
+        seed=seed_of(a.original_run_id),
+        attempt=a.attempt,
+        headers=a.headers,
+        identity=a.identity,
+        parent_namespace=a.parent_namespace,
+        parent_workflow_id=a.parent_workflow_id,
+        parent_run_id=a.parent_run_id,
+        root_workflow_id=a.root_workflow_id,
+        root_run_id=a.root_run_id,
+        execution_timeout=a.execution_timeout,
+        run_timeout=a.run_timeout,
+        task_timeout=a.task_timeout,
+        retry_policy=a.retry_policy,
+        cron_schedule=a.cron_schedule,
+        continued_run_id=a.continued_run_id,
+        first_execution_run_id=a.first_run_id,
+        original_execution_run_id=a.original_run_id,
+        last_completion_result=a.last_completion_result,
+        last_failure=a.continued_failure,
+        memo=a.memo,
+        search_attributes=a.search_attributes,
+        start_time_ns=start_ns,
+        priority_key=a.priority_key,
+    )
+
+
+# --- cursor ------------------------------------------------------------
 
 
 class Cursor:

@@ -32,9 +32,8 @@ from hourglass._embedded.engine.run import Record, Token
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.waiting import Bell
-from hourglass._embedded.workers.attempt_hand import AttemptHand
+from hourglass._embedded.workers.activity_slots import AttemptHand, Heartbeats
 from hourglass._embedded.workers.cache import Cache
-from hourglass._embedded.workers.heartbeats import Heartbeats
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
 from hourglass.errors import StorageError

@@ -31,7 +31,7 @@ from hourglass._embedded.clock import Cancel, Clock, later, to_ns
 from hourglass._embedded.engine.dispatch import NEGLIGIBLE, unasked
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.workers import local_rules
+from hourglass._embedded.workers import local_activities
 from hourglass._embedded.workers.local_activities import (
     Ending,
     LocalRequest,
@@ -77,7 +77,7 @@ class _Attempt:
     def deadline(self) -> tuple[int, TimeoutType]:
         """When it times out next, and how."""
         wanted = self.wanted
-        return local_rules.deadline(
+        return local_activities.deadline(
             wanted.command, wanted.original_schedule_ns, self.ready_ns, self.started_ns
         )
 
@@ -131,7 +131,7 @@ class LocalAttempts:
         """Make attempts of a local activity; gives its end if it is over already."""
         command = wanted.command
         now = self._clock.now_ns()
-        when, kind = local_rules.deadline(command, wanted.original_schedule_ns, now, 0)
+        when, kind = local_activities.deadline(command, wanted.original_schedule_ns, now, 0)
         if when and kind is TimeoutType.SCHEDULE_TO_CLOSE and when <= now:
             return self._late(wanted, kind, command.attempt)
         attempt = _Attempt(run, wanted, rests_on, now, max(command.attempt, 1))
@@ -257,13 +257,13 @@ class LocalAttempts:
     def _make_up(self, attempt: _Attempt) -> None:
         """Give back what the wait for a commit took of schedule-to-close, if it was long enough to matter."""
         wanted, late = attempt.wanted, attempt.started_ns - attempt.ready_ns
-        if late > to_ns(local_rules.limits(wanted.command)[0]) // NEGLIGIBLE:
+        if late > to_ns(local_activities.limits(wanted.command)[0]) // NEGLIGIBLE:
             attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
             attempt.ready_ns = attempt.started_ns
 
     def _task(self, attempt: _Attempt) -> ActivityTask:
         run, command = attempt.run, attempt.wanted.command
-        whole, _, each = local_rules.limits(command)
+        whole, _, each = local_activities.limits(command)
         return ActivityTask(
             token=attempt.token,
             activity_id=command.activity_id,
@@ -287,10 +287,10 @@ class LocalAttempts:
 
     def _fail(self, attempt: _Attempt, ending: Ending, failure: Failure) -> None:
         command = attempt.wanted.command
-        delay = local_rules.retry_delay(command.retry_policy, attempt.number, failure)
+        delay = local_activities.retry_delay(command.retry_policy, attempt.number, failure)
         if delay is None or attempt.told_to_cancel:
             self._settle(attempt, ending, failure=failure)
-        elif delay > local_rules.threshold(command):
+        elif delay > local_activities.threshold(command):
             self._settle(attempt, ending, failure=failure, backoff_ns=to_ns(delay))
         else:
             attempt.phase = _Phase.PAUSING
@@ -330,7 +330,7 @@ class LocalAttempts:
         return LocalResult(
             seq=wanted.command.seq,
             ending=Ending.TIMED_OUT,
-            failure=local_rules.timed_out(kind),
+            failure=local_activities.timed_out(kind),
             attempt=attempt,
             original_schedule_ns=wanted.original_schedule_ns,
         )
@@ -393,7 +393,7 @@ class LocalAttempts:
         self._changed()
 
     def _time_out(self, attempt: _Attempt, kind: TimeoutType) -> None:
-        failure = local_rules.timed_out(kind)
+        failure = local_activities.timed_out(kind)
         if attempt.phase is _Phase.IN_HAND:
             self._lose(attempt)
             self._cancels.append(ActivityCancel(attempt.token, "TIMED_OUT"))
