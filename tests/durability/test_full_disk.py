@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
-from hourglass._embedded.processes import file_connection
+from hourglass._embedded.sharing import file_connection
 from hourglass._embedded.store import disk_faults
 from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import StorageError

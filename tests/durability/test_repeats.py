@@ -13,8 +13,7 @@ from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import service as s
 from hourglass._embedded import waiting
-from hourglass._embedded.processes.engine_room import EngineRoom
-from hourglass._embedded.processes.interruption import Gone
+from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._engine.commands import Command, ContinueAsNew
 from hourglass._engine.events import RunEvicted

@@ -18,14 +18,14 @@ import pytest
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._embedded import waiting
-from hourglass._embedded.processes import asking, meeting
-from hourglass._embedded.processes import host as host_module
-from hourglass._embedded.processes.file_connection import FileConnection, connect_file
-from hourglass._embedded.processes.file_handle import FileHandle
-from hourglass._embedded.processes.host import Host
-from hourglass._embedded.processes.ownership import FileLock
-from hourglass._embedded.processes.repeats import was_carried_out
-from hourglass._embedded.processes.serving import Owner, Server
+from hourglass._embedded.sharing import calls, unix_socket
+from hourglass._embedded.sharing import host as host_module
+from hourglass._embedded.sharing.calls import was_carried_out
+from hourglass._embedded.sharing.file_connection import FileConnection, connect_file
+from hourglass._embedded.sharing.file_handle import FileHandle
+from hourglass._embedded.sharing.host import Host
+from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.sharing.serving import Owner, Server
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
@@ -296,7 +296,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
-    monkeypatch.setattr(asking, "LOOK", 0.01)
+    monkeypatch.setattr(calls, "LOOK", 0.01)
 
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
@@ -388,8 +388,8 @@ def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.Monk
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
             await one.open_handle(config())
             await two.call(start("w"))
-            os.unlink(meeting.socket_path(one.path))
-            await until(lambda: meeting.identity(one.path) is not None)
+            os.unlink(unix_socket.socket_path(one.path))
+            await until(lambda: unix_socket.identity(one.path) is not None)
             assert (await three.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
             assert (await two.call(s.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
             assert one.standing == "owner"
@@ -401,9 +401,9 @@ def test_a_client_that_finds_no_socket_says_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
-    monkeypatch.setattr(asking, "_UNREACHED", 0.01)
-    monkeypatch.setattr(asking, "_UNREACHABLE", 0.1)
-    monkeypatch.setattr(asking, "LOOK", 0.01)
+    monkeypatch.setattr(calls, "_UNREACHED", 0.01)
+    monkeypatch.setattr(calls, "_UNREACHABLE", 0.1)
+    monkeypatch.setattr(calls, "LOOK", 0.01)
 
     async def body() -> None:
         lock = FileLock(str(tmp_path / "a.db"))
@@ -473,7 +473,7 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
             handle = await one.open_handle(config())
             first = await one.call(start("w"))
             os.unlink(f"{one.path}-lock")
-            os.unlink(meeting.socket_path(one.path))
+            os.unlink(unix_socket.socket_path(one.path))
             second = await two.open_handle(config())
             assert (one.standing, two.standing) == ("owner", "owner")
             assert await poll(second) == first.run_id
@@ -485,7 +485,9 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
                     await handle.poll_activation()
             await two.call(s.TerminateWorkflow(workflow_id="w"))
             assert "has another owner now" in caplog.text
-            assert meeting.identity(two.path) is not None, "the former owner left the socket of the new one"
+            assert unix_socket.identity(two.path) is not None, (
+                "the former owner left the socket of the new one"
+            )
 
     with caplog.at_level(logging.ERROR, "hourglass"):
         run(body)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.processes import meeting
-from hourglass._embedded.processes.ownership import FileLock
+from hourglass._embedded.sharing import unix_socket
+from hourglass._embedded.sharing.ownership import FileLock
 from hourglass.errors import StorageError
 
 
@@ -88,25 +88,25 @@ def test_sockets_of_long_paths(tmp_path: Path, length: int, depth: int) -> None:
     directory = tmp_path.joinpath(*["d" * 60] * depth)
     directory.mkdir(parents=True, exist_ok=True)
     path = str(directory / ("n" * length))
-    assert meeting.reach(path) is None
-    listening = meeting.listen(path)
-    place = Path(meeting.socket_path(path))
+    assert unix_socket.reach(path) is None
+    listening = unix_socket.listen(path)
+    place = Path(unix_socket.socket_path(path))
     assert place.parent == directory
     assert place.stat().st_mode & 0o777 == 0o600
-    reached = meeting.reach(path)
+    reached = unix_socket.reach(path)
     assert reached is not None
-    meeting.close(reached)
-    meeting.close(listening)
-    assert meeting.reach(path) is None, "a dead owner's socket is nobody"
-    meeting.close(meeting.listen(path))
-    meeting.remove(path)
+    unix_socket.close(reached)
+    unix_socket.close(listening)
+    assert unix_socket.reach(path) is None, "a dead owner's socket is nobody"
+    unix_socket.close(unix_socket.listen(path))
+    unix_socket.remove(path)
     assert not place.exists()
 
 
 def test_paths_have_sockets_of_their_own(tmp_path: Path) -> None:
     """Two long names that begin alike do not share a socket."""
     names = ["n" * 200 + end for end in "ab"]
-    assert len({meeting.socket_path(str(tmp_path / name)) for name in names}) == 2
+    assert len({unix_socket.socket_path(str(tmp_path / name)) for name in names}) == 2
 
 
 def test_elsewhere_a_long_path_has_a_hashed_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_elsewhere_a_long_path_has_a_hashed_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     path = str(tmp_path.joinpath(*["d" * 60] * 3) / "a.db")
-    place = meeting.socket_path(path)
+    place = unix_socket.socket_path(path)
     assert place.startswith(f"/tmp/hourglass-{os.geteuid()}/.")
     assert len(place) <= 100
 
@@ -127,19 +127,19 @@ def test_where_no_socket_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("socket.socket.bind", bind)
     with pytest.raises(StorageError, match=r"a.db-sock cannot be made .*put the file on a local disk"):
-        meeting.listen(str(tmp_path / "a.db"))
+        unix_socket.listen(str(tmp_path / "a.db"))
 
 
 def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
     """A peer of another user is told from our own."""
     path = str(tmp_path / "a.db")
-    listening = meeting.listen(path)
-    reached = meeting.reach(path)
+    listening = unix_socket.listen(path)
+    reached = unix_socket.reach(path)
     assert reached is not None
-    assert meeting.is_trusted(reached, meeting.trusted_peers())
-    assert not meeting.is_trusted(reached, frozenset({os.geteuid() + 1}))
-    meeting.close(reached)
-    meeting.close(listening)
+    assert unix_socket.is_trusted(reached, unix_socket.trusted_peers())
+    assert not unix_socket.is_trusted(reached, frozenset({os.geteuid() + 1}))
+    unix_socket.close(reached)
+    unix_socket.close(listening)
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
@@ -215,15 +215,15 @@ def test_a_lock_that_another_has_taken_meanwhile_is_lost(tmp_path: Path) -> None
 def test_what_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
     """A file or a link under the socket's name is neither removed nor followed."""
     path = str(tmp_path / "a.db")
-    place, victim = Path(meeting.socket_path(path)), tmp_path / "victim"
+    place, victim = Path(unix_socket.socket_path(path)), tmp_path / "victim"
     victim.write_text("precious")
     if kind == "file":
         place.write_text("precious")
     else:
         place.symlink_to(victim)
     with pytest.raises(StorageError, match="not a socket"):
-        meeting.listen(path)
+        unix_socket.listen(path)
     with pytest.raises(StorageError, match="not a socket"):
-        meeting.reach(path)
-    meeting.remove(path)
+        unix_socket.reach(path)
+    unix_socket.remove(path)
     assert place.read_text() == "precious"

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from hourglass._contract import service as s
-from hourglass._embedded.processes import frames, meeting, remote, serving, wire
-from hourglass._embedded.processes.interruption import Gone
-from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
-from hourglass._embedded.processes.serving import Owner, Server
+from hourglass._embedded.sharing import remote, serving, unix_socket, wire
+from hourglass._embedded.sharing.engine_room import Gone
+from hourglass._embedded.sharing.remote import ForeignProtocol, Lost, Remote
+from hourglass._embedded.sharing.serving import Owner, Server
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
 Answer = Callable[[s.Request[Any]], Awaitable[Any]]
@@ -284,7 +284,7 @@ def test_what_is_too_large_is_an_error_not_an_end(tmp_path: Path, monkeypatch: p
     """A request or an answer above the limit is refused by name; the connection goes on."""
 
     async def body() -> None:
-        for module in (frames, remote, serving):
+        for module in (unix_socket, remote, serving):
             monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
 
         async def answer(request: Any) -> Any:
@@ -311,9 +311,9 @@ def test_a_socket_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytes
     async def body() -> None:
         async with serve(tmp_path / "a.db", count) as server:
             with monkeypatch.context() as stranger:
-                stranger.setattr(meeting, "_peer_user", lambda _: 54321)
+                stranger.setattr(unix_socket, "_peer_user", lambda _: 54321)
                 with pytest.raises(StorageError, match="belongs to another user"):
-                    meeting.reach(str(tmp_path / "a.db"))
+                    unix_socket.reach(str(tmp_path / "a.db"))
                 raw = socket.socket(socket.AF_UNIX)
                 raw.setblocking(False)
                 raw.connect(str(tmp_path / "a.db-sock"))

@@ -10,7 +10,7 @@ import pytest
 from hourglass import errors
 from hourglass._contract import service as s
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.processes import alone, serving, wire
+from hourglass._embedded.sharing import ownerless, serving, wire
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
@@ -75,7 +75,7 @@ def test_every_request_has_its_place() -> None:
     assert set(HANDLERS) <= set(wire.REQUESTS)
     assert set(wire.REQUESTS) == serving.CHANGES | serving.REPEATABLE
     assert not serving.CHANGES & serving.REPEATABLE
-    assert set(wire.REQUESTS) == set(alone.ALONE) | alone.NEEDS_A_WORKER
+    assert set(wire.REQUESTS) == set(ownerless.ALONE) | ownerless.NEEDS_A_WORKER
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,7 @@
-"""Asking a file's engine from this process: by whatever way leads to one, until there is an answer.
+"""Whether a request that was sent again, because its answer was lost, had been carried out the first time.
 
-Must not know: who wants to own the file, workers. The ways:
-
-    the file is ours                       ask the engine here
-    another process owns it                ask that one over its socket; after its death, ask again
-    nobody owns it                         take the lock for one transaction, or wait for an owner
-
-Invariants: a request goes on until it is answered, whoever dies meanwhile, under the same key however often it is
-sent. That the owner has died is known by the end of its connection, and by a look at the lock every second where
-that end does not come.
+Most requests have an id that the engine remembers. These do not, and a second one is refused because the first
+succeeded: what there is now tells. Must not know: how a request finds its engine.
 """
 
 from __future__ import annotations
@@ -19,20 +12,152 @@ import logging
 import random
 import time
 import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from hourglass._contract import service as s
-from hourglass._embedded.engine.unserved import UnservedNotice
-from hourglass._embedded.processes import meeting
-from hourglass._embedded.processes.alone import Alone, Silence
-from hourglass._embedded.processes.engine_room import EngineRoom
-from hourglass._embedded.processes.interruption import Gone
-from hourglass._embedded.processes.ownership import FileLock
-from hourglass._embedded.processes.remote import Lost, Remote, connect
-from hourglass._embedded.processes.repeats import was_carried_out
+from hourglass._contract.schedules import DeleteSchedule
+from hourglass._contract.service import GetPollers
+from hourglass._embedded import waiting
+from hourglass._embedded.engine.run import Token
+from hourglass._embedded.sharing import unix_socket
+from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
+from hourglass._embedded.sharing.ownerless import Alone, Silence
+from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.sharing.remote import Lost, Remote, connect
 from hourglass._embedded.waiting import NoWorkerNotice, TimedBell
-from hourglass.errors import ServiceError, StorageError
+from hourglass.errors import HourglassError, ServiceError, StorageError
+
+# --- repeats ------------------------------------------------------------
+#
+# Whether a request that was sent again, because its answer was lost, had been carried out the first time.
+#
+# Most requests have an id that the engine remembers. These do not, and a second one is refused because the first
+# succeeded: what there is now tells. Must not know: how a request finds its engine.
+
+
+Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
+
+_ENDS = {
+    f"EVENT_TYPE_ACTIVITY_TASK_{end.upper()}": f"activityTask{end.capitalize()}EventAttributes"
+    for end in ("completed", "failed", "canceled")
+}
+
+
+async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
+    """Whether what was asked for is so, and can be taken for this request's doing."""
+    try:
+        match request:
+            case DeleteSchedule():
+                return True  # it was there when it was asked for first, or is as good as deleted
+            case s.CompleteActivity(token=token) if token:
+                return await _has_ended(Token.decode(token), call)
+    except (HourglassError, ValueError):
+        pass  # then the refusal stands
+    return False
+
+
+async def _has_ended(token: Token, call: Call) -> bool:
+    """Whether this very attempt is on record with an end: only whoever has the token can have given it."""
+    attempts: dict[int, int] = {}
+    async for event in _events(token.run_id, call):
+        kind = event.get("eventType", "")
+        if kind == "EVENT_TYPE_ACTIVITY_TASK_STARTED":
+            started = event["activityTaskStartedEventAttributes"]
+            attempts[int(started["scheduledEventId"])] = started.get("attempt", 1)
+        elif kind in _ENDS and int(event[_ENDS[kind]]["scheduledEventId"]) == token.scheduled_event_id:
+            return attempts.get(token.scheduled_event_id) == token.attempt
+    return False
+
+
+async def _events(run_id: str, call: Call) -> AsyncIterator[dict[str, Any]]:
+    found: s.Page = await call(s.ListWorkflows(query=f"RunId = '{run_id}'"))
+    for summary in found.workflows:
+        token = b""
+        while True:
+            asked = s.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
+            page: s.HistoryPage = await call(asked)
+            for event in page.events:
+                yield msgspec.json.decode(event)
+            token = page.next_page_token
+            if not token:
+                break
+
+
+# --- unserved ------------------------------------------------------------
+#
+# The word that a workflow which somebody waits for stands in a queue that no worker serves.
+#
+# Must not know: how a request finds its engine. That there is no worker at all is said elsewhere (`patience`); here
+# there is one, for other queues, and the wait would be as long and as silent. Invariant: a queue is named once.
+
+
+_unserved_log = logging.getLogger("hourglass")
+
+
+class UnservedNotice:
+    """Looks after waits that take long. Belongs to one event loop."""
+
+    def __init__(self, path: str, call: Callable[[s.Request[Any]], Awaitable[Any]]) -> None:
+        self._path = path
+        self._call = call
+        self._said: set[str] = set()
+        self._looks: set[asyncio.Task[None]] = set()
+
+    def watch(self, request: s.Request[Any]) -> asyncio.TimerHandle | None:
+        """A request begins; if it is a wait, whoever waits cancels what this gives when it ends."""
+        if not isinstance(request, s.WaitForClose):
+            return None
+        return asyncio.get_running_loop().call_later(waiting.SILENCE, self._begin, request)
+
+    async def close(self) -> None:
+        """Look no more."""
+        for look in self._looks:
+            look.cancel()
+        await asyncio.gather(*self._looks, return_exceptions=True)
+
+    def _begin(self, request: s.WaitForClose) -> None:
+        look = asyncio.get_running_loop().create_task(self._look(request))
+        self._looks.add(look)
+        look.add_done_callback(self._looks.discard)
+
+    async def _look(self, request: s.WaitForClose) -> None:
+        try:
+            asked = s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
+            queue: str = (await self._call(asked)).summary.task_queue
+            found = await self._call(GetPollers(task_queue=queue))
+        except HourglassError:
+            return  # a wait must not fail because nobody could find out
+        if found.pollers or not found.served or queue in self._said:
+            return
+        self._said.add(queue)
+        served = ", ".join(repr(each) for each in found.served)
+        _unserved_log.warning(
+            "workflow %s waits in the task queue %r, which no worker serves: the worker on %s serves %s",
+            request.workflow_id,
+            queue,
+            self._path,
+            served,
+        )
+
+
+# --- asking ------------------------------------------------------------
+#
+# Asking a file's engine from this process: by whatever way leads to one, until there is an answer.
+#
+# Must not know: who wants to own the file, workers. The ways:
+#
+#     the file is ours                       ask the engine here
+#     another process owns it                ask that one over its socket; after its death, ask again
+#     nobody owns it                         take the lock for one transaction, or wait for an owner
+#
+# Invariants: a request goes on until it is answered, whoever dies meanwhile, under the same key however often it is
+# sent. That the owner has died is known by the end of its connection, and by a look at the lock every second where
+# that end does not come.
+
 
 A = TypeVar("A")
 
@@ -161,8 +286,8 @@ class Asking:
         if self.room is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
             return
         search.looked_at = now
-        place = meeting.socket_path(self._path)
-        if self._lock.is_free() or meeting.identity(self._path) is not None:
+        place = unix_socket.socket_path(self._path)
+        if self._lock.is_free() or unix_socket.identity(self._path) is not None:
             self._notice.look(search.began)
             return
         note = self._lock.note()

@@ -22,9 +22,9 @@ from hourglass._contract import service as changes
 from hourglass._contract import service as deployments
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
-from hourglass._embedded.processes import meeting, wire
-from hourglass._embedded.processes.frames import FRAME_LIMIT, FrameStream
-from hourglass._embedded.processes.interruption import Gone
+from hourglass._embedded.sharing import unix_socket, wire
+from hourglass._embedded.sharing.engine_room import Gone
+from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
 _log = logging.getLogger("hourglass.embedded")
@@ -98,10 +98,10 @@ class Server:
 
     async def start(self) -> None:
         """Begin to listen. Raises `StorageError` where there can be no socket."""
-        listening = meeting.listen(self.owner.path)
+        listening = unix_socket.listen(self.owner.path)
         loop = asyncio.get_running_loop()
         self._listening = listening
-        self._identity = meeting.identity(self.owner.path)
+        self._identity = unix_socket.identity(self.owner.path)
         self._server = await loop.create_unix_server(
             lambda: _Peer(self).stream, sock=listening, backlog=_BACKLOG
         )
@@ -110,7 +110,7 @@ class Server:
         """Make the socket again if its name was taken away: clients that are here stay, new ones find us. Raises
         `StorageError` where there can be none.
         """
-        if self._server is None or meeting.identity(self.owner.path) == self._identity:
+        if self._server is None or unix_socket.identity(self.owner.path) == self._identity:
             return
         _log.warning("the socket of %s was deleted, and is made again", self.owner.path)
         self._close_listener()
@@ -120,13 +120,13 @@ class Server:
         """Take no new clients, and take the name away, if it is ours. Those that are here stay."""
         if self._close_listener() and self._identity is not None:
             with suppress(OSError):
-                meeting.remove(self.owner.path, only=self._identity)
+                unix_socket.remove(self.owner.path, only=self._identity)
 
     def _close_listener(self) -> bool:
         server, self._server = self._server, None
         listening, self._listening = self._listening, None
         if listening is not None:
-            meeting.let_go(listening)
+            unix_socket.let_go_of_socket(listening)
         if server is not None:
             server.close()
         return server is not None
@@ -178,7 +178,7 @@ class _Peer:
 
     def _made(self) -> None:
         self._server.joined(self)
-        if not self.stream.is_trusted(meeting.trusted_peers()):
+        if not self.stream.is_trusted(unix_socket.trusted_peers()):
             _log.warning("a process of another user was refused at %s", self._server.owner.path)
             self.stream.abort()
             return

@@ -19,7 +19,7 @@ import time
 
 import msgspec
 
-from hourglass._embedded.processes import descriptors, meeting
+from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.store.disk_faults import is_full, no_room
 from hourglass._embedded.store.fork_safety import WORK
 from hourglass.errors import StorageError
@@ -159,7 +159,7 @@ class FileLock:
         try:
             with WORK:  # a fork between the two would leave a child with our lock, for as long as it lives
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
-                descriptors.hold(descriptor)
+                unix_socket.hold(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
@@ -230,7 +230,7 @@ def _problem(descriptor: int, path: str) -> str:
 
 def _may_own(path: str) -> frozenset[int]:
     """This user and root; and for root, who serves the files of others, the owner of the file itself."""
-    return meeting.trusted_owners(path) if os.geteuid() == 0 else meeting.trusted_peers()
+    return unix_socket.trusted_owners(path) if os.geteuid() == 0 else unix_socket.trusted_peers()
 
 
 def _is_at(descriptor: int, path: str) -> bool:
@@ -244,7 +244,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 def _close(descriptor: int) -> None:
     with WORK:
-        descriptors.let_go(descriptor)
+        unix_socket.let_go(descriptor)
         os.close(descriptor)
 
 

@@ -1,14 +1,13 @@
-"""Where processes meet: the Unix socket beside a database file, how it is made, reached, and who is at its other end.
+"""Open descriptors that a forked child must not keep: locks and sockets whose end tells others that we are gone.
 
-Must not know: what is said over it. A socket's name may have about a hundred bytes, a path many more; then the
-socket is reached through a descriptor of its directory (Linux), or it stands under a hashed name in a directory
-of the user's own. Invariants: only the owner of the lock makes or removes the socket, so that what stands there
-while the lock is ours is a dead owner's; what is no socket is neither removed nor followed; only its user may connect
-to it.
+A child of `fork` shares them, and while it lives nobody notices our death: the lock stays taken, peers see no
+end of their connections. So the child replaces each by the null device, at once. They are replaced and not
+closed because objects of ours still know their numbers. Must not know: what the descriptors are for.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -17,12 +16,64 @@ import stat
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import cast
 
-from hourglass._embedded.processes import descriptors
 from hourglass._embedded.store.fork_safety import WORK
 from hourglass.errors import StorageError
+
+# --- descriptors ------------------------------------------------------------
+#
+# Open descriptors that a forked child must not keep: locks and sockets whose end tells others that we are gone.
+#
+# A child of `fork` shares them, and while it lives nobody notices our death: the lock stays taken, peers see no
+# end of their connections. So the child replaces each by the null device, at once. They are replaced and not
+# closed because objects of ours still know their numbers. Must not know: what the descriptors are for.
+
+
+_held: dict[int, tuple[int, int]] = {}
+
+
+def hold(descriptor: int) -> None:
+    """From now on a forked child drops it."""
+    found = os.fstat(descriptor)
+    _held[descriptor] = (found.st_dev, found.st_ino)
+
+
+def let_go(descriptor: int) -> None:
+    """It is about to be closed. Safe to call twice."""
+    _held.pop(descriptor, None)
+
+
+def _after_fork() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor, identity in _held.items():
+        try:
+            found = os.fstat(descriptor)
+        except OSError:
+            continue
+        if (found.st_dev, found.st_ino) == identity:  # its number may be another's by now
+            os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# --- meeting ------------------------------------------------------------
+#
+# Where processes meet: the Unix socket beside a database file, how it is made, reached, and who is at its other end.
+#
+# Must not know: what is said over it. A socket's name may have about a hundred bytes, a path many more; then the
+# socket is reached through a descriptor of its directory (Linux), or it stands under a hashed name in a directory
+# of the user's own. Invariants: only the owner of the lock makes or removes the socket, so that what stands there
+# while the lock is ours is a dead owner's; what is no socket is neither removed nor followed; only its user may
+# connect
+# to it.
+
 
 _BACKLOG = 512
 _LONGEST = 100  # bytes; 108 on Linux, 104 elsewhere, with room for the end
@@ -115,20 +166,20 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 def close(sock: socket.socket) -> None:
     """Close a socket that was made here and that nobody else closes."""
     with WORK:
-        descriptors.let_go(sock.fileno())
+        let_go(sock.fileno())
         sock.close()
 
 
 def _held_socket() -> socket.socket:
     with WORK:  # no fork in between: a child that keeps it would hide our end from others
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        descriptors.hold(made.fileno())
+        hold(made.fileno())
     return made
 
 
-def let_go(sock: socket.socket) -> None:
+def let_go_of_socket(sock: socket.socket) -> None:
     """A socket that was made here is about to be closed by somebody else."""
-    descriptors.let_go(sock.fileno())
+    let_go(sock.fileno())
 
 
 def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
@@ -201,3 +252,103 @@ def _fits(place: str) -> bool:
 
 def _through_descriptors() -> bool:
     return sys.platform == "linux"
+
+
+# --- frames ------------------------------------------------------------
+#
+# Frames on a socket: four bytes of length and that many bytes, both ways, on an event loop.
+#
+# Must not know: what the bytes mean. A frame above the limit ends the connection before it is read; whoever gets
+# nothing sent that it reads is not read from either (`fair`), so that a peer cannot fill our memory with answers.
+
+
+FRAME_LIMIT = 128 * 1024 * 1024
+_HEAD = struct.Struct(">I")
+
+
+class FrameStream(asyncio.Protocol):
+    """One end of a connection. `on_frame` and `on_lost` are called on the loop; `on_lost` once, at the end."""
+
+    def __init__(
+        self,
+        on_frame: Callable[[bytes], object],
+        on_lost: Callable[[], object],
+        *,
+        on_made: Callable[[], object] | None = None,
+        fair: bool = False,
+    ) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._on_made = on_made
+        self._fair = fair
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._descriptor = -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can still be said."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        self._descriptor = transport.get_extra_info("socket").fileno()
+        hold(self._descriptor)
+        if self._on_made is not None:
+            self._on_made()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended; its descriptor is closed after this."""
+        let_go(self._descriptor)
+        self._transport = None
+        self._on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on the frames that are complete."""
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        while self.is_open and len(buffer) >= start + _HEAD.size:
+            (length,) = _HEAD.unpack_from(buffer, start)
+            if length > FRAME_LIMIT:
+                self.abort()
+                return
+            end = start + _HEAD.size + length
+            if len(buffer) < end:
+                break
+            frame = bytes(buffer[start + _HEAD.size : end])
+            start = end
+            self._on_frame(frame)
+        del buffer[:start]
+
+    def is_trusted(self, users: frozenset[int]) -> bool:
+        """Whether the process at the other end runs as one of these users."""
+        if self._transport is None:
+            return False
+        return is_trusted(self._transport.get_extra_info("socket"), users)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: hear nothing more from it until it does."""
+        if self._fair and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        if self._fair and self._transport is not None:
+            self._transport.resume_reading()
+
+    def send(self, data: bytes) -> None:
+        """Send a frame; nothing if the connection has ended."""
+        if self._transport is not None and self.is_open:
+            self._transport.write(_HEAD.pack(len(data)) + data)
+
+    def close(self) -> None:
+        """Send what is queued and hang up."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -22,9 +22,8 @@ from hourglass._contract import service as deployments
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
 from hourglass._embedded.clients.requests import LOOKS
-from hourglass._embedded.processes.engine_room import EngineRoom
-from hourglass._embedded.processes.interruption import Gone
-from hourglass._embedded.processes.ownership import FileLock
+from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
+from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.store import fork_safety
 from hourglass._embedded.store.disk_faults import is_permanent
 from hourglass.errors import StorageError

@@ -18,9 +18,9 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import limit_of, too_late
 from hourglass._embedded.clients.requests import LOOKS, PATIENT
-from hourglass._embedded.processes.file_handle import FileHandle
-from hourglass._embedded.processes.host import Host
-from hourglass._embedded.processes.interruption import Interruption
+from hourglass._embedded.sharing.engine_room import Interruption
+from hourglass._embedded.sharing.file_handle import FileHandle
+from hourglass._embedded.sharing.host import Host
 from hourglass._embedded.store.disk_faults import Condition
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 

@@ -19,7 +19,7 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
-from hourglass._embedded.processes.engine_room import EngineRoom
+from hourglass._embedded.sharing.engine_room import EngineRoom
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
 from hourglass.errors import HourglassError

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hourglass._contract import service as s
-from hourglass._embedded.processes import meeting, wire
-from hourglass._embedded.processes.frames import FRAME_LIMIT, FrameStream
+from hourglass._embedded.sharing import unix_socket, wire
+from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import HourglassError, ServiceError
 
 A = TypeVar("A")
@@ -164,7 +164,7 @@ class Remote:
 
 async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> Remote | None:
     """A connection to the owner of a file; None if there is none. Raises what the owner refuses us with."""
-    reached = meeting.reach(path)
+    reached = unix_socket.reach(path)
     if reached is None:
         return None
     remote = await _over(reached, protocol)
@@ -180,7 +180,7 @@ async def _over(reached: socket.socket, protocol: int) -> Remote:
     try:
         await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=reached)
     except BaseException:
-        meeting.close(reached)
+        unix_socket.close(reached)
         raise
     return remote
 

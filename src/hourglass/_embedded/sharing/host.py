@@ -20,13 +20,12 @@ from typing import Any, TypeVar
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.processes.asking import BUSY, LOOK, SHORTEST, Asking
-from hourglass._embedded.processes.engine_room import EngineRoom
-from hourglass._embedded.processes.file_handle import FileHandle
-from hourglass._embedded.processes.interruption import Gone
-from hourglass._embedded.processes.ownership import FileLock
-from hourglass._embedded.processes.remote import ForeignProtocol, Lost, Remote
-from hourglass._embedded.processes.serving import Owner, Server
+from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, Asking
+from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
+from hourglass._embedded.sharing.file_handle import FileHandle
+from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.sharing.remote import ForeignProtocol, Lost, Remote
+from hourglass._embedded.sharing.serving import Owner, Server
 from hourglass._embedded.store import fork_safety
 from hourglass._embedded.store.disk_faults import Condition, epoch_is_over, is_permanent
 from hourglass._embedded.waiting import TimedBell
