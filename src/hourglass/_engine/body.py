@@ -9,9 +9,8 @@ from hourglass._engine.commands import CancelRun, CompleteRun, FailRun
 from hourglass._engine.context import HOURGLASS, OUR_FLAGS, LiveRun, raised_at, returned_at
 from hourglass._engine.events import AnyEvent, RunStarted
 from hourglass._engine.fibers import FiberTask, current_fiber, error_of, is_cancellation, watched
-from hourglass._engine.intercepted import executed
 from hourglass._engine.interception import chain
-from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, is_failure
+from hourglass._engine.messages import ContinueAsNewRequest, HandlerFiber, executed, is_failure
 from hourglass._engine.scheduler import RESOLVED
 from hourglass.errors import (
     Cancelled,

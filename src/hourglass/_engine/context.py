@@ -36,7 +36,6 @@ from hourglass._engine.interception import (
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
-from hourglass._engine.notes import Notes
 from hourglass._engine.scheduler import Scheduler
 from hourglass._engine.state import CommandAccumulator, Numbered, State
 from hourglass.converter import Converter, Failure, Payload, default_converter
@@ -45,6 +44,35 @@ from hourglass.errors import NotInWorkflowError
 if TYPE_CHECKING:
     from hourglass._engine.messages import Handlers
     from hourglass.metrics import Registry
+
+
+# --- notes ------------------------------------------------------------
+#
+# What a run says of itself to those who look at it: memo, search attributes, current details. Made when first wanted.
+
+
+class Notes:
+    """A run's notes as they stand; values stay encoded, so that each reader gets fresh objects (I6)."""
+
+    __slots__ = ("details", "memo", "search_attributes")
+
+    def __init__(self, started: RunStarted) -> None:
+        self.memo = dict(started.memo)
+        self.search_attributes = dict(started.search_attributes)
+        self.details = ""
+
+
+def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
+    """Enter changes; a null removes."""
+    for name, payload in changes.items():
+        if payload.encoding == "binary/null":
+            notes.pop(name, None)
+        else:
+            notes[name] = payload
+
+
+# --- context ------------------------------------------------------------
+
 
 # Behaviour flags (I9). What the evaluator does in the order of things changes only behind a number that is recorded in the
 # history. 1 and 2 are temporalio's own and mean here what they mean there; ours begin at 1000.

@@ -17,9 +17,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpa
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
 from hourglass._engine.fibers import Task
-from hourglass._engine.operations import start_activity
+from hourglass._engine.operations import start_activity, start_intercepted
 from hourglass._engine.options import ActivitySettings
-from hourglass._engine.outgoing import start_intercepted
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.activity._plain import check_plain_call

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._engine.fibers import Task, require_fiber
 from hourglass._engine.operations import start_activity as _start
-from hourglass._engine.outgoing import start_intercepted
+from hourglass._engine.operations import start_intercepted
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
 from hourglass.errors import UsageError

@@ -17,7 +17,7 @@ from hourglass._engine.commands import (
 from hourglass._engine.context import LiveRun
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.interception import SignalChildWorkflowInput, StartChildWorkflowInput
-from hourglass._engine.operations import ChildOperation, signal_external, start_child
+from hourglass._engine.operations import ChildOperation, Encode, signal_external, start_child
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
@@ -28,7 +28,6 @@ from hourglass._engine.options import (
     priority,
     retry_rule,
 )
-from hourglass._engine.outgoing import Encode
 from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
 from hourglass.workflow._channels import Channel

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
 from hourglass._engine.commands import UpsertMemo, UpsertSearchAttributes
-from hourglass._engine.context import require_run
+from hourglass._engine.context import merge, require_run
 from hourglass._engine.fibers import require_fiber
-from hourglass._engine.notes import merge
 from hourglass._engine.options import named_values
 from hourglass.converter import SearchAttributes, decode_search_attribute, encode_search_attributes
 from hourglass.errors import UsageError

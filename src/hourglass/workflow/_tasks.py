@@ -10,9 +10,8 @@ from hourglass._engine import operations
 from hourglass._engine.context import SINGLE_BATCH, call_site, current_run
 from hourglass._engine.fibers import FiberTask, Task, error_of, require_fiber, was_cancelled
 from hourglass._engine.fibers import wait_for as wait_until
-from hourglass._engine.operations import Timer
+from hourglass._engine.operations import Timer, sleep_intercepted
 from hourglass._engine.options import Duration, optional_seconds, seconds
-from hourglass._engine.outgoing import sleep_intercepted
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
 from hourglass.errors import Cancelled, UsageError
 from hourglass.workflow._cancellation import Timeout
