@@ -26,21 +26,24 @@ from hourglass._contract.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
-from hourglass._runtime import debugging
+from hourglass._runtime import hung
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Verify
-from hourglass._runtime.plan import Plan, check_config, checked_verify, checked_watch
+from hourglass._runtime.plan import (
+    Plan,
+    WorkerDeploymentConfig,
+    check_config,
+    checked_verify,
+    checked_versioning,
+    checked_watch,
+)
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.status import StatusServer
-from hourglass._runtime.stop_signals import StopSignals
 from hourglass._runtime.watcher import Action
-from hourglass._runtime.worker_facts import WorkerFacts
-from hourglass._runtime.worker_life import WorkerLife
 from hourglass._runtime.worker_metrics import worker_metrics
-from hourglass._runtime.worker_versions import WorkerDeploymentConfig, checked_versioning
-from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree
+from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
 from hourglass.activity._limits import PAYLOAD_LIMIT
 from hourglass.activity._plain import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
@@ -355,7 +358,7 @@ class Worker(WorkerFacts):
         worker_started()
         margin = self._plan.graceful_timeout + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(self._end, margin)
-        debugging.install()
+        hung.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
         return True
 

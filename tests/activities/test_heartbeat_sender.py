@@ -8,7 +8,7 @@ import pytest
 
 from hourglass._contract.handle import HandleBroken
 from hourglass._contract.service import HeartbeatAnswer
-from hourglass._runtime.heartbeat_sender import HeartbeatSender
+from hourglass._runtime.reporting import HeartbeatSender
 from hourglass.errors import ConnectionFailedError, ServiceError
 
 from .executing import payloads

@@ -16,7 +16,7 @@ from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask
 from hourglass._engine.options import RetryPolicy
 from hourglass._runtime.attempts import _BEAT_PAUSE, Attempt, Surroundings
-from hourglass._runtime.mailbox import Mailbox
+from hourglass._runtime.portal import Mailbox
 from hourglass.activity._context import Equipment
 from hourglass.client import Client
 from hourglass.converter import default_converter

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from hourglass._contract.handle import ActivityCancelled, ActivityDeferred
-from hourglass._runtime.child_process import command
-from hourglass._runtime.process_entry import converter_place, place_of
-from hourglass._runtime.process_wire import frame_limit
+from hourglass._runtime.process_pool import command
+from hourglass._runtime.process_wire import converter_place, frame_limit, place_of
 from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError

@@ -16,7 +16,7 @@ from hourglass._contract.handle import (
     HandleBroken,
 )
 from hourglass._contract.service import CompleteActivity, Nothing
-from hourglass._runtime.result_sender import Delivery, ResultSender
+from hourglass._runtime.reporting import Delivery, ResultSender
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, ServiceError
 

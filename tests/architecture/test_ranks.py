@@ -30,7 +30,7 @@ EMBEDDED = ("timing", "events", "rules", "stores", "running", "workers", "client
 # Importer and imported module, and why the import may go up or sideways.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
-        "hourglass._runtime.built_in",
+        "hourglass._runtime.resolver",
         "hourglass.limits._served",
     ): "the workflows behind the limits, loaded when a run of one is served",
     (

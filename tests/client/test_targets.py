@@ -12,8 +12,7 @@ import pytest
 from hourglass._contract.service import TLSConfig
 from hourglass._runtime import targets
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.profiles import configuration_file
-from hourglass._runtime.targets import Target, open_connection, resolve
+from hourglass._runtime.targets import Target, configuration_file, open_connection, resolve
 from hourglass.client import Client
 from hourglass.errors import TargetError
 

@@ -9,8 +9,7 @@ import pytest
 
 from hourglass import workflow
 from hourglass._engine.versions import VersioningBehavior
-from hourglass._runtime.built_in import built_in
-from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.resolver import Resolver, built_in
 from hourglass.errors import UnknownTypeError
 from hourglass.limits._served import SERVED
 
@@ -39,7 +38,7 @@ def test_they_are_loaded_when_they_are_asked_for() -> None:
     program = """
 import sys
 from hourglass._engine.versions import VersioningBehavior
-from hourglass._runtime.built_in import built_in
+from hourglass._runtime.resolver import built_in
 assert built_in("checkout") is None
 assert "hourglass.limits" not in sys.modules
 assert built_in("hourglass.slots").name == "hourglass.slots"

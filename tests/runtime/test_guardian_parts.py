@@ -12,11 +12,10 @@ import pytest
 
 from hourglass._engine.definition import define_function
 from hourglass._runtime import guardian_wire as wire
-from hourglass._runtime.guardian_memory import HungRuns
-from hourglass._runtime.guardian_policy import GiveUp, Record, Restart, Silence, after_exit, why
-from hourglass._runtime.hung_frames import HungStack, parse_dump, told
+from hourglass._runtime.guardian import GiveUp, HungRuns, Record, Restart, Silence, after_exit, why
+from hourglass._runtime.hung import HungStack, parse_dump, told
 from hourglass._runtime.lane_notes import SIZE, SLOTS, LaneNotes, packed, read_notes
-from hourglass._runtime.quarantine import Quarantine
+from hourglass._runtime.parked import Quarantine
 
 from .lane_world import Clock
 

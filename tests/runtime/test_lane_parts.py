@@ -10,9 +10,18 @@ import threading
 import pytest
 
 from hourglass._engine.definition import define_function
-from hourglass._runtime.hung_stack import HungStack, frame_of, is_debugged, take_stack
-from hourglass._runtime.lane_stopping import STUCK_AFTER, LaneStopped, Stopper, may_interrupt, raise_briefly
-from hourglass._runtime.quarantine import Quarantine
+from hourglass._runtime.hung import (
+    STUCK_AFTER,
+    HungStack,
+    LaneStopped,
+    Stopper,
+    frame_of,
+    is_debugged,
+    may_interrupt,
+    raise_briefly,
+    take_stack,
+)
+from hourglass._runtime.parked import Quarantine
 
 from .lane_world import Clock
 from .scripted import settled

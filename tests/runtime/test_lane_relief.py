@@ -10,8 +10,8 @@ import pytest
 
 from hourglass import Client, Worker, activity, workflow
 from hourglass._engine.commands import ScheduleActivity, Succeeded
-from hourglass._runtime import debugging
-from hourglass._runtime.lane_guard import LOOK, Delays, Hurry, is_worth_moving
+from hourglass._runtime import hung
+from hourglass._runtime.lanes import LOOK, Delays, Hurry, is_worth_moving
 
 from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, stage, with_lanes
 from .scripted import evict, on, settled, start
@@ -220,11 +220,11 @@ def test_nothing_moves_while_a_debugger_is_at_the_code():
     async def script(world):
         await blocked(world)
         thread_id = world.lanes._places["lane-0"].lane.thread_id
-        debugging._stopped_threads.add(thread_id)
+        hung._stopped_threads.add(thread_id)
         world.submit(start("other", "adds", "other"))
         look(world, 1.0)
         assert [each.name for each in world.lanes.status()] == ["lane-0"]
-        debugging.left(thread_id)
+        hung.left(thread_id)
         look(world)
         await settled(lambda: world.answers("other"))
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hourglass._engine.commands import ScheduleActivity, Succeeded
-from hourglass._runtime import debugging
+from hourglass._runtime import hung
 from hourglass._runtime.cache import CacheLimits
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import UsageError
@@ -278,10 +278,10 @@ def test_somebody_at_a_breakpoint_is_not_called_hung():
         world.submit(on("r", done(1)))
         await world.begun("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
-        debugging._stopped_threads.add(thread.ident)
+        hung._stopped_threads.add(thread.ident)
         world.pass_time(100)
         assert world.replaced == []
-        debugging.left(thread.ident)
+        hung.left(thread.ident)
         world.pass_time(3)
         assert [name for name, _ in world.replaced] == ["lane-0"]
 

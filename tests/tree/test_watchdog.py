@@ -144,7 +144,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
 
     caplog.set_level(logging.ERROR)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hourglass._runtime.works.Execution.ended", lambda *_: None)
+        patched.setattr("hourglass._runtime.dispatch.Execution.ended", lambda *_: None)
         play(script)
     assert "the watchdog mends: Orphan" in caplog.text
     assert "sesame" not in caplog.text

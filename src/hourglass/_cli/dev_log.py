@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from traceback import TracebackException, extract_tb
 
-from hourglass._runtime.places import is_ours
+from hourglass._runtime.code_origin import is_ours
 
 
 class AuthorsLines(logging.Filter):

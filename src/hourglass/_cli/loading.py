@@ -19,7 +19,7 @@ from types import ModuleType
 
 from hourglass._cli.near import near
 from hourglass._engine.definition import workflow_definition
-from hourglass._runtime.places import where_raised
+from hourglass._runtime.code_origin import where_raised
 from hourglass.activity import activity_definition
 from hourglass.errors import UsageError
 

@@ -26,7 +26,7 @@ from weakref import WeakKeyDictionary
 
 from hourglass._runtime.activity_calls import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
-from hourglass._runtime.hung_stack import frame_of, is_debugged, take_stack
+from hourglass._runtime.hung import frame_of, is_debugged, take_stack
 
 T = TypeVar("T")
 

@@ -11,13 +11,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from hourglass._bridge.holder import BridgeHolder, HandleTables, Limits, Ticket
-from hourglass._contract.handle import ActivityCancel
-from hourglass._contract.service import Connection
+from hourglass._contract.handle import ActivityCancel, Handle, HandleConfig
+from hourglass._contract.service import Connection, Request
 from hourglass._engine.events import Activation
-from hourglass._runtime.borrowed import BorrowedConnection
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
 from hourglass._runtime.plan import Plan
@@ -39,6 +38,50 @@ from hourglass._supervision import (
 from hourglass._supervision.reports import log_report
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
+
+# --- borrowed ------------------------------------------------------------
+#
+# A connection that is somebody else's to close: an engine in memory has but one, and handles come and go over it.
+
+
+A = TypeVar("A")
+
+
+class BorrowedConnection:
+    """A `Connection` whose end is not the end of what it is connected to."""
+
+    def __init__(self, lender: Connection) -> None:
+        self._lender = lender
+
+    @property
+    def target(self) -> str:
+        """What it is connected to."""
+        return self._lender.target
+
+    @property
+    def namespace(self) -> str:
+        """The namespace it works in."""
+        return self._lender.namespace
+
+    @property
+    def identity(self) -> str:
+        """Who we say we are."""
+        return self._lender.identity
+
+    async def call(self, request: Request[A]) -> A:
+        """Ask, and wait for the answer."""
+        return await self._lender.call(request)
+
+    async def open_handle(self, config: HandleConfig) -> Handle:
+        """Open a handle for a task queue."""
+        return await self._lender.open_handle(config)
+
+    async def close(self) -> None:
+        """Nothing: the lender closes it."""
+
+
+# --- application ------------------------------------------------------------
+
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._engine.events import Payloads
 from hourglass._engine.options import policy_from
-from hourglass._runtime.mailbox import Mailbox
+from hourglass._runtime.portal import Mailbox
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment
 from hourglass.converter import Converter

@@ -8,13 +8,217 @@ in charge, also while it is dead: the tables that it works on outlive it.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
 
+from hourglass._bridge.handles import is_eviction
 from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
-from hourglass._contract.handle import ActivityCancel, ActivityItem
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityFailed,
+    ActivityItem,
+    ActivityResult,
+    ActivityTask,
+)
+from hourglass._engine.commands import Completion, Succeeded, TaskFailed
 from hourglass._engine.events import Activation
+from hourglass._runtime.attempts import Attempt
+from hourglass._runtime.evaluation import Verdict
+from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.works import Evaluation, Execution, LocalExecution, Work
-from hourglass._supervision import TaskSupervisor
+from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
+from hourglass.converter import ApplicationFailure, Failure
+
+# --- works ------------------------------------------------------------
+#
+# A piece of work, from the ticket that brought it to its answer: the evaluation of an activation, an attempt of an
+# activity.
+#
+# There may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one
+# object, a job in the
+# tree that can be seen and killed (see `hourglass._supervision.job`), carries it all the way. Whatever ends the job,
+# what it
+# was given is answered (I3): where it dies without an answer, it is answered as failed, here.
+
+
+logger = logging.getLogger("hourglass.worker")
+
+
+class Work(Job):
+    """Somebody is at it: this job, and after its death the task that answers in its place."""
+
+    __slots__ = ("_ticket", "dispatch", "mending", "services")
+
+    dispatch: Dispatch
+    services: QueueServices
+    _ticket: Ticket[Any]
+    mending: asyncio.Task[None] | None
+
+    def _mend(self, answer: Coroutine[Any, Any, None]) -> None:
+        self.mending = asyncio.get_running_loop().create_task(answer)
+        self.mending.add_done_callback(self._mended)
+
+    def _mended(self, task: asyncio.Task[None]) -> None:
+        self.dispatch.works.pop(self._ticket.token, None)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("what a dead task left behind could not be answered", exc_info=task.exception())
+
+
+class Evaluation(Work):
+    """An activation: evaluated on its lane, and completed."""
+
+    __slots__ = ("_unwanted",)
+
+    def begin(self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[Activation]) -> None:
+        """Have it evaluated."""
+        self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
+        self._unwanted: tuple[str, ...] = ()
+        try:
+            services.lanes.submit(ticket.item, self._evaluated, generation=ticket.generation)
+        except Exception as error:
+            self.finish(error)
+
+    def _evaluated(self, verdict: Verdict) -> None:
+        if self.exit is not None:
+            return  # it was answered in its place
+        try:
+            if verdict.closed:
+                self.services.hold(self._ticket.generation, self._ticket.item.run_id)
+            self._unwanted = verdict.evict
+            try:
+                self.dispatch.holder.send_completion(self._ticket, verdict.completion, self._answered)
+            except WorkerNotRegistered as error:
+                self._say_unsent(error)
+                self._answered()
+        except Exception as error:
+            self.finish(error)
+
+    def _answered(self) -> None:
+        if is_eviction(self._ticket.item):
+            self.services.release(self._ticket.generation, self._ticket.item.run_id)
+        for run_id in self._unwanted:
+            self.dispatch.evict(self.services.queue, self._ticket.generation, run_id)
+        self.finish()
+
+    def _say_unsent(self, error: WorkerNotRegistered) -> None:
+        logger.info("the answer for run %s is not sent: %s", self._ticket.item.run_id, error)
+
+    def on_death(self, reason: Exit) -> None:
+        """Done, or dead."""
+        if reason is NORMAL:
+            self.dispatch.works.pop(self._ticket.token, None)
+            return
+        run_id = self._ticket.item.run_id
+        if is_eviction(self._ticket.item):
+            self.services.release(self._ticket.generation, run_id)
+            answer: Completion = Succeeded(run_id)
+        else:
+            answer = TaskFailed(
+                run_id, _failure("EvaluationDied", f"the evaluation of this task ended: {reason}")
+            )
+        self._mend(self._complete_instead(answer))
+
+    async def _complete_instead(self, completion: Completion) -> None:
+        try:
+            await self.dispatch.holder.complete_activation(self._ticket, completion)
+        except WorkerNotRegistered as error:
+            self._say_unsent(error)
+
+
+class Execution(Work):
+    """An attempt of an activity: made, and reported."""
+
+    __slots__ = ("_attempt", "_task")
+
+    def begin(
+        self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
+    ) -> None:
+        """Have it made."""
+        self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
+        self._task = task
+        self._attempt: Attempt | None = None
+        try:
+            self._attempt = services.executor.begin(task, self, ticket.generation)
+        except Exception as error:
+            self.finish(error)
+
+    def executed(self, result: ActivityResult) -> None:
+        """The attempt has ended: report it."""
+        if self.exit is not None:
+            return  # it was reported in its place
+        ticket = self._ticket
+        try:
+            self.dispatch.holder.send_result(ticket.queue, ticket.generation, result, self.finish)
+        except WorkerNotRegistered:
+            resending = asyncio.get_running_loop().create_task(self._report_somehow(result))
+            resending.add_done_callback(lambda done: self.finish(_error_of(done)))
+            self.monitor(lambda _: resending.cancel())
+        except Exception as error:
+            self.finish(error)
+
+    async def _report_somehow(self, result: ActivityResult) -> None:
+        """By the handle if it takes it, else by the client."""
+
+        async def complete(result: ActivityResult) -> None:
+            ticket = self._ticket
+            await self.dispatch.holder.complete_activity(ticket.queue, ticket.generation, result)
+
+        await self.services.sender.send(self._task, result, complete)
+
+    def on_death(self, reason: Exit) -> None:
+        """Done, or dead."""
+        if reason is NORMAL:
+            self.dispatch.works.pop(self._ticket.token, None)
+            return
+        if self._attempt is not None:  # this one: another may have come under the same token
+            self.services.executor.abandon(self._attempt)
+        failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
+        self._mend(self._report_somehow(ActivityFailed(self._task.token, failed)))
+
+
+class LocalExecution(Execution):
+    """The same of a local activity, whose end is held back while its run is closed. It belongs to a workflow task: should it
+    kill the process, the task comes again, and nothing counts its attempts but the run's deaths.
+    """
+
+    __slots__ = ("_note",)
+
+    _note: LaneNote | None
+
+    def begin(
+        self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
+    ) -> None:
+        """Have it made."""
+        self._note = services.notes.note(is_lane=False) if services.notes is not None else None
+        if self._note is not None:
+            code = services.code_of(task.workflow_type)
+            self._note.take(packed(task.run_id, task.workflow_type, code, task.activity_id))
+        super().begin(dispatch, services, ticket, task)
+
+    def on_death(self, reason: Exit) -> None:
+        """Done, or dead."""
+        if self._note is not None:
+            self._note.release()
+        super().on_death(reason)
+
+    def executed(self, result: ActivityResult) -> None:
+        """The attempt has ended: report it when its run, if it has closed, is evicted."""
+        self.services.lanes.attempt_ended(self._task.run_id, self._task.activity_id)
+        report = super().executed
+        self.services.when_released(self._ticket.generation, self._task.run_id, lambda: report(result))
+
+
+def _error_of(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()
+
+
+def _failure(kind: str, message: str) -> Failure:
+    return Failure(message=message, info=ApplicationFailure(type=kind))
+
+
+# --- dispatch ------------------------------------------------------------
+
 
 _STOP = 1.0  # for a task that is told to end
 _SETTLE = 5.0  # for the answers that the dead owe

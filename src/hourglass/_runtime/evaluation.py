@@ -18,13 +18,24 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import threading
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, cast
 
 import msgspec
 
-from hourglass._engine.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
+from hourglass._engine.commands import (
+    CancelRun,
+    CompleteRun,
+    Completion,
+    ContinueAsNew,
+    FailRun,
+    Succeeded,
+    TaskFailed,
+    TaskFailureCause,
+)
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Run
@@ -32,14 +43,102 @@ from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunS
 from hourglass._engine.verify import verify_run
 from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._runtime.deaths import digest_of
-from hourglass._runtime.lane_counts import Counts as Counts
+from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.lane_notes import LaneNote, packed
-from hourglass._runtime.lane_stopping import LaneStopped
-from hourglass._runtime.parked import ParkedRuns, miss, refusal, task_failed
-from hourglass._runtime.quarantine import Hang, Quarantine
-from hourglass._runtime.turn_rules import TurnRules
+from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusal, task_failed
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
+
+# --- lane counts ------------------------------------------------------------
+#
+# What a lane has done so far, as figures. Written by the lane, read by anybody.
+
+
+_ENDS: dict[type, str] = {
+    CompleteRun: "completed",
+    FailRun: "failed",
+    CancelRun: "canceled",
+    ContinueAsNew: "continued_as_new",
+}
+_MOST_KINDS = 1000
+
+
+@dataclass
+class Counts:
+    """What a lane has done so far. Written by the lane, read by anybody."""
+
+    activations: int = 0
+    failed_tasks: int = 0
+    misses: int = 0
+    cached: int = 0
+    live: int = 0
+    parked: dict[str, str] = field(default_factory=dict)
+    closed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many runs closed, by workflow type and how."""
+
+    def add(self, other: Counts) -> None:
+        """Count what a lane that is no more has done."""
+        self.activations += other.activations
+        self.failed_tasks += other.failed_tasks
+        self.misses += other.misses
+        for key, number in other.closed.items():
+            self.closed[key] = self.closed.get(key, 0) + number
+
+    def run_closed(self, workflow_type: str, result: object) -> None:
+        """A run has sent its last command."""
+        key = workflow_type, _ENDS.get(type(result), "")
+        if key not in self.closed and len(self.closed) >= _MOST_KINDS:
+            key = "other", key[1]  # a dynamic workflow takes any type that the wire names
+        self.closed[key] = self.closed.get(key, 0) + 1
+
+
+# --- turn rules ------------------------------------------------------------
+#
+# Which Python's turns the runs take that temporalio began, by trial: histories do not say.
+#
+# From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
+# done already
+# take a turn less than before. A run of theirs that moves here takes the older turns first; where the engine finds
+# that its
+# commands differ from those on record, the newer ones the next time, and so on by turns.
+#
+# Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane. Invariant:
+# it
+# holds at most so many run ids; one that was pushed out is tried by the older rule again, and costs one more failed
+# task.
+
+
+_MOST = 10_000
+
+
+class TurnRules:
+    """Which runs take the newer turns."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._newer: dict[str, None] = {}
+
+    def settings(self, run_id: str, usual: RunSettings) -> RunSettings:
+        """The settings of a run that begins here."""
+        return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
+
+    def learn(self, evicted: RunEvicted, entry: Entry | None) -> None:
+        """The engine forgets a run: if that is because it does not fit its history, the other turns from now on."""
+        if evicted.reason != "NONDETERMINISM" or entry is None or entry.run.is_ours:
+            return
+        run_id = entry.key.run_id
+        with self._lock:
+            if run_id in self._newer:
+                del self._newer[run_id]
+                return
+            self._newer[run_id] = None
+            if len(self._newer) > self._most:
+                del self._newer[next(iter(self._newer))]
+
+
+# --- evaluation ------------------------------------------------------------
+
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -25,27 +25,200 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hourglass._contract.handle import ActivityResult, ActivityTask
-from hourglass._runtime import outcomes
+from hourglass._contract.handle import (
+    ActivityCancelled,
+    ActivityDeferred,
+    ActivityFailed,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+)
+from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.activity_loop import LoopThread, WatchedLoop
-from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.activity_threads import Seat, ThreadPool
 from hourglass._runtime.attempts import Attempt, Heartbeat, Surroundings, TaskContext, Waiter
-from hourglass._runtime.beats import Beats
-from hourglass._runtime.executor_facts import ExecutorLimits, ExecutorStatistics
-from hourglass._runtime.mailbox import Mailbox
-from hourglass._runtime.process_entry import refuse_in_script
+from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
+from hourglass._runtime.process_wire import refuse_in_script
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import Equipment, current
 from hourglass.activity._interception import ActivityInboundInterceptor
+from hourglass.activity._limits import PAYLOAD_LIMIT
+from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
+from hourglass.metrics._samples import Labels, labels_of
+
+# --- executor facts ------------------------------------------------------------
+#
+# What an executor of activities is told, and what it tells: limits and statistics, as data.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorLimits:
+    """How patient an executor is, in seconds, and how much it holds."""
+
+    max_processes: int = 0
+    """How many process activities run at a time; 0: one for each processor."""
+    payload_limit: int | None = PAYLOAD_LIMIT
+    """The most bytes that an activity may report at once; None: no limit."""
+    max_lost_threads: int | None = None
+    """How many hung threads are replaced before their attempts hold their slots; None: as many as there are."""
+    hang_grace: float = 5.0
+    """From telling an attempt that nobody waits for it to giving it up."""
+    cancel_grace: float = 10.0
+    """From asking a process activity to stop to killing its process."""
+    late: float = 5.0
+    """How long after its start-to-close timeout a process activity is stopped, if the engine does not say so before."""
+    loop_tick: float = 0.1
+    """How often the activity loop is asked whether it lives."""
+    loop_limit: float = 0.4
+    """How long the activity loop may be blocked before new attempts are made on another."""
+    max_blocked_loops: int = 32
+    """How many loops may be blocked at a time before attempts wait for the last of them."""
+    waiting_least: float = 2.0
+    waiting_most: float = 30.0
+    """An attempt that waits on a blocked loop, and can be made again, is given up after as long as it had been running before,
+    but not sooner and not later than this: what it loses is no more than what it waited.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorStatistics:
+    """A look at where activities run."""
+
+    running: int
+    threads: int
+    lost_threads: int
+    processes: int
+    started_processes: int
+    died_processes: int
+    loop_blocked: bool
+    replaced_loops: int
+
+
+# --- beats ------------------------------------------------------------
+#
+# Heartbeats that were left to us: an attempt that promised no progress of its own is said to live, from time to time.
+#
+# One timer looks at all attempts a few times in an interval, for most are over long before their first beat: an
+# attempt costs
+# nothing here. Belongs to the control loop. Invariant: while attempts are in flight none of those left to us goes
+# without a
+# beat for longer than an interval and a look.
+
+
+_LOOKS = 8  # in an interval
+
+
+class Beats:
+    """Beats for the attempts in a table that is somebody else's."""
+
+    def __init__(self, interval: float, attempts: Mapping[Any, Attempt], resolver: Resolver) -> None:
+        self.timer: asyncio.TimerHandle | None = None
+        self._interval = interval
+        self._attempts = attempts
+        self._resolver = resolver
+
+    def begin(self) -> None:
+        """Somebody is in flight: look from now on, until nobody is."""
+        self.timer = asyncio.get_running_loop().call_later(self._interval / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        self.timer = None
+        if self._attempts:
+            self.begin()
+        now = time.monotonic()
+        for attempt in list(self._attempts.values()):
+            if now - attempt.told_at >= self._interval and self._is_left_to_us(attempt.task):
+                attempt.beat_again(now)
+
+    def _is_left_to_us(self, task: ActivityTask) -> bool:
+        """Whether the author promised no progress, here or in the call."""
+        if task.is_local or task.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
+            return False
+        definition = self._resolver.known_activity(task.activity_type)
+        return definition is None or definition.beats_by_itself
+
+
+# --- activity metrics ------------------------------------------------------------
+#
+# What a worker counts of its activities: how many, how they ended, how long they took and waited.
+#
+# Belongs to the control loop. One attempt costs three records; the series of a type are found by one look.
+
+
+_OUTCOMES: dict[type[ActivityResult], str] = {
+    ActivityOk: "completed",
+    ActivityFailed: "failed",
+    ActivityCancelled: "cancelled",
+    ActivityDeferred: "deferred",
+}
+
+
+@dataclass(frozen=True)
+class _Series:
+    """What records for one activity type; how attempts ended is recorded by the keys of those series."""
+
+    waited: Callable[[float], None]
+    took: Callable[[float], None]
+    outcomes: dict[type[ActivityResult], Labels]
+
+
+class ActivityMetrics:
+    """Counts the attempts of one queue."""
+
+    def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
+        self._common = {"namespace": namespace, "task_queue": task_queue}
+        self._known: dict[str, _Series] = {}
+        self._executions = registry.metric(
+            "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
+        )
+        self._seconds = registry.metric(
+            "hourglass_activity_execution_seconds", "histogram", "How long attempts of activities took.", "s"
+        )
+        self._waits = registry.metric(
+            "hourglass_activity_schedule_to_start_seconds",
+            "histogram",
+            "How long attempts waited in their task queue.",
+            "s",
+        )
+
+    def began(self, task: ActivityTask) -> None:
+        """An attempt begins."""
+        since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
+        if since and until and not task.is_local:
+            series = self._known.get(task.activity_type) or self._series(task.activity_type)
+            series.waited((until - since) / 1e9 if until > since else 0.0)
+
+    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
+        """An attempt has ended, after so long."""
+        series = self._known.get(task.activity_type) or self._series(task.activity_type)
+        self._executions.record(1, series.outcomes[type(result)])
+        series.took(seconds)
+
+    def _series(self, activity_type: str) -> _Series:
+        plain = {**self._common, "activity_type": activity_type}
+        labels = labels_of(plain)
+        found = _Series(
+            self._waits.series(labels),
+            self._seconds.series(labels),
+            {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()},
+        )
+        if len(self._known) < 2000:  # names come from the wire: what is remembered is bounded
+            self._known[activity_type] = found
+        return found
+
+
+# --- executors ------------------------------------------------------------
+
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -217,7 +390,7 @@ class ActivityExecutor:
                 attempt.task.activity_type,
                 attempt.task.activity_id,
             )
-            attempt.finish(outcomes.abandoned(attempt.task, reason))
+            attempt.finish(activity_calls.abandoned(attempt.task, reason))
             if attempt.work is not None:
                 attempt.work.give_up()
         return len(attempts)
@@ -282,7 +455,7 @@ class ActivityExecutor:
                 reason,
                 self._pool.lost,
             )
-            attempt.finish(outcomes.stopped(task, reason))
+            attempt.finish(activity_calls.stopped(task, reason))
 
     # --- loops that are blocked --------------------------------------------------------------------------------------
     # Who blocks a loop keeps it, as a `def` activity its thread, and may still end well. Who has not begun there begins
@@ -322,14 +495,14 @@ class ActivityExecutor:
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
             before = now - attempt.since - seconds
-            if seconds < min(max(before, least), most) or not outcomes.can_be_tried_again(attempt.task):
+            if seconds < min(max(before, least), most) or not activity_calls.can_be_tried_again(attempt.task):
                 continue
             guilty = self._who_blocks(loop)
             if attempt.task is not guilty:
                 attempt.context.cancel("ABANDONED")
                 if attempt.work is not None:
                     attempt.work.cancel("ABANDONED")
-                attempt.finish(outcomes.loop_blocked(attempt.task, _described(guilty), loop.stack()))
+                attempt.finish(activity_calls.loop_blocked(attempt.task, _described(guilty), loop.stack()))
 
     def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, _LoopWork]]:
         return [
@@ -387,7 +560,7 @@ class ActivityExecutor:
         def ended(coroutine: asyncio.Task[None]) -> None:
             if coroutine.cancelled():  # before its first line, so that no line of ours could tell
                 reason = attempt.context.cancel_reason or "CANCELLED"
-                attempt.finish_threadsafe(outcomes.stopped(task, reason))
+                attempt.finish_threadsafe(activity_calls.stopped(task, reason))
 
         work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
         self._loop.watch()
@@ -398,7 +571,7 @@ class ActivityExecutor:
         try:
             definition = self._resolver.activity(attempt.task.activity_type)
         except BaseException as error:
-            attempt.finish_threadsafe(outcomes.refused(attempt.task, error))
+            attempt.finish_threadsafe(activity_calls.refused(attempt.task, error))
             return
         if definition.is_async or definition.executor == "process":  # it belongs elsewhere
             attempt.threadsafe(lambda found: self._start(attempt, found), definition)
@@ -423,7 +596,7 @@ def _run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
         result = call_plainly(attempt.task, attempt.context, definition)
     finally:
         # An exception that was set off from outside may arrive in our own lines.
-        attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
+        attempt.finish_threadsafe(result or activity_calls.died_thread(attempt.task))
 
 
 async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDefinition) -> None:
@@ -433,4 +606,4 @@ async def _run_on_loop(attempt: Attempt, work: _LoopWork, definition: ActivityDe
     try:
         result = await call_on_loop(attempt.task, attempt.context, definition)
     finally:
-        attempt.finish_threadsafe(result or outcomes.died_thread(attempt.task))
+        attempt.finish_threadsafe(result or activity_calls.died_thread(attempt.task))

@@ -25,7 +25,6 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
-from hourglass._runtime.gil_watchdog import GilWatchdog
 from hourglass._runtime.guardian_wire import (
     REPLACE_ME,
     STACK_SIGNAL,
@@ -43,9 +42,9 @@ from hourglass._runtime.guardian_wire import (
     decode_hangs,
     encode,
 )
-from hourglass._runtime.hung_frames import HungStack
+from hourglass._runtime.hung import HungStack
 from hourglass._runtime.lane_notes import LaneNotes
-from hourglass._runtime.standstill import SHOWS_THREADS
+from hourglass._runtime.standstill import SHOWS_THREADS, GilWatchdog
 
 logger = logging.getLogger("hourglass.guardian")
 

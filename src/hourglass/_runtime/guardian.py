@@ -14,25 +14,338 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import re
 import selectors
 import signal
 import socket
+import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
-from hourglass._runtime.guardian_memory import HungRuns
-from hourglass._runtime.guardian_policy import GiveUp, Record, Silence, after_exit, why
-from hourglass._runtime.guardian_ward import Ward
-from hourglass._runtime.guardian_wire import Beat, Leaving, Loaded, Ready, RunHung, RunWentOn, Said
+from hourglass._runtime import standstill
+from hourglass._runtime.guardian_wire import (
+    REFUSED,
+    REPLACE_ME,
+    STOP,
+    VARIABLE,
+    Beat,
+    Handover,
+    Leaving,
+    Loaded,
+    Ready,
+    RunHung,
+    RunWentOn,
+    Said,
+    decode,
+    encode_handover,
+    encode_hangs,
+)
+from hourglass._runtime.lane_notes import SIZE, read_notes
+
+# --- guardian policy ------------------------------------------------------------
+#
+# What a guardian decides: whether a process that ended is started again, when, and what to say about it. Pure.
+
+
+FIRST_DELAY, LAST_DELAY = 1.0, 30.0
+HEALTHY_AFTER = 60.0
+SILENCES = 2  # deadlock timeouts without a sign of life
+_SHORTEST_SILENCE = 1.0  # a busy machine lets a process wait
+_LOADING_LIMIT = 60.0
+_BEATS = 8  # per limit
+_UNWATCHED_INTERVAL = 1.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a process and those before it in its place have done: failures in a row, and whether one ever worked."""
+
+    failures: int = 0
+    worked: bool = False
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Start again, after so many seconds."""
+
+    delay: float
+    record: Record
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Starting again would change nothing."""
+
+    code: int
+
+
+def after_exit(record: Record, code: int, worked_for: float | None) -> Restart | GiveUp:
+    """What to do about a process that ended unasked; `worked_for` is None if it never worked."""
+    worked = record.worked or worked_for is not None
+    if code == REFUSED and not worked:
+        return GiveUp(REFUSED)
+    healthy = worked_for is not None and worked_for >= HEALTHY_AFTER
+    failures = 0 if healthy else record.failures
+    delay = min(FIRST_DELAY * (1 << min(failures, 10)), LAST_DELAY)
+    return Restart(delay, replace(record, failures=failures + 1, worked=worked))
+
+
+def why(code: int) -> str:
+    """How a process ended, for people."""
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    match code:
+        case 0:
+            return "ended, though nobody asked for it"
+        case 2:
+            return "could not start (exit code 2)"
+        case _ if code == REPLACE_ME:
+            return "asked to be replaced: too many of its threads cannot be stopped"
+    return f"crashed with exit code {code}"
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How long a process may be silent. `limit` is None if it may be for ever."""
+
+    limit: float | None
+
+    @staticmethod
+    def of(deadlock_timeout: float | None) -> Silence:
+        """From a worker's deadlock timeout."""
+        return Silence(max(SILENCES * deadlock_timeout, _SHORTEST_SILENCE) if deadlock_timeout else None)
+
+    @property
+    def interval(self) -> float:
+        """How often it should beat."""
+        return min(self.limit / _BEATS, _UNWATCHED_INTERVAL) if self.limit else _UNWATCHED_INTERVAL
+
+    def allowed(self, *, loaded: bool) -> float | None:
+        """For how long, in seconds: importing a large library may hold the interpreter for a while."""
+        if self.limit is None or loaded:
+            return self.limit
+        return max(self.limit, _LOADING_LIMIT)
+
+
+# --- guardian memory ------------------------------------------------------------
+#
+# The runs that hung, as a guardian remembers them while processes come and go.
+#
+# A run is remembered until it goes on, its code changes, or many others have hung since. Its code has changed when
+# one of the
+# author's files on its stack has: the process that hung cannot tell which code it ran, and what comes after it has
+# loaded its own.
+
+
+_REMEMBERED = 200
+_LONGEST_STACK = 16_000
+_FILE = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    hang: RunHung
+    at: float
+    code: tuple[tuple[str, str], ...]
+
+
+class HungRuns:
+    """What a guardian tells each new process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: OrderedDict[str, _Remembered] = OrderedDict()
+
+    def add(self, hang: RunHung) -> RunHung:
+        """A run hung; returns it with how often it has, in this code."""
+        code = code_of(hang.stack)
+        known = self._runs.pop(hang.run_id, None)
+        times = known.hang.times + 1 if known is not None and known.code == code_of(known.hang.stack) else 1
+        hang = replace(hang, times=times, stack=hang.stack[:_LONGEST_STACK])
+        self._runs[hang.run_id] = _Remembered(hang, self._clock(), code)
+        while len(self._runs) > _REMEMBERED:
+            self._runs.popitem(last=False)
+        return hang
+
+    def forget(self, run_id: str) -> None:
+        """A run went on."""
+        self._runs.pop(run_id, None)
+
+    def told(self) -> list[RunHung]:
+        """All that a new process should know. Each failure is owed once: the first process that hears of it pays."""
+        now = self._clock()
+        for run_id, each in list(self._runs.items()):
+            if each.code != code_of(each.hang.stack):
+                del self._runs[run_id]
+        told = [replace(each.hang, age=now - each.at) for each in self._runs.values()]
+        for run_id, each in self._runs.items():
+            self._runs[run_id] = replace(each, hang=replace(each.hang, owed=False))
+        return told
+
+
+def code_of(stack: str) -> tuple[tuple[str, str], ...]:
+    """The files on a stack and what is in them now."""
+    return tuple((file, _digest(Path(file))) for file in dict.fromkeys(_FILE.findall(stack)))
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+# --- guardian ward ------------------------------------------------------------
+#
+# One guarded process, seen from its guardian: started, listened to, told to stop, examined, killed.
+#
+# Nothing here waits for the process but `examine`, which gives it a second. The life of a ward is that of one
+# process: what comes
+# after it in its place is another ward.
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CHUNK, _LONGEST_LINE = 1 << 16, 1 << 20
+
+
+class Ward:
+    """A guarded process. `silent` and `sample` are its guardian's: for how long nothing was heard, and a look at its threads."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        interval: float,
+        hangs: list[RunHung],
+        *,
+        place: int,
+        now: float,
+    ) -> None:
+        self.started = now
+        self.loaded = False
+        self.ready_at: float | None = None
+        self.leaving_at: float | None = None
+        self.silent = 0.0
+        self.sample: dict[int, int] = {}
+        self.killed_for = ""
+        self._hung_up = False
+        self._heard = b""
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        self._notes, self._stacks = _file(bytes(SIZE)), _file(b"")
+        with theirs, _file(encode_hangs(hangs)) as told:
+            handover = Handover(
+                socket=theirs.fileno(),
+                notes=self._notes.fileno(),
+                stacks=self._stacks.fileno(),
+                hangs=told.fileno(),
+                parent=os.getpid(),
+                place=place,
+                interval=interval,
+            )
+            self._process = _start(command, {**environ, VARIABLE: encode_handover(handover)}, handover)
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """How it ended, None while it lives."""
+        return self._process.poll()
+
+    def heard(self) -> list[Said]:
+        """What it has said since."""
+        try:
+            while len(self._heard) <= _LONGEST_LINE:
+                chunk = self.socket.recv(_CHUNK)
+                if not chunk:
+                    self._hung_up = True
+                    break
+                self._heard += chunk
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._hung_up = True
+        *lines, self._heard = self._heard.split(b"\n")
+        if len(self._heard) > _LONGEST_LINE:
+            self._heard = b""  # nobody of ours says that
+        return [said for line in lines if (said := decode(line)) is not None]
+
+    def has_hung_up(self) -> bool:
+        """Whether nothing more will be heard."""
+        return self._hung_up
+
+    def ask_to_stop(self) -> None:
+        """Let it finish what is in flight, and end."""
+        try:
+            self.socket.send(STOP)
+        except OSError:
+            pass  # it has ended
+
+    def kill(self, why: str = "") -> None:
+        """End it at once."""
+        self.killed_for = self.killed_for or why
+        self._process.kill()
+
+    def is_stopped(self) -> bool:
+        """Whether somebody has stopped it on purpose."""
+        return standstill.is_stopped(self.pid)
+
+    def look(self) -> None:
+        """Remember what its threads have used so far, if that was not done yet."""
+        if not self.sample:
+            self.sample = standstill.processor_time(self.pid)
+
+    def examine(self) -> standstill.Standstill:
+        """Where it stands, and at which run."""
+        notes = [each for each in read_notes(os.pread(self._notes.fileno(), SIZE, 0)) if each.native_id]
+        return standstill.examine(self.pid, self._stacks.fileno(), self.sample, notes)
+
+    def close(self) -> None:
+        """It has ended: free what it used."""
+        self._process.wait()
+        self.socket.close()
+        self._notes.close()
+        self._stacks.close()
+
+
+def _start(command: Sequence[str], environ: Mapping[str, str], handover: Handover) -> subprocess.Popen[bytes]:
+    # It begins with these blocked, and lets them through when it can handle them: Ctrl-C in its first moments is no traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        return subprocess.Popen(
+            command,
+            env=environ,
+            pass_fds=(handover.socket, handover.notes, handover.stacks, handover.hangs),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _file(content: bytes) -> IO[bytes]:
+    file = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115 - lives as long as the ward
+    file.write(content)
+    return file
+
+
+# --- guardian ------------------------------------------------------------
+
 
 logger = logging.getLogger("hourglass.guardian")
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _DRAIN_MARGIN = 15.0
 _LEAVING_LIMIT = 15.0
 

@@ -25,10 +25,9 @@ from typing import TypeAlias
 import msgspec
 
 from hourglass._engine.events import Activation
-from hourglass._runtime import debugging
+from hourglass._runtime import hung
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
-from hourglass._runtime.hung_stack import frame_of
-from hourglass._runtime.lane_stopping import LaneStopped, cpu_time, may_interrupt, moment, raise_briefly
+from hourglass._runtime.hung import LaneStopped, cpu_time, frame_of, may_interrupt, moment, raise_briefly
 from hourglass.activity._plain import runs_workflows
 
 logger = logging.getLogger("hourglass.worker")
@@ -270,7 +269,7 @@ class Lane:
 
     def _answer(self, job: Job, verdict: Verdict) -> bool:
         """Hand a verdict to the control loop; False if this lane has nothing to say any more."""
-        debugging.left(threading.get_ident())
+        hung.left(threading.get_ident())
         with self._mutex:
             if self._abandoned:
                 return False
@@ -293,7 +292,7 @@ class Lane:
                 if failed is not None:
                     logger.error("%s did not end cleanly", self.name, exc_info=failed)
                 if not unwound:
-                    debugging.left(threading.get_ident())
+                    hung.left(threading.get_ident())
                     (self.evaluations.close if finished else self.evaluations.unwind)()
                     unwound = True
                 self._gone()

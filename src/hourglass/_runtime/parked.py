@@ -5,19 +5,228 @@ Nobody may hang on a parked run unawares. Reasons are kept for a bounded number 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from hourglass._engine.commands import TaskFailed
-from hourglass._runtime.places import where_raised
-from hourglass._runtime.quarantine import Hang
+from hourglass._engine.definition import WorkflowDefinition
+from hourglass._runtime.code_origin import where_raised
+from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS, digest_of
+from hourglass._runtime.guardian_wire import RunHung
+from hourglass._runtime.hung import HungStack
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UnknownTypeError
 
-logger = logging.getLogger("hourglass.worker")
+# --- quarantine ------------------------------------------------------------
+#
+# Runs that hung, and for how long they are not executed again.
+#
+# Each hang costs a lane, perhaps a thread for good. The first may have been an accident (a machine that stood still),
+# so the run
+# is tried once more; after the second it waits until its code changes or a long time has passed, then gets one try at
+# a time.
+# While too many threads are stuck, every run of a workflow that hung lately waits: else a thousand runs of one
+# bad deploy would take two thousand threads. So it does when two of its runs have stopped a whole process each.
+#
+# A run may also kill its process: a crash in C, too much memory. All that were in work when a process died are
+# suspects, and
+# executed one at a time (see `lanes`); the second death at the same run, in the same code, is its own, and it waits
+# likewise,
+# longer each time. One that went on is innocent.
+#
+# A process that is replaced passes on what it knows, and the next one begins with it (`restore`). What code they hung
+# in is then
+# judged by whoever passed it on.
+#
+# Thread-safe: the control loop writes, lanes ask. Knows no threads and no engine.
 
+
+HANGS = 2
+BACK_OFF = 600.0
+_LONGEST_BACK_OFF = 6 * 3600.0
 _REMEMBERED = 1000
+_EPIDEMIC = 2  # runs of one workflow, each of which stopped a process
+
+
+@dataclass(frozen=True)
+class Hang:
+    """What is known of a run that hung: how often, when last, where, and in which code. `owed`: no task has failed for it yet.
+    `died`: it did not hang, but its process died, which says only which file its code was; `activity` is the local activity that
+    was executing then, if it was not the workflow's code.
+    """
+
+    times: int
+    at: float
+    stack: HungStack
+    definition: WorkflowDefinition | None
+    code: object
+    owed: bool = False
+    died: bool = False
+    activity: str = ""
+
+    @property
+    def limit(self) -> int:
+        """How often it may happen before the run must wait."""
+        if not self.died:
+            return HANGS
+        return LOCAL_DEATHS if self.activity else DEATHS
+
+    def is_of(self, definition: WorkflowDefinition) -> bool:
+        """Whether a definition is the very code that hung. What is reloaded is another object, whatever has changed in it."""
+        if self.died:
+            return self.code in ("", digest_of(definition))
+        return self.definition is definition and self.code == code_of(definition)
+
+
+def code_of(definition: WorkflowDefinition | None) -> object:
+    """The compiled body: some tools replace it in place."""
+    return None if definition is None else getattr(inspect.unwrap(definition.run), "__code__", None)
+
+
+class Quarantine:
+    """Which runs must not be executed now, and why."""
+
+    def __init__(self, *, back_off: float = BACK_OFF, clock: Callable[[], float] = time.monotonic) -> None:
+        self.distress = False
+        self.on_hung: Callable[[str, str, HungStack], object] | None = None
+        self.on_went_on: Callable[[str], object] | None = None
+        self._back_off = back_off
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._hangs: OrderedDict[str, Hang] = OrderedDict()
+        self._epidemics: dict[str, Hang] = {}
+
+    def __len__(self) -> int:
+        """How many runs are remembered."""
+        return len(self._hangs)
+
+    def add(self, run_id: str, definition: WorkflowDefinition | None, stack: HungStack) -> int:
+        """A run hung; returns how often it has, in this code."""
+        with self._lock:
+            known = self._hangs.pop(run_id, None)
+            again = known is not None and known.definition is definition and known.code == code_of(definition)
+            times = known.times + 1 if known is not None and again else 1
+            self._hangs[run_id] = Hang(times, self._clock(), stack, definition, code_of(definition))
+            while len(self._hangs) > _REMEMBERED:
+                self._hangs.popitem(last=False)
+        if self.on_hung is not None:
+            self.on_hung(run_id, definition.name if definition is not None else "", stack)
+        return times
+
+    def restore(self, hangs: Iterable[RunHung]) -> None:
+        """Begin with what processes before this one knew."""
+        costly: dict[str, set[str]] = {}
+        with self._lock:
+            for each in hangs:
+                known = self._hangs.get(each.run_id)
+                if known is not None and known.times > each.times:
+                    continue
+                hang = Hang(
+                    each.times,
+                    self._clock() - each.age,
+                    HungStack(each.stack, each.place),
+                    None,
+                    each.code if each.died else None,
+                    owed=each.owed,
+                    died=each.died,
+                    activity=each.activity,
+                )
+                self._hangs[each.run_id] = hang
+                if each.costly and each.workflow_type and each.age < self._back_off:
+                    runs = costly.setdefault(each.workflow_type, set())
+                    runs.add(each.run_id)
+                    if len(runs) >= _EPIDEMIC:
+                        self._epidemics[each.workflow_type] = hang
+
+    def is_suspect(self, run_id: str) -> bool:
+        """Whether a process died while a run was in work, and nobody knows yet which run it died of."""
+        if not self._hangs:
+            return False
+        hang = self._hangs.get(run_id)
+        return hang is not None and hang.died and not hang.activity
+
+    def forget(self, run_id: str) -> None:
+        """A run's code went on; that says nothing of a local activity at which processes died."""
+        self._forget(run_id, "")
+
+    def attempt_ended(self, run_id: str, activity: str) -> None:
+        """A local activity of a run has ended, and this process has not."""
+        self._forget(run_id, activity)
+
+    def _forget(self, run_id: str, activity: str) -> None:
+        if self._hangs:
+            with self._lock:
+                known = self._hangs.get(run_id)
+                if known is not None and known.activity == activity:
+                    del self._hangs[run_id]
+                else:
+                    known = None
+            if known is not None and self.on_went_on is not None:
+                self.on_went_on(run_id)
+
+    def held(self, run_id: str, definition: WorkflowDefinition | None) -> Hang | None:
+        """Why a run must not be executed now, None if it may. `definition` is None before it is known."""
+        if not self._hangs:
+            return None
+        with self._lock:
+            hang = self._hangs.get(run_id)
+            if hang is not None and definition is not None and not self._same(hang, definition):
+                del self._hangs[run_id]
+                hang = None
+            if hang is not None and hang.owed:
+                self._hangs[run_id] = replace(hang, owed=False)
+                return hang
+            if (
+                hang is not None
+                and hang.times >= hang.limit
+                and (definition is not None or (hang.definition is None and not hang.died))
+            ):
+                return self._held_back(run_id, hang)
+            return self._held_in_epidemic(definition) or self._held_in_distress(definition)
+
+    def _held_back(self, run_id: str, hang: Hang) -> Hang | None:
+        now = self._clock()
+        longer = min(hang.times - hang.limit, 10) if hang.died else 0  # each try costs a process
+        if now - hang.at < min(self._back_off * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF)):
+            return hang
+        # One try: whoever asks again before it has ended is held.
+        self._hangs[run_id] = replace(hang, at=now)
+        return None
+
+    def _held_in_epidemic(self, definition: WorkflowDefinition | None) -> Hang | None:
+        hang = self._epidemics.get(definition.name) if definition is not None else None
+        if hang is None or definition is None or (hang.died and not hang.is_of(definition)):
+            return None
+        return hang if self._clock() - hang.at < self._back_off else None
+
+    def _held_in_distress(self, definition: WorkflowDefinition | None) -> Hang | None:
+        if not self.distress or definition is None:
+            return None
+        now = self._clock()
+        return next(
+            (
+                each
+                for each in self._hangs.values()
+                if each.is_of(definition) and now - each.at < self._back_off
+            ),
+            None,
+        )
+
+    @staticmethod
+    def _same(hang: Hang, definition: WorkflowDefinition) -> bool:
+        # A run that hung before its definition was found hung in an import: only time tells.
+        return (hang.definition is None and not hang.died) or hang.is_of(definition)
+
+
+# --- parked ------------------------------------------------------------
+
+
+logger = logging.getLogger("hourglass.worker")
 
 
 class ParkedRuns:

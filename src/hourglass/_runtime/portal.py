@@ -24,16 +24,167 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from hourglass._runtime.daemon_executor import DaemonExecutor
-from hourglass._runtime.foreign_call import BlockingCall, ForeignCall
-from hourglass._runtime.mailbox import Mailbox
 from hourglass.errors import InternalError, UsageError
 
+# --- mailbox ------------------------------------------------------------
+#
+# A mailbox: the way of other threads to the control loop, one wake-up for a whole burst.
+#
+# Waking a loop costs a write to a pipe, and often a change of threads. What is posted while the loop is already on
+# its way waits
+# there with the rest. Must not know what is posted. Invariants: everything is delivered, in the order in which it was
+# posted; what
+# one delivery raises harms no other; in a process that was forked nothing is delivered.
+
+
 T = TypeVar("T")
+
+_mailbox_logger = logging.getLogger("hourglass.worker")
+
+
+class Mailbox:
+    """Belongs to the loop that made it; `post` may be called in any thread."""
+
+    __slots__ = ("_letters", "_pid", "_woken", "loop")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._letters: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._woken = False
+
+    def post(self, callback: Callable[[T], object], argument: T) -> None:
+        """Have something called on the control loop."""
+        if os.getpid() != self._pid:
+            return
+        self._letters.append((callback, argument))
+        if self._woken:
+            return
+        self._woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:
+            pass  # the control loop is closed: nobody is left to be told
+
+    def _deliver(self) -> None:
+        self._woken = False  # first: what is posted from now on wakes the loop again
+        try:
+            while self._letters:
+                callback, argument = self._letters.popleft()
+                try:
+                    callback(argument)
+                except Exception:
+                    _mailbox_logger.exception("what another thread said could not be taken")
+        finally:
+            if (
+                self._letters and not self._woken
+            ):  # a cancellation or an exit got out: the rest is delivered next
+                self._woken = True
+                self.loop.call_soon(self._deliver)
+
+
+# --- foreign call ------------------------------------------------------------
+#
+# A coroutine that runs on the control loop for somebody else: awaited on another event loop, or waited for by a
+# thread.
+#
+# `asyncio.run_coroutine_threadsafe`, with `asyncio.wrap_future` for a loop, does the same with a future of each kind,
+# a condition
+# and two wake-ups; here a loop has one future, and answers that come together wake it once, and a thread has one
+# lock. Invariants:
+# an answer is settled by whoever waits for it; whoever gives up cancels the coroutine, and hears nothing of it any
+# more.
+
+
+class ForeignCall(Generic[T]):
+    """See the module. `answer` is a future of the loop that waits."""
+
+    __slots__ = ("_answer", "_coro", "_mailbox", "_task")
+
+    def __init__(self, coro: Coroutine[Any, Any, T], answer: asyncio.Future[T], mailbox: Mailbox) -> None:
+        self._answer = answer
+        self._coro = coro
+        self._mailbox = mailbox
+        self._task: asyncio.Task[T] | None = None
+
+    # --- on the control loop ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the coroutine."""
+        self._task = asyncio.get_running_loop().create_task(self._coro)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Comes behind `begin`: both are called from one thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._mailbox.post(self._settle, task)
+
+    # --- on the other -----------------------------------------------------------------------------
+
+    def _settle(self, task: asyncio.Task[T]) -> None:
+        if self._answer.done():  # given up: nobody wants to hear it, asyncio neither
+            if not task.cancelled():
+                task.exception()
+        elif task.cancelled():
+            self._answer.cancel()
+        elif (error := task.exception()) is not None:
+            self._answer.set_exception(error)
+        else:
+            self._answer.set_result(task.result())
+
+
+class BlockingCall(Generic[T]):
+    """The same for a thread, which blocks."""
+
+    __slots__ = ("_bell", "_coro", "_task")
+
+    def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    # --- on the control loop ----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the coroutine."""
+        self._task = asyncio.get_running_loop().create_task(self._coro)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Comes behind `begin`: both are called from one thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # read, or asyncio complains where nobody waits any more
+        self._bell.release()
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended; waits so long at most. Once it has, it is not asked again."""
+        return self._bell.acquire(timeout=seconds)
+
+    def result(self) -> T:
+        """What came of it, once it has ended. Raises `asyncio.CancelledError` where the control loop cancelled it."""
+        assert self._task is not None
+        return self._task.result()
+
+
+# --- portal ------------------------------------------------------------
+
+
 Closer = Callable[[], Awaitable[object]]
 
 logger = logging.getLogger("hourglass")

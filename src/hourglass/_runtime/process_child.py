@@ -26,11 +26,21 @@ from typing import NoReturn
 
 from hourglass._contract.handle import ActivityResult
 from hourglass._engine.events import Payloads
-from hourglass._runtime import outcomes
+from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_plainly
 from hourglass._runtime.attempts import info_of
-from hourglass._runtime.process_entry import find_activity, find_converter
-from hourglass._runtime.process_wire import Beat, Cancel, Channel, Job, Setup, ToParent, done, to_child
+from hourglass._runtime.process_wire import (
+    Beat,
+    Cancel,
+    Channel,
+    Job,
+    Setup,
+    ToParent,
+    done,
+    find_activity,
+    find_converter,
+    to_child,
+)
 from hourglass.activity._context import ActivityContext, Equipment, GivenContext
 from hourglass.errors import UsageError
 
@@ -68,7 +78,7 @@ class Child:
             converter = find_converter(setup.converter, setup.main)
             definition = find_activity(job.function, setup.main)
         except BaseException as error:  # an import may raise anything
-            return outcomes.refused(task, error)
+            return activity_calls.refused(task, error)
         context = GivenContext(
             partial(info_of, task, converter),
             lambda details: self._beat(job.number, details),

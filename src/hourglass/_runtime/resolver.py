@@ -17,16 +17,40 @@ import logging
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
-from hourglass._runtime.built_in import built_in
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import DefinitionError, UnknownTypeError
+
+# --- built in ------------------------------------------------------------
+#
+# The workflows that Hourglass itself brings along, which every worker serves: those that keep limits.
+#
+# A program that debounces from its web process has workers that never heard of `hourglass.limits`; they serve it all
+# the
+# same. What a name from the wire may load here is one module of ours, by a constant.
+
+
+PREFIX = "hourglass."
+
+
+def built_in(name: str) -> WorkflowDefinition | None:
+    """The workflow of ours that has this type name; None for all others."""
+    if not name.startswith(PREFIX):
+        return None
+    # They stand above us, and most workers never need them.
+    found: Mapping[str, WorkflowDefinition] = import_module("hourglass.limits._served").SERVED
+    return found.get(name)
+
+
+# --- resolver ------------------------------------------------------------
+
 
 D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
 

@@ -15,20 +15,17 @@ from hourglass._contract.service import Service
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Payloads
 from hourglass._runtime import guarded
-from hourglass._runtime.activity_metrics import ActivityMetrics
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
 from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deaths
 from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.executor_facts import ExecutorLimits
-from hourglass._runtime.executors import ActivityExecutor
+from hourglass._runtime.executors import ActivityExecutor, ActivityMetrics, ExecutorLimits
 from hourglass._runtime.guarded import Guarded
-from hourglass._runtime.heartbeat_sender import HeartbeatSender
 from hourglass._runtime.lane import Lane
 from hourglass._runtime.lane_notes import LaneNotes
 from hourglass._runtime.lanes import LaneSet
+from hourglass._runtime.parked import Quarantine
 from hourglass._runtime.plan import Plan
-from hourglass._runtime.quarantine import Quarantine
-from hourglass._runtime.result_sender import ResultSender
+from hourglass._runtime.reporting import HeartbeatSender, ResultSender
 from hourglass._runtime.targets import resolve
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError, TargetError

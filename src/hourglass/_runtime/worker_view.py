@@ -2,15 +2,117 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from hourglass._runtime.application import Application
+from hourglass._runtime.plan import Plan
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.services import QueueServices
-from hourglass._runtime.worker_life import State
+from hourglass._runtime.status import StatusServer, status_report
 from hourglass._supervision import Tree
+from hourglass.errors import UsageError
+
+# --- worker life ------------------------------------------------------------
+#
+# The states of a `Worker` object, which any thread may start and shut down: new → starting → running → stopping →
+# stopped, and
+# again from stopped. It knows nothing of what is started. Each change is one step: of two that meet, one wins.
+
+
+State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
+
+
+class WorkerLife:
+    """Where a worker is in its life. `over` is set from the end of a shutdown to the next start, or by a signal."""
+
+    def __init__(self) -> None:
+        self.state: State = "new"
+        self.over = threading.Event()
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """It starts."""
+        with self._lock:
+            if self.state not in ("new", "stopped"):
+                raise UsageError(f"this worker is {self.state} already")
+            self.state = "starting"
+            self.over.clear()
+
+    def check_wanted(self) -> None:
+        """Raise if it was shut down while it was starting."""
+        if self.state != "starting":
+            raise UsageError("this worker was shut down while it was starting")
+
+    def started(self) -> bool:
+        """It has started; False if it was shut down meanwhile."""
+        with self._lock:
+            if self.state != "starting":
+                return False
+            self.state = "running"
+            return True
+
+    def failed(self) -> None:
+        """It could not be started."""
+        with self._lock:
+            if self.state == "starting":
+                self.state = "stopped"
+
+    def stop(self) -> State | None:
+        """It is to end; the state it was in, None if there is nothing to end."""
+        with self._lock:
+            if self.state not in ("starting", "running"):
+                return None
+            before, self.state = self.state, "stopping"
+            return before
+
+    def stopped(self) -> None:
+        """It has ended."""
+        with self._lock:
+            self.state = "stopped"
+        self.over.set()
+
+
+# --- stop signals ------------------------------------------------------------
+#
+# Ctrl-C and SIGTERM as a polite request to stop, while a worker runs on the main thread. Elsewhere it does nothing.
+
+
+logger = logging.getLogger("hourglass.worker")
+
+
+class StopSignals:
+    """While a worker runs on the main thread: SIGINT and SIGTERM end it politely, a second one as usual."""
+
+    def __init__(self, over: threading.Event) -> None:
+        self._over = over
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _stop(self, number: int, _: object) -> None:
+        logger.info("%s: shutting down", signal.Signals(number).name)
+        self._restore()
+        self._over.set()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+
+# --- worker view ------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -81,3 +183,55 @@ class WorkerTree:
 
     async def _ask(self, question: Callable[[Tree], T]) -> T:
         return question(self._tree())
+
+
+# --- worker facts ------------------------------------------------------------
+#
+# What a worker tells of itself: its queue, its figures, its tree, its status. Nothing here waits but the tree.
+
+
+class WorkerFacts:
+    """A worker's facts. Workers are made by `Worker(…)`."""
+
+    _plan: Plan
+    _life: WorkerLife
+    _status: StatusServer | None
+    _application: Application | None
+    _services: dict[str, QueueServices]
+
+    @property
+    def task_queue(self) -> str:
+        """The task queue it serves."""
+        return self._plan.config.task_queue
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self.task_queue!r}, {self._life.state}>"
+
+    @property
+    def tree(self) -> WorkerTree:
+        """The supervision tree that this worker is part of, for looking and for fire drills."""
+        return WorkerTree(self._portal, lambda: self._app.require_tree())
+
+    def statistics(self) -> WorkerStatistics:
+        """How the worker is doing. Cheap, from any thread."""
+        return worker_statistics(
+            self.task_queue, self._life.state, self._application, list(self._services.values())
+        )
+
+    @property
+    def status_address(self) -> str | None:
+        """Where the status endpoint listens; None if it was not asked for."""
+        return None if self._status is None else self._status.address
+
+    def _report(self) -> dict[str, Any]:
+        return status_report(self._app, self._life.state)
+
+    @property
+    def _app(self) -> Application:
+        if self._application is None:
+            raise UsageError("this worker has not been started")
+        return self._application
+
+    @property
+    def _portal(self) -> Portal:
+        raise NotImplementedError

@@ -22,7 +22,7 @@ from typing import Any
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._engine.events import Payloads
-from hourglass._runtime import outcomes
+from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.attempts import info_of
 from hourglass.activity import ActivityDefinition
@@ -149,13 +149,13 @@ class Attempts:
             fake = self._driver.cast.activity(task.activity_type)
         except HourglassError as error:
             self._driver.troubles.add(error)
-            queue.report(outcomes.failed(task, type(error).__name__, str(error), non_retryable=True))
+            queue.report(activity_calls.failed(task, type(error).__name__, str(error), non_retryable=True))
             return
         recorded = Recorded(task, fake, self._driver.clock.now_ns())
         self._recorded.setdefault(task.activity_type, []).append(recorded)
         planned = None if fake.takes or mishap is not None else fake.planned(task.attempt)
         if planned is not None:  # most attempts of tests that retry: over before anybody could ask for them
-            queue.report(outcomes.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
+            queue.report(activity_calls.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
             return
         attempt = Attempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
         self._held[task.token] = attempt
@@ -210,7 +210,7 @@ class Attempts:
         planned = self._planned(attempt)
         if planned is not None:
             reason = attempt.context.cancel_reason
-            self._end(attempt, outcomes.ended_by(task, planned, reason, self._converter, PAYLOAD_LIMIT))
+            self._end(attempt, activity_calls.ended_by(task, planned, reason, self._converter, PAYLOAD_LIMIT))
         elif definition.is_async:
             self._running.add(attempt.task.token)
             activity_loop().submit(partial(self._on_loop, attempt), partial(self._began, attempt))
@@ -264,7 +264,7 @@ class Attempts:
             coroutine.cancel()
 
     def _ended_elsewhere(self, attempt: Attempt, result: ActivityResult | None) -> None:
-        final = result or outcomes.died_thread(attempt.task)
+        final = result or activity_calls.died_thread(attempt.task)
         self._driver.from_outside(Step("ended", attempt.name, partial(self._end, attempt, final)))
 
     # --- ending -------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Attempts:
             return
         attempt.context.cancel(cancel.reason)
         if cancel.token in self._asleep:
-            self._end(attempt, outcomes.stopped(attempt.task, cancel.reason))
+            self._end(attempt, activity_calls.stopped(attempt.task, cancel.reason))
         else:
             self._cancel_coroutine(attempt)
 

@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
-from hourglass._runtime.built_in import built_in
-from hourglass._runtime.resolver import Resolver
+from hourglass._runtime.resolver import Resolver, built_in
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import UnknownTypeError, UsageError
 from hourglass.testing._explore.mishaps import Mishaps

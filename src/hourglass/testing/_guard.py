@@ -15,8 +15,16 @@ import time
 import weakref
 from types import TracebackType
 
-from hourglass._runtime.hung_stack import HungStack, frame_of, is_debugged, take_stack
-from hourglass._runtime.lane_stopping import LaneStopped, may_interrupt, moment, raise_briefly
+from hourglass._runtime.hung import (
+    HungStack,
+    LaneStopped,
+    frame_of,
+    is_debugged,
+    may_interrupt,
+    moment,
+    raise_briefly,
+    take_stack,
+)
 from hourglass.errors import WorkflowStuck
 
 DEADLOCK_TIMEOUT = 5.0

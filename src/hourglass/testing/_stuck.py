@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from hourglass._contract.service import Connection, DescribeWorkflow, QueryWorkflow, WaitForClose
-from hourglass._runtime.places import is_library, is_ours
+from hourglass._runtime.code_origin import is_library, is_ours
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.testing._trouble import Troubles

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 from hourglass._engine.events import RunEvicted
-from hourglass._runtime.lane_stopping import LaneStopped
+from hourglass._runtime.code_origin import where_raised
+from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.parked import ParkedRuns
-from hourglass._runtime.places import where_raised
 from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
 
 # Why an engine evicts a run whose task it could not accept.

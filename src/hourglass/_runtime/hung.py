@@ -1,0 +1,386 @@
+"""`breakpoint()` in workflow code, for as long as one likes.
+
+An engine waits a few seconds for a workflow task, people think longer. When the answer comes too late the engine sends the
+whole run again, and the code would stop at the same place for ever. So a breakpoint that this process has passed before,
+on the same events, is passed silently; and while somebody is at one, nobody calls the lane hung.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import get_ident
+from time import sleep
+from traceback import FrameSummary, StackSummary, walk_stack
+from types import FrameType
+from typing import Any, Protocol
+
+from hourglass._engine.context import current_run
+from hourglass._runtime.code_origin import STDLIB, is_library, is_ours
+
+__all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
+
+
+# --- debugging ------------------------------------------------------------
+#
+# `breakpoint()` in workflow code, for as long as one likes.
+#
+# An engine waits a few seconds for a workflow task, people think longer. When the answer comes too late the engine
+# sends the
+# whole run again, and the code would stop at the same place for ever. So a breakpoint that this process has passed
+# before,
+# on the same events, is passed silently; and while somebody is at one, nobody calls the lane hung.
+
+
+_lock = threading.Lock()
+_installed: Callable[..., Any] | None = None
+_stopped_threads: set[int] = set()
+
+
+def install() -> None:
+    """Take part in `breakpoint()`. Whatever hook is there, now, is called where we let it through."""
+    global _installed
+    with _lock:
+        if _installed is None or sys.breakpointhook is not _installed:
+            _installed = _hook(sys.breakpointhook)
+            sys.breakpointhook = _installed
+
+
+def is_debugging(thread_id: int) -> bool:
+    """Whether somebody is at a breakpoint in the activation that a thread evaluates."""
+    return thread_id in _stopped_threads
+
+
+def left(thread_id: int) -> None:
+    """An activation is over: whoever was at a breakpoint in it has gone on."""
+    _stopped_threads.discard(thread_id)
+
+
+def _hook(original: Callable[..., Any]) -> Callable[..., Any]:
+    def at_breakpoint(*args: Any, **kwargs: Any) -> Any:
+        run = current_run()
+        if run is not None and run.quiet:
+            return None
+        thread_id = threading.get_ident()
+        if run is not None:
+            # pdb's set_trace returns at once and traces from then on: the mark stays until the activation is over.
+            _stopped_threads.add(thread_id)
+        if original is sys.__breakpointhook__ and os.environ.get("PYTHONBREAKPOINT", "") == "":
+            # pdb stops in the frame it is given: the author's, not this one.
+            import pdb
+
+            pdb.Pdb().set_trace(sys._getframe(1))
+            return None
+        return original(*args, **kwargs)
+
+    return at_breakpoint
+
+
+# --- hung frames ------------------------------------------------------------
+#
+# Frames of code that hung, as text for people: the author's ones. From Python's own frames, or from what
+# `faulthandler` wrote.
+#
+# Loaded by the guardian, which stays small: nothing but the standard library and whose file is whose.
+
+
+MOST_FRAMES = 50
+
+_HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)|Stack \(most recent call first\)")
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+@dataclass(frozen=True)
+class HungStack:
+    """A stack as text, the newest frame last, and the place of the newest one, such as `orders.py:12 in wait`."""
+
+    text: str = ""
+    place: str = "an unknown place"
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """The stack of one thread, the newest frame first. `ident` is Python's number of it, None where only one was asked for."""
+
+    ident: int | None
+    frames: tuple[FrameSummary, ...]
+
+
+def told(frames: Sequence[FrameSummary]) -> HungStack:
+    """The author's frames of a stack that is given newest first; where there are none, the innermost one whosever it is."""
+    if not frames:
+        return HungStack()
+    own = [each for each in frames if not is_ours(each.filename) and not is_library(each.filename)]
+    shown = (own or list(frames[:1]))[:MOST_FRAMES]
+    shown.reverse()
+    last = shown[-1]
+    return HungStack(
+        "".join(StackSummary.from_list(shown).format()), f"{last.filename}:{last.lineno} in {last.name}"
+    )
+
+
+def parse_dump(text: str) -> list[Dumped]:
+    """The stacks in what `faulthandler` wrote; whatever else stands there is passed over."""
+    found: list[tuple[int | None, list[FrameSummary]]] = []
+    for line in text.splitlines():
+        if header := _HEADER.match(line):
+            found.append((int(header[1], 16) if header[1] else None, []))
+        elif found and (frame := _FRAME.fullmatch(line)):
+            number = int(frame[2]) if frame[2].isdigit() else 0
+            found[-1][1].append(FrameSummary(_unescaped(frame[1]), number, _unescaped(frame[3])))
+    return [Dumped(ident, tuple(frames)) for ident, frames in found]
+
+
+def _unescaped(text: str) -> str:
+    # It writes ASCII, and has no room for more than 500 characters of a name.
+    return _ESCAPE.sub(lambda each: chr(int(each[1] or each[2] or each[3], 16)), text)
+
+
+# --- hung stack ------------------------------------------------------------
+#
+# Where a thread stands that does not come back: the author's frames, as text, and whether a debugger holds it there.
+#
+# Looks at other threads from the control loop, once something is wrong; nothing here is called while all is well.
+
+
+_DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd", "debugpy")
+
+
+def frame_of(thread_id: int | None) -> FrameType | None:
+    """The frame that a thread executes now, None if there is no such thread."""
+    return sys._current_frames().get(thread_id) if thread_id is not None else None
+
+
+def take_stack(frame: FrameType | None) -> HungStack:
+    """The author's frames of a stack; where there are none, the innermost one whosever it is."""
+    if frame is None:
+        return HungStack()
+    # Positions first, source lines later: the thread may be running on while it is looked at.
+    return told(StackSummary.extract(walk_stack(frame), limit=MOST_FRAMES * 4, lookup_lines=False))
+
+
+def is_debugged(thread_id: int, frame: FrameType | None) -> bool:
+    """Whether somebody looks at a thread with a debugger: at a breakpoint, or stepping through its code."""
+    if is_debugging(thread_id) or _is_debugger(threading.gettrace()):
+        return True
+    monitoring: Any = getattr(sys, "monitoring", None)
+    if monitoring is not None and monitoring.get_tool(monitoring.DEBUGGER_ID) is not None:
+        return True
+    each = frame
+    while each is not None:
+        if _is_debugger(each.f_trace) or _names_debugger(each.f_globals.get("__name__", "")):
+            return True
+        each = each.f_back
+    return False
+
+
+def _is_debugger(tracer: object) -> bool:
+    # Coverage traces, too, and nobody looks at anything there.
+    if tracer is None:
+        return False
+    return _names_debugger(getattr(tracer, "__module__", "")) or _names_debugger(type(tracer).__module__)
+
+
+def _names_debugger(module: object) -> bool:
+    return isinstance(module, str) and module.startswith(_DEBUGGERS)
+
+
+# --- lane stopping ------------------------------------------------------------
+#
+# How an abandoned thread is told to stop, and what becomes of one that does not.
+#
+# Python can raise an exception in another thread, at its next bytecode. That ends a loop in a millisecond; it does
+# not
+# reach a call into C, and code that catches everything swallows it. So the thread is told again and again, ever more
+# rarely, while it lives; one that does not listen is *stuck*: counted, reported when there are too many, and
+# forgotten when
+# it ends after all.
+#
+# Two dangers, and how they are met:
+#
+# - An exception that arrives between a lock's `acquire` and the `try` behind it leaves the lock held for ever: a
+# thread is not
+#   interrupted while its innermost frame is one of the standard library's.
+# - While an exception waits for a thread that is in C, Python 3.11 keeps the whole interpreter's alarm raised, and a
+# thread that
+#   is profiled or traced then spins at its next call until it is delivered. So it never waits: what has not arrived
+#   after
+#   a moment is taken back.
+#
+# Runs on the control loop. Knows no workflows.
+
+
+logger = logging.getLogger("hourglass.worker")
+
+STUCK_AFTER = 8  # attempts: about a quarter of a second
+_FIRST_DELAY, _LAST_DELAY = 0.001, 5.0
+_UNWINDING_DELAY = 0.25  # what a thread that moves may take for each of its runs
+_FIRST_MOMENT, _LAST_MOMENT = 0.001, 0.01
+_PATIENCE = 12  # attempts before library code that holds no lock of the whole process is interrupted, too
+
+# Their locks are everybody's: held for ever, they would stop the process.
+_NEVER = tuple(
+    f"{base}{name}" for base in STDLIB for name in ("logging/", "threading.py", "queue.py", "importlib/")
+)
+
+_set_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+_clear_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
+    ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+)
+
+
+class LaneStopped(BaseException):
+    """This lane has been abandoned: its thread must end. Not an error, and not to be caught."""
+
+
+class Stoppable(Protocol):
+    """A thread that was abandoned."""
+
+    name: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread has left all code of ours and the author's."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """A number that moves while the thread cleans up."""
+        ...
+
+    def interrupt(self, attempt: int) -> None:
+        """Raise `LaneStopped` in the thread, if that is safe now and can help."""
+        ...
+
+    def wait_ended(self, timeout: float) -> bool:
+        """Wait for the thread's end; not on the control loop."""
+        ...
+
+
+class _Settled(BaseException):
+    pass
+
+
+def raise_briefly(thread_id: int, seconds: float) -> None:
+    """Raise `LaneStopped` in a thread if it takes it within so many seconds. It must not end meanwhile: its number may go
+    to another one.
+
+    In one frame, and calling nothing but C: with the alarm raised, a traced thread does not get through its next call, and that
+    thread may be this one. Only delivering an exception silences the alarm, so we raise one for ourselves at the end.
+    """
+    try:
+        _set_async_exc(thread_id, LaneStopped)
+        sleep(seconds)
+        _clear_async_exc(thread_id, None)
+        _set_async_exc(get_ident(), _Settled)
+        for _ in (1, 2):
+            pass
+    except _Settled:
+        pass
+
+
+def cpu_time(thread_id: int) -> float | None:
+    """The processor time of a living thread in seconds, None where nobody tells."""
+    clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
+    return float(time.clock_gettime(clock_of(thread_id))) if clock_of is not None else None
+
+
+def may_interrupt(frame: FrameType | None, attempt: int) -> bool:
+    """Whether an exception may be raised where a thread stands."""
+    if frame is None:
+        return True
+    file = frame.f_code.co_filename
+    if file.startswith(("<frozen importlib", *_NEVER)):
+        return False
+    return attempt > _PATIENCE or not file.startswith(STDLIB)
+
+
+def moment(attempt: int) -> float:
+    """For how long an attempt waits to be heard: longer each time, should many threads want the interpreter."""
+    return min(_FIRST_MOMENT * (1 << min(attempt - 1, 10)), _LAST_MOMENT)
+
+
+@dataclass(eq=False)
+class _Abandoned:
+    lane: Stoppable
+    progress: int
+    attempts: int = 0
+    delay: float = _FIRST_DELAY
+
+    @property
+    def stuck(self) -> bool:
+        return self.attempts > STUCK_AFTER
+
+
+class Stopper:
+    """Tells abandoned threads to stop until they do, and counts those that do not."""
+
+    def __init__(self, max_stuck: int, on_too_many: Callable[[], object] | None) -> None:
+        self._max_stuck = max_stuck
+        self._on_too_many = on_too_many
+        self._told: list[_Abandoned] = []
+        self._reported = False
+
+    @property
+    def too_many(self) -> bool:
+        """Whether more threads are stuck than may be."""
+        return sum(each.stuck for each in self._told) > self._max_stuck
+
+    def stuck(self, name: str | None = None) -> int:
+        """How many threads do not stop, of the lane with this name or at all."""
+        self._forget_ended()
+        return sum(each.stuck for each in self._told if name is None or each.lane.name == name)
+
+    def abandoned(self) -> list[Stoppable]:
+        """The threads that were told to stop and have not ended yet."""
+        self._forget_ended()
+        return [each.lane for each in self._told]
+
+    def tell(self, lane: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell a thread to stop, now and until it does."""
+        told = _Abandoned(lane, progress=0)  # one that unwinds already is moving
+        self._told.append(told)
+        self._attempt(told, loop)
+
+    def _attempt(self, told: _Abandoned, loop: asyncio.AbstractEventLoop) -> None:
+        self._forget_ended()
+        if told.lane.ended:
+            return
+        progress = told.lane.progress
+        if progress != told.progress:
+            told.progress, told.delay = progress, _UNWINDING_DELAY  # it listens, and unwinds its runs
+        else:
+            told.attempts += 1
+            told.lane.interrupt(told.attempts)
+            told.delay = min(told.delay * 2, _LAST_DELAY)
+            if told.attempts == STUCK_AFTER + 1:
+                self._report(told)
+        loop.call_later(told.delay, self._attempt, told, loop)
+
+    def _report(self, told: _Abandoned) -> None:
+        logger.error(
+            "a thread of %s cannot be stopped and is left behind; %d of them in this worker",
+            told.lane.name,
+            self.stuck(),
+        )
+        if self.too_many and not self._reported:
+            self._reported = True
+            logger.error("more than %d threads are stuck: this worker is not healthy", self._max_stuck)
+            if self._on_too_many is not None:
+                self._on_too_many()
+
+    def _forget_ended(self) -> None:
+        self._told = [each for each in self._told if not each.lane.ended]
+        if self._reported and not self.too_many:
+            self._reported = False
