@@ -18,14 +18,15 @@ from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
 from hourglass._temporal import activations, completions
 from hourglass._temporal.activations import UnsupportedEvent, activation_from_proto
-from hourglass._temporal.activities import (
+from hourglass._temporal.completions import Own, completion_to_proto
+from hourglass._temporal.handle import (
     activity_item_from_proto,
     activity_result_to_proto,
     heartbeat_to_proto,
 )
-from hourglass._temporal.completions import Own, completion_to_proto
-from hourglass._temporal.failures import failure_from, failure_message
 from hourglass._temporal.payloads import (
+    failure_from,
+    failure_message,
     nanos_from,
     payload_from,
     put_nanos,

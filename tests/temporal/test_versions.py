@@ -19,7 +19,7 @@ from hourglass._engine.versions import (
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
-from hourglass._temporal import calls_deployments, calls_workflows, configs
+from hourglass._temporal import calls, configs
 from hourglass._temporal.activations import activation_from_proto
 from hourglass._temporal.calls import Scope
 from hourglass._temporal.completions import Own, completion_to_proto
@@ -73,13 +73,13 @@ def test_overrides() -> None:
         request = sv.StartWorkflow(
             workflow_id="w", workflow_type="t", task_queue="q", request_id="r", versioning_override=override
         )
-        message: Any = calls_workflows.start(request, SCOPE).message
+        message: Any = calls.start(request, SCOPE).message
         return message.versioning_override
 
     def read(override: Any) -> tuple[Any, Any]:
         info: Any = WorkflowExecutionVersioningInfo(versioning_override=written(override))
         info.behavior = 2
-        return calls_deployments.behavior_of(info), calls_deployments.run_version(info)
+        return calls.behavior_of(info), calls.run_version(info)
 
     pinned = written(PinnedVersioningOverride(ONE))
     assert (pinned.behavior, pinned.pinned_version, pinned.pinned.version.build_id) == (1, "shop.1", "1")
@@ -99,7 +99,7 @@ def test_what_a_server_says_of_a_deployment() -> None:
         summary.deployment_version.deployment_name = "shop"
         summary.deployment_version.build_id = build_id
         summary.create_time.seconds = 10 + at
-    call = calls_deployments.describe(sd.DescribeDeployment(deployment_name="shop"), SCOPE)
+    call = calls.describe(sd.DescribeDeployment(deployment_name="shop"), SCOPE)
     found = call.read(answer.SerializeToString())
     assert found.current is None
     assert [(each.version.build_id, each.status) for each in found.versions] == [

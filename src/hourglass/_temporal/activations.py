@@ -17,8 +17,8 @@ from temporalio.bridge.proto.workflow_activation import RemoveFromCache, Workflo
 from hourglass._engine import events as ev
 from hourglass._engine.events import Activation, AnyEvent
 from hourglass._engine.versions import WorkerDeploymentVersion
-from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import (
+    failure_from,
     nanos_from,
     payload_from,
     payload_map_from,

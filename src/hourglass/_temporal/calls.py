@@ -5,7 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import temporalio.api.update.v1 as up
+import temporalio.api.workflowservice.v1 as ws
 from google.protobuf.message import Message
+from temporalio.api.enums.v1 import (
+    ResetReapplyExcludeType,
+    WorkerDeploymentVersionStatus,
+    WorkerVersioningMode,
+)
+
+from hourglass._contract import service as ch
+from hourglass._contract import service as sd
+from hourglass._contract import service as sv
+from hourglass._engine.versions import (
+    PinnedVersioningOverride,
+    VersioningBehavior,
+    VersioningOverride,
+    WorkerDeploymentVersion,
+)
+from hourglass._temporal.payloads import (
+    failure_from,
+    nanos_from,
+    payloads_from,
+    put_failure,
+    put_payload,
+    put_payload_map,
+    put_payloads,
+    put_retry_rule,
+    put_seconds,
+)
+
+# --- calls ------------------------------------------------------------
+
 
 ORDINARY = 10.0
 """Seconds for a call that the server answers at once."""
@@ -41,3 +72,424 @@ def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
     """Name a run in a message."""
     execution.workflow_id = workflow_id
     execution.run_id = run_id
+
+
+# --- calls deployments ------------------------------------------------------------
+#
+# Calls about versions of workers: which is current, which there are, and what runs and queues say of them. Pure.
+
+
+_STATUSES: dict[int, str] = {
+    number: name.removeprefix("WORKER_DEPLOYMENT_VERSION_STATUS_")
+    for name, number in WorkerDeploymentVersionStatus.items()
+}
+_VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
+_PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
+
+
+def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
+    """Make a version current."""
+    message = ws.SetWorkerDeploymentCurrentVersionRequest(
+        namespace=scope.namespace,
+        deployment_name=request.deployment_name,
+        build_id=request.build_id,
+        identity=request.identity or scope.identity,
+        ignore_missing_task_queues=request.ignore_missing_task_queues,
+    )
+
+    def read(data: bytes) -> sd.CurrentVersionSet:
+        answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
+        return sd.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
+
+    return Call("set_worker_deployment_current_version", message, read)
+
+
+def describe(request: sd.DescribeDeployment, scope: Scope) -> Call:
+    """Look at a deployment."""
+    message = ws.DescribeWorkerDeploymentRequest(
+        namespace=scope.namespace, deployment_name=request.deployment_name
+    )
+    return Call("describe_worker_deployment", message, _described)
+
+
+def _described(data: bytes) -> sd.DeploymentInfo:
+    answer: Any = ws.DescribeWorkerDeploymentResponse.FromString(data)
+    info = answer.worker_deployment_info
+    routing = info.routing_config
+    versions = tuple(
+        sd.KnownVersion(
+            version=_version(each.deployment_version),
+            status=_STATUSES.get(each.status, str(each.status)),
+            create_time_ns=nanos_from(each.create_time),
+        )
+        for each in info.version_summaries
+    )
+    return sd.DeploymentInfo(
+        name=info.name,
+        current=version_in(routing, "current_deployment_version"),
+        changed_ns=nanos_from(routing.current_version_changed_time),
+        versions=tuple(sorted(versions, key=lambda each: -each.create_time_ns)),
+    )
+
+
+# --- what other messages say of versions ----------------------------------------------------------------------
+
+
+def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:
+    """The version in a field of a message, if there is one."""
+    found = getattr(message, field)
+    return _version(found) if message.HasField(field) and found.build_id else None
+
+
+def _version(message: Any) -> WorkerDeploymentVersion:
+    return WorkerDeploymentVersion(message.deployment_name, message.build_id)
+
+
+def put_override(message: Any, override: VersioningOverride) -> None:
+    """Write an override, in its own words and in those of servers before 1.29."""
+    if isinstance(override, PinnedVersioningOverride):
+        message.behavior = int(VersioningBehavior.PINNED)
+        message.pinned_version = override.version.to_canonical_string()
+        message.pinned.version.deployment_name = override.version.deployment_name
+        message.pinned.version.build_id = override.version.build_id
+        message.pinned.behavior = _PIN
+    else:
+        message.behavior = int(VersioningBehavior.AUTO_UPGRADE)
+        message.auto_upgrade = True
+
+
+def behavior_of(info: Any) -> VersioningBehavior:
+    """What holds for a run: what it was told from outside, or what its workflow says."""
+    override = info.versioning_override
+    if override.HasField("pinned"):
+        return VersioningBehavior.PINNED
+    if override.WhichOneof("override") == "auto_upgrade":
+        return VersioningBehavior.AUTO_UPGRADE
+    return VersioningBehavior(info.behavior) if info.behavior in (1, 2) else VersioningBehavior.UNSPECIFIED
+
+
+def run_version(info: Any) -> WorkerDeploymentVersion | None:
+    """The version that a run is pinned to, or that handled its last task."""
+    if info.versioning_override.HasField("pinned"):
+        return _version(info.versioning_override.pinned.version)
+    return version_in(info, "deployment_version")
+
+
+def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
+    """The version of somebody who polls; None for one without."""
+    options = poller.deployment_options
+    if not poller.HasField("deployment_options") or options.worker_versioning_mode != _VERSIONED:
+        return None
+    return _version(options)
+
+
+# --- calls workflows ------------------------------------------------------------
+#
+# Calls that act on a workflow: start, signal, query, cancel, terminate. Pure.
+
+
+def start(request: sv.StartWorkflow, scope: Scope) -> Call:
+    """Start a workflow, or start and signal it in one step."""
+    message: Any
+    if not request.signal_name:
+        message = ws.StartWorkflowExecutionRequest()
+        put_start(message, request, scope)
+        return Call("start_workflow_execution", message, _started)
+    message = ws.SignalWithStartWorkflowExecutionRequest()
+    put_start(message, request, scope)
+    message.signal_name = request.signal_name
+    put_payloads(message.signal_input.payloads, request.signal_arguments)
+    return Call("signal_with_start_workflow_execution", message, _signalled)
+
+
+def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
+    """Write a start into a message that begins a workflow."""
+    message.namespace = scope.namespace
+    message.workflow_id = request.workflow_id
+    message.workflow_type.name = request.workflow_type
+    message.task_queue.name = request.task_queue
+    message.request_id = request.request_id
+    message.identity = request.identity or scope.identity
+    put_payloads(message.input.payloads, request.arguments)
+    message.workflow_id_reuse_policy = int(request.id_reuse_policy)
+    message.workflow_id_conflict_policy = int(request.id_conflict_policy)
+    message.cron_schedule = request.cron_schedule
+    for field, seconds in (
+        ("workflow_execution_timeout", request.execution_timeout),
+        ("workflow_run_timeout", request.run_timeout),
+        ("workflow_task_timeout", request.task_timeout),
+        ("workflow_start_delay", request.start_delay),
+    ):
+        if seconds is not None:
+            put_seconds(getattr(message, field), seconds)
+    if request.retry_policy is not None:
+        put_retry_rule(message.retry_policy, request.retry_policy)
+    if request.priority_key:
+        message.priority.priority_key = request.priority_key
+    if request.versioning_override is not None:
+        put_override(message.versioning_override, request.versioning_override)
+    _put_extras(message, request)
+
+
+def _put_extras(message: Any, request: sv.StartWorkflow) -> None:
+    if request.memo:
+        put_payload_map(message.memo.fields, request.memo)
+    if request.search_attributes:
+        put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
+    if request.headers:
+        put_payload_map(message.header.fields, request.headers)
+    if request.static_summary is not None:
+        put_payload(message.user_metadata.summary, request.static_summary)
+    if request.static_details is not None:
+        put_payload(message.user_metadata.details, request.static_details)
+
+
+def _started(data: bytes) -> sv.Started:
+    answer = ws.StartWorkflowExecutionResponse.FromString(data)
+    return sv.Started(answer.run_id, answer.started)
+
+
+def _signalled(data: bytes) -> sv.Started:
+    answer = ws.SignalWithStartWorkflowExecutionResponse.FromString(data)
+    return sv.Started(answer.run_id, answer.started)
+
+
+def _nothing(data: bytes) -> sv.Nothing:
+    return sv.Nothing()
+
+
+def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
+    """Send a signal."""
+    message: Any = ws.SignalWorkflowExecutionRequest(
+        namespace=scope.namespace,
+        signal_name=request.signal_name,
+        request_id=request.request_id,
+        identity=request.identity or scope.identity,
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    put_payloads(message.input.payloads, request.arguments)
+    if request.headers:
+        put_payload_map(message.header.fields, request.headers)
+    return Call("signal_workflow_execution", message, _nothing)
+
+
+def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
+    """Ask a question, which a worker answers."""
+    message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
+    put_execution(message.execution, request.workflow_id, request.run_id)
+    message.query.query_type = request.query_name
+    put_payloads(message.query.query_args.payloads, request.arguments)
+    if request.headers:
+        put_payload_map(message.query.header.fields, request.headers)
+    message.query_reject_condition = int(request.reject_condition)
+    return Call("query_workflow", message, _answered, PATIENT)
+
+
+def _answered(data: bytes) -> sv.QueryAnswer:
+    answer = ws.QueryWorkflowResponse.FromString(data)
+    rejected = sv.WorkflowStatus.UNSPECIFIED
+    if answer.HasField("query_rejected"):
+        rejected = sv.WorkflowStatus(answer.query_rejected.status)
+    return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
+
+
+def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
+    """Ask a workflow to cancel."""
+    message: Any = ws.RequestCancelWorkflowExecutionRequest(
+        namespace=scope.namespace,
+        identity=request.identity or scope.identity,
+        request_id=request.request_id,
+        first_execution_run_id=request.first_execution_run_id,
+        reason=request.reason,
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    return Call("request_cancel_workflow_execution", message, _nothing)
+
+
+def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
+    """End a workflow now."""
+    message: Any = ws.TerminateWorkflowExecutionRequest(
+        namespace=scope.namespace,
+        identity=request.identity or scope.identity,
+        first_execution_run_id=request.first_execution_run_id,
+        reason=request.reason,
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    if request.details:
+        put_payloads(message.details.payloads, request.details)
+    return Call("terminate_workflow_execution", message, _nothing)
+
+
+# --- calls changes ------------------------------------------------------------
+#
+# Calls that change a run and wait for its word: updates, update with start, reset. Pure.
+
+
+def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
+    """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
+    return Call(
+        "update_workflow_execution",
+        _update_message(request, scope),
+        lambda data: _state(ws.UpdateWorkflowExecutionResponse.FromString(data), request),
+        LONG_POLL,
+        _nothing_yet(request),
+    )
+
+
+def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
+    """Wait on for an update."""
+    message: Any = ws.PollWorkflowExecutionUpdateRequest(
+        namespace=scope.namespace, identity=request.identity or scope.identity
+    )
+    put_execution(message.update_ref.workflow_execution, request.workflow_id, request.run_id)
+    message.update_ref.update_id = request.update_id
+    message.wait_policy.lifecycle_stage = int(request.wait_stage)
+    return Call(
+        "poll_workflow_execution_update",
+        message,
+        lambda data: _state(ws.PollWorkflowExecutionUpdateResponse.FromString(data), request),
+        LONG_POLL,
+        _nothing_yet(request),
+    )
+
+
+def update_with_start(request: ch.UpdateWithStart, scope: Scope) -> Call:
+    """Start, or use what runs, and update, in one step."""
+    message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
+    put_start(message.operations.add().start_workflow, request.start, scope)
+    message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
+
+    def read(data: bytes) -> ch.UpdateStarted:
+        first, second = ws.ExecuteMultiOperationResponse.FromString(data).responses
+        started = sv.Started(first.start_workflow.run_id, first.start_workflow.started)
+        return ch.UpdateStarted(started, _state(second.update_workflow, request.update))
+
+    return Call("execute_multi_operation", message, read, LONG_POLL)
+
+
+def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
+    """Begin a run anew from one of its workflow tasks."""
+    message: Any = ws.ResetWorkflowExecutionRequest(
+        namespace=scope.namespace,
+        reason=request.reason,
+        workflow_task_finish_event_id=request.event_id,
+        request_id=request.request_id,
+        identity=request.identity or scope.identity,
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    if not request.reapply_signals:
+        message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL)
+    if not request.reapply_updates:
+        message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE)
+    return Call(
+        "reset_workflow_execution",
+        message,
+        lambda data: sv.Started(ws.ResetWorkflowExecutionResponse.FromString(data).run_id),
+        ORDINARY,
+    )
+
+
+def _update_message(request: ch.UpdateWorkflow, scope: Scope) -> Any:
+    message: Any = ws.UpdateWorkflowExecutionRequest(
+        namespace=scope.namespace, first_execution_run_id=request.first_execution_run_id
+    )
+    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message.wait_policy.lifecycle_stage = int(request.wait_stage)
+    inner: up.Request = message.request
+    inner.meta.update_id = request.update_id
+    inner.meta.identity = request.identity or scope.identity
+    inner.input.name = request.update_name
+    put_payloads(inner.input.args.payloads, request.arguments)
+    if request.headers:
+        put_payload_map(inner.input.header.fields, request.headers)
+    return message
+
+
+def _state(answer: Any, request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
+    outcome = answer.outcome
+    kind = outcome.WhichOneof("value")
+    payloads = payloads_from(outcome.success.payloads) if kind == "success" else ()
+    return ch.UpdateState(
+        update_id=answer.update_ref.update_id or request.update_id,
+        workflow_id=request.workflow_id,
+        run_id=answer.update_ref.workflow_execution.run_id or request.run_id,
+        stage=ch.UpdateStage.COMPLETED if kind else ch.UpdateStage(answer.stage),
+        result=payloads[0] if payloads else None,
+        failure=failure_from(outcome.failure) if kind == "failure" else None,
+    )
+
+
+def _nothing_yet(request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
+    return ch.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
+
+
+# --- calls activities ------------------------------------------------------------
+#
+# Calls about an activity that is completed from outside, by its token or by its ids. Pure.
+
+
+# What is reported -> by token, by ids: RPC and message.
+_ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
+    "completed": (
+        ("respond_activity_task_completed", ws.RespondActivityTaskCompletedRequest),
+        ("respond_activity_task_completed_by_id", ws.RespondActivityTaskCompletedByIdRequest),
+    ),
+    "failed": (
+        ("respond_activity_task_failed", ws.RespondActivityTaskFailedRequest),
+        ("respond_activity_task_failed_by_id", ws.RespondActivityTaskFailedByIdRequest),
+    ),
+    "canceled": (
+        ("respond_activity_task_canceled", ws.RespondActivityTaskCanceledRequest),
+        ("respond_activity_task_canceled_by_id", ws.RespondActivityTaskCanceledByIdRequest),
+    ),
+}
+
+
+def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
+    """End an activity: a failure if there is one, then cancellation, then its result."""
+    if request.failure is not None:
+        rpc, message = _address("failed", request, scope)
+        put_failure(message.failure, request.failure)
+    elif request.cancelled:
+        rpc, message = _address("canceled", request, scope)
+        put_payloads(message.details.payloads, request.cancelled_details)
+    else:
+        rpc, message = _address("completed", request, scope)
+        if request.result is not None:
+            put_payload(message.result.payloads.add(), request.result)
+    return Call(rpc, message, lambda data: sv.Nothing())
+
+
+def _address(end: str, request: sv.CompleteActivity, scope: Scope) -> tuple[str, Any]:
+    rpc, kind = _ENDS[end][0 if request.token else 1]
+    message = kind()
+    _put_address(message, request, scope)
+    return rpc, message
+
+
+def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: Scope) -> None:
+    message.namespace = scope.namespace
+    message.identity = request.identity or scope.identity
+    if request.token:
+        message.task_token = request.token
+        return
+    message.workflow_id = request.workflow_id
+    message.run_id = request.run_id
+    message.activity_id = request.activity_id
+
+
+def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Call:
+    """Report that an activity lives."""
+    rpc = "record_activity_task_heartbeat"
+    message: Any = ws.RecordActivityTaskHeartbeatRequest()
+    if not request.token:
+        rpc, message = "record_activity_task_heartbeat_by_id", ws.RecordActivityTaskHeartbeatByIdRequest()
+    _put_address(message, request, scope)
+    put_payloads(message.details.payloads, request.details)
+    return Call(rpc, message, _beat)
+
+
+def _beat(data: bytes) -> sv.HeartbeatAnswer:
+    # Both answers have the same fields with the same numbers.
+    answer = ws.RecordActivityTaskHeartbeatResponse.FromString(data)
+    return sv.HeartbeatAnswer(answer.cancel_requested)

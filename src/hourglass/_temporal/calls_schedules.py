@@ -5,12 +5,244 @@ from __future__ import annotations
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
+from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
-from hourglass._temporal import schedule_messages as messages
+from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.calls import PATIENT, Call, Scope
-from hourglass._temporal.payloads import nanos_from, payload_map_from, put_nanos, put_payload_map
+from hourglass._temporal.payloads import (
+    nanos_from,
+    payload_from,
+    payload_map_from,
+    payloads_from,
+    put_nanos,
+    put_payload,
+    put_payload_map,
+    put_payloads,
+    put_retry_rule,
+    put_seconds,
+    retry_rule_from,
+    seconds_from,
+)
+
+# --- schedule messages ------------------------------------------------------------
+#
+# Schedules to protobuf and back. Pure.
+
+
+_TIMEOUTS = (
+    ("workflow_execution_timeout", "execution_timeout"),
+    ("workflow_run_timeout", "run_timeout"),
+    ("workflow_task_timeout", "task_timeout"),
+)
+
+# The fields of an action that we read and write ourselves; all others travel in `foreign`.
+_OURS = (
+    "workflow_id",
+    "workflow_type",
+    "task_queue",
+    "input",
+    "workflow_execution_timeout",
+    "workflow_run_timeout",
+    "workflow_task_timeout",
+    "retry_policy",
+    "memo",
+    "search_attributes",
+    "header",
+    "user_metadata",
+)
+
+
+# --- out ----------------------------------------------------------------------------------------------------
+
+
+def put_schedule(message: Any, schedule: sc.Schedule) -> None:
+    """Write a schedule."""
+    put_spec(message.spec, schedule.spec)
+    _put_action(message.action.start_workflow, schedule.action, schedule.foreign)
+    policy, state = schedule.policy, schedule.state
+    message.policies.overlap_policy = int(policy.overlap)
+    message.policies.pause_on_failure = policy.pause_on_failure
+    message.policies.keep_original_workflow_id = policy.keep_original_workflow_id
+    if policy.catchup_window:
+        put_seconds(message.policies.catchup_window, policy.catchup_window)
+    message.state.notes = state.note
+    message.state.paused = state.paused
+    message.state.limited_actions = state.limited_actions
+    message.state.remaining_actions = state.remaining_actions
+
+
+def put_spec(message: Any, spec: sc.ScheduleSpec) -> None:
+    """Write when a schedule acts."""
+    for calendar in spec.calendars:
+        _put_calendar(message.structured_calendar.add(), calendar)
+    for calendar in spec.skip:
+        _put_calendar(message.exclude_structured_calendar.add(), calendar)
+    for interval in spec.intervals:
+        each = message.interval.add()
+        put_seconds(each.interval, interval.every)
+        put_seconds(each.phase, interval.offset)
+    message.cron_string.extend(spec.cron_expressions)
+    if spec.start_at_ns:
+        put_nanos(message.start_time, spec.start_at_ns)
+    if spec.end_at_ns:
+        put_nanos(message.end_time, spec.end_at_ns)
+    if spec.jitter:
+        put_seconds(message.jitter, spec.jitter)
+    message.timezone_name = spec.time_zone
+    message.timezone_data = spec.time_zone_data
+
+
+def _put_calendar(message: Any, calendar: sc.CalendarSpec) -> None:
+    message.comment = calendar.comment
+    for field in FIELDS:
+        ranges = getattr(message, field.name)
+        for each in getattr(calendar, field.name):
+            ranges.add(start=each.start, end=each.end, step=each.step)
+
+
+def _put_action(message: Any, action: sv.StartWorkflow, foreign: bytes) -> None:
+    if foreign:
+        message.MergeFromString(foreign)
+    message.workflow_id = action.workflow_id
+    message.workflow_type.name = action.workflow_type
+    message.task_queue.name = action.task_queue
+    put_payloads(message.input.payloads, action.arguments)
+    for field, name in _TIMEOUTS:
+        seconds = getattr(action, name)
+        if seconds is not None:
+            put_seconds(getattr(message, field), seconds)
+    if action.retry_policy is not None:
+        put_retry_rule(message.retry_policy, action.retry_policy)
+    if action.priority_key:
+        message.priority.priority_key = action.priority_key
+    put_payload_map(message.memo.fields, action.memo)
+    put_payload_map(message.search_attributes.indexed_fields, action.search_attributes)
+    put_payload_map(message.header.fields, action.headers)
+    if action.static_summary is not None:
+        put_payload(message.user_metadata.summary, action.static_summary)
+    if action.static_details is not None:
+        put_payload(message.user_metadata.details, action.static_details)
+
+
+# --- in -----------------------------------------------------------------------------------------------------
+
+
+def schedule_from(message: Any) -> sc.Schedule:
+    """A schedule as data."""
+    policies, state = message.policies, message.state
+    return sc.Schedule(
+        action=_action_from(message.action.start_workflow),
+        spec=spec_from(message.spec),
+        policy=sc.SchedulePolicy(
+            overlap=_overlap(policies.overlap_policy),
+            catchup_window=seconds_from(policies.catchup_window),
+            pause_on_failure=policies.pause_on_failure,
+            keep_original_workflow_id=policies.keep_original_workflow_id,
+        ),
+        state=sc.ScheduleState(
+            note=state.notes,
+            paused=state.paused,
+            limited_actions=state.limited_actions,
+            remaining_actions=state.remaining_actions,
+        ),
+        foreign=_foreign(message.action.start_workflow),
+    )
+
+
+def spec_from(message: Any) -> sc.ScheduleSpec:
+    """When a schedule acts, as data."""
+    return sc.ScheduleSpec(
+        calendars=tuple(_calendar_from(calendar) for calendar in message.structured_calendar),
+        intervals=tuple(
+            sc.IntervalSpec(seconds_from(each.interval), seconds_from(each.phase))
+            for each in message.interval
+        ),
+        cron_expressions=tuple(message.cron_string),
+        skip=tuple(_calendar_from(calendar) for calendar in message.exclude_structured_calendar),
+        start_at_ns=nanos_from(message.start_time),
+        end_at_ns=nanos_from(message.end_time),
+        jitter=seconds_from(message.jitter),
+        time_zone=message.timezone_name,
+        time_zone_data=message.timezone_data,
+    )
+
+
+def info_from(message: Any) -> sc.ScheduleInfo:
+    """What a schedule has done and will do, as data."""
+    return sc.ScheduleInfo(
+        action_count=message.action_count,
+        missed_catchup=message.missed_catchup_window,
+        skipped_overlap=message.overlap_skipped,
+        buffer_dropped=message.buffer_dropped,
+        buffer_size=message.buffer_size,
+        running=tuple((each.workflow_id, each.run_id) for each in message.running_workflows),
+        recent_actions=tuple(action_from(action) for action in message.recent_actions),
+        next_times_ns=tuple(nanos_from(time) for time in message.future_action_times),
+        create_time_ns=nanos_from(message.create_time),
+        update_time_ns=nanos_from(message.update_time),
+    )
+
+
+def action_from(message: Any) -> sc.ScheduleAction:
+    """One time that a schedule acted, as data."""
+    return sc.ScheduleAction(
+        schedule_time_ns=nanos_from(message.schedule_time),
+        actual_time_ns=nanos_from(message.actual_time),
+        workflow_id=message.start_workflow_result.workflow_id,
+        run_id=message.start_workflow_result.run_id,
+    )
+
+
+def _overlap(number: int) -> sc.OverlapPolicy:
+    try:
+        return sc.OverlapPolicy(number)
+    except ValueError:
+        return sc.OverlapPolicy.UNSPECIFIED  # of a newer server
+
+
+def _calendar_from(message: Any) -> sc.CalendarSpec:
+    ranges = {
+        field.name: tuple(
+            sc.Range(each.start, each.end, each.step or 1) for each in getattr(message, field.name)
+        )
+        for field in FIELDS
+    }
+    return sc.CalendarSpec(**ranges, comment=message.comment)
+
+
+def _action_from(message: Any) -> sv.StartWorkflow:
+    metadata = message.user_metadata
+    timeouts: dict[str, Any] = {
+        name: seconds_from(getattr(message, field)) for field, name in _TIMEOUTS if message.HasField(field)
+    }
+    return sv.StartWorkflow(
+        workflow_id=message.workflow_id,
+        workflow_type=message.workflow_type.name,
+        task_queue=message.task_queue.name,
+        request_id="",
+        arguments=payloads_from(message.input.payloads),
+        retry_policy=retry_rule_from(message.retry_policy) if message.HasField("retry_policy") else None,
+        memo=payload_map_from(message.memo.fields),
+        search_attributes=payload_map_from(message.search_attributes.indexed_fields),
+        headers=payload_map_from(message.header.fields),
+        static_summary=payload_from(metadata.summary) if metadata.HasField("summary") else None,
+        static_details=payload_from(metadata.details) if metadata.HasField("details") else None,
+        priority_key=message.priority.priority_key,
+        **timeouts,
+    )
+
+
+def _foreign(message: Any) -> bytes:
+    rest = NewWorkflowExecutionInfo()
+    rest.CopyFrom(message)
+    for name in _OURS:
+        rest.ClearField(name)  # type: ignore[arg-type]
+    return rest.SerializeToString()
+
+
+# --- calls schedules ------------------------------------------------------------
 
 
 def create(request: sc.CreateSchedule, scope: Scope) -> Call:
@@ -21,7 +253,7 @@ def create(request: sc.CreateSchedule, scope: Scope) -> Call:
         request_id=request.request_id,
         identity=request.identity or scope.identity,
     )
-    messages.put_schedule(message.schedule, request.schedule)
+    put_schedule(message.schedule, request.schedule)
     if request.trigger_immediately:
         message.initial_patch.trigger_immediately.SetInParent()
     _put_backfill(message.initial_patch, request.backfill)
@@ -40,8 +272,8 @@ def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
         answer = ws.DescribeScheduleResponse.FromString(data)
         return sc.ScheduleDescription(
             schedule_id=request.schedule_id,
-            schedule=messages.schedule_from(answer.schedule),
-            info=messages.info_from(answer.info),
+            schedule=schedule_from(answer.schedule),
+            info=info_from(answer.info),
             memo=payload_map_from(answer.memo.fields),
             search_attributes=payload_map_from(answer.search_attributes.indexed_fields),
             conflict_token=answer.conflict_token,
@@ -59,7 +291,7 @@ def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
         request_id=request.request_id,
         identity=request.identity or scope.identity,
     )
-    messages.put_schedule(message.schedule, request.schedule)
+    put_schedule(message.schedule, request.schedule)
     return Call("update_schedule", message, _nothing)
 
 
@@ -114,8 +346,8 @@ def _summary(entry: Any) -> sc.ScheduleSummary:
         workflow_type=info.workflow_type.name,
         paused=info.paused,
         note=info.notes,
-        spec=messages.spec_from(info.spec),
-        recent_actions=tuple(messages.action_from(action) for action in info.recent_actions),
+        spec=spec_from(info.spec),
+        recent_actions=tuple(action_from(action) for action in info.recent_actions),
         next_times_ns=tuple(nanos_from(time) for time in info.future_action_times),
         memo=payload_map_from(entry.memo.fields),
         search_attributes=payload_map_from(entry.search_attributes.indexed_fields),

@@ -14,8 +14,8 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 
 from hourglass._engine import commands as cmd
 from hourglass._engine.commands import Command, Completion, Succeeded
-from hourglass._temporal.failures import put_failure
 from hourglass._temporal.payloads import (
+    put_failure,
     put_nanos,
     put_payload,
     put_payload_map,

@@ -16,7 +16,7 @@ import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._contract.service import Request, TLSConfig
-from hourglass._temporal import core, refusals, service, version
+from hourglass._temporal import core, service, version
 from hourglass._temporal.calls import Scope
 from hourglass._temporal.configs import check_target, client_settings, worker_settings
 from hourglass._temporal.handle import CoreHandle
@@ -163,7 +163,7 @@ def _refused(reason: str, target: str, namespace: str) -> ServiceError:
     name = status.group(1).strip().lower().replace(" ", "") if status else ""
     if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
         kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
-        return refusals.denied(kind, "", namespace, target)
+        return service.denied(kind, "", namespace, target)
     plain = _transport_trouble(reason)
     if plain is not None:
         return ConnectionFailedError(
@@ -212,14 +212,14 @@ class TemporalConnection:
         try:
             await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
         except core.RpcError as error:
-            refusal = refusals.Refusal(*error.args)
+            refusal = service.Refusal(*error.args)
             match refusal.status:
                 case "NOT_FOUND":
-                    raise refusals.no_namespace(self.namespace, self._target) from None
+                    raise service.no_namespace(self.namespace, self._target) from None
                 case "PERMISSION_DENIED" | "UNIMPLEMENTED":
                     return  # a key may be allowed to work in a namespace and not to describe it
                 case "UNAUTHENTICATED":
-                    raise refusals.denied(
+                    raise service.denied(
                         refusal.status, refusal.message, self.namespace, self._target
                     ) from None
                 case "INVALID_ARGUMENT":

@@ -6,14 +6,41 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from temporalio.api.common.v1 import Payloads as PayloadsMessage
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
 from hourglass._engine.events import Payloads
 from hourglass._temporal.dialect import Dialect, dialect_of, sdk_name
-from hourglass._temporal.failures import failure_from
-from hourglass._temporal.payloads import payload_map_from, payloads_from
+from hourglass._temporal.payloads import failure_from, payload_map_from, payloads_from
 from hourglass.converter import Failure, Payload
+
+# --- foreign ------------------------------------------------------------
+#
+# What other SDKs put into histories as encoded messages of Temporal's. Pure.
+
+
+def payloads_from_bytes(data: bytes) -> Payloads:
+    """An encoded Payloads message as data. Raises `ValueError`."""
+    try:
+        return payloads_from(PayloadsMessage.FromString(data).payloads)
+    except Exception:
+        raise ValueError("these bytes are no payloads") from None
+
+
+def payloads_from_json(text: bytes) -> Payloads:
+    """A Payloads message in JSON as data. Raises `ValueError`."""
+    from google.protobuf import json_format
+
+    message = PayloadsMessage()
+    try:
+        json_format.Parse(text, message, ignore_unknown_fields=True)
+    except json_format.ParseError:
+        raise ValueError("this is no JSON of payloads") from None
+    return payloads_from(message.payloads)
+
+
+# --- expectations ------------------------------------------------------------
 
 
 class Expected(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from hourglass._engine.events import Payloads
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass._history import events as u
-from hourglass._temporal.failures import failure_from
 from hourglass._temporal.payloads import (
+    failure_from,
     nanos_from,
     payload_map_from,
     payloads_from,

@@ -21,9 +21,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hourglass._engine.events import Payloads
-from hourglass._temporal.failures import failure_from
-from hourglass._temporal.foreign import payloads_from_bytes, payloads_from_json
-from hourglass._temporal.payloads import payloads_from
+from hourglass._temporal.expectations import payloads_from_bytes, payloads_from_json
+from hourglass._temporal.payloads import failure_from, payloads_from
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HistoryError, HourglassError
 
