@@ -13,8 +13,7 @@ import pytest
 from hourglass._contract import service as sv
 from hourglass._runtime.portal import Portal
 from hourglass.client import AsyncClient, Client
-from hourglass.client._link import Link
-from hourglass.client._session import Session
+from hourglass.client._session import Link, Session
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 

@@ -27,7 +27,7 @@ from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFou
 
 if TYPE_CHECKING:
     from hourglass.client import Client, TaskQueueDescription, WorkflowHandle
-    from hourglass.client._task_queues import PollerInfo
+    from hourglass.client._deployments import PollerInfo
     from hourglass.replay import History, Replayer
 
 PATIENCE = 3.0

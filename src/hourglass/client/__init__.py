@@ -24,15 +24,28 @@ from hourglass._engine.versions import (
     WorkerDeploymentVersion,
 )
 from hourglass.client._async import AsyncClient
-from hourglass.client._async_handles import AsyncActivityHandle, AsyncUpdateHandle, AsyncWorkflowHandle
-from hourglass.client._async_schedules import AsyncScheduleHandle
-from hourglass.client._async_with_start import AsyncWithStart
+from hourglass.client._async_handles import (
+    AsyncActivityHandle,
+    AsyncScheduleHandle,
+    AsyncUpdateHandle,
+    AsyncWithStart,
+    AsyncWorkflowHandle,
+)
 from hourglass.client._blocking import Client
-from hourglass.client._blocking_handles import ActivityHandle, UpdateHandle, WorkflowHandle
-from hourglass.client._blocking_schedules import ScheduleHandle
-from hourglass.client._blocking_with_start import WithStart
+from hourglass.client._blocking_handles import (
+    ActivityHandle,
+    ScheduleHandle,
+    UpdateHandle,
+    WithStart,
+    WorkflowHandle,
+)
 from hourglass.client._bulk import BulkResult
-from hourglass.client._deployments import DeploymentDescription, DeploymentVersionInfo
+from hourglass.client._deployments import (
+    DeploymentDescription,
+    DeploymentVersionInfo,
+    PollerInfo,
+    TaskQueueDescription,
+)
 from hourglass.client._options import StartOptions, UpdateOptions
 from hourglass.client._schedule_data import (
     Schedule,
@@ -52,7 +65,6 @@ from hourglass.client._schedule_data import (
     ScheduleStartOptions,
     ScheduleState,
 )
-from hourglass.client._task_queues import PollerInfo, TaskQueueDescription
 from hourglass.client._values import (
     PendingActivityInfo,
     PendingChildInfo,

@@ -16,18 +16,20 @@ from hourglass._engine.options import INT64, Duration, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules, _task_queues
-from hourglass.client._async_handles import AsyncActivityHandle, AsyncWorkflowHandle
-from hourglass.client._async_schedules import AsyncScheduleHandle
-from hourglass.client._async_with_start import AsyncWithStart
+from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules
+from hourglass.client._async_handles import (
+    AsyncActivityHandle,
+    AsyncScheduleHandle,
+    AsyncWithStart,
+    AsyncWorkflowHandle,
+)
 from hourglass.client._bulk import BulkResult, Progress
-from hourglass.client._deployments import DeploymentDescription
+from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import Session, open_link
-from hourglass.client._task_queues import TaskQueueDescription
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -185,7 +187,7 @@ class AsyncClient(ClientFacts):
         self, name: str = "default", *, rpc_timeout: Duration | None = None
     ) -> TaskQueueDescription:
         """Who takes workflow tasks and activities from a task queue."""
-        return await self._session.arun(_task_queues.describe_task_queue(name, rpc_timeout))
+        return await self._session.arun(_deployments.describe_task_queue(name, rpc_timeout))
 
     async def set_current_version(
         self,

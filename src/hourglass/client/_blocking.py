@@ -13,18 +13,15 @@ from hourglass._engine.options import INT64, Duration, seconds, whole_number
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import resolve
-from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules, _task_queues
-from hourglass.client._blocking_handles import ActivityHandle, WorkflowHandle
-from hourglass.client._blocking_schedules import ScheduleHandle
-from hourglass.client._blocking_with_start import WithStart
+from hourglass.client import _activities, _bulk, _deployments, _operations, _schedules
+from hourglass.client._blocking_handles import ActivityHandle, ScheduleHandle, WithStart, WorkflowHandle
 from hourglass.client._bulk import BulkResult, Progress
-from hourglass.client._deployments import DeploymentDescription
+from hourglass.client._deployments import DeploymentDescription, TaskQueueDescription
 from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
 from hourglass.client._session import Session, open_link
-from hourglass.client._task_queues import TaskQueueDescription
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -177,7 +174,7 @@ class Client(ClientFacts):
         self, name: str = "default", *, rpc_timeout: Duration | None = None
     ) -> TaskQueueDescription:
         """Who takes workflow tasks and activities from a task queue."""
-        return self._session.run(_task_queues.describe_task_queue(name, rpc_timeout))
+        return self._session.run(_deployments.describe_task_queue(name, rpc_timeout))
 
     def set_current_version(
         self,

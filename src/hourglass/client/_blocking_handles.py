@@ -6,16 +6,72 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
+from hourglass._contract.schedules import OverlapPolicy
 from hourglass._contract.service import QueryRejectCondition, UpdateStage
 from hourglass._engine.options import Duration
-from hourglass.client import _activities, _operations, _reset, _updates
-from hourglass.client._faces import ActivityHandleFacts, HandleFacts, UpdateHandleFacts
+from hourglass.client import _activities, _operations, _reset, _schedules, _updates
+from hourglass.client._faces import ActivityHandleFacts, HandleFacts, ScheduleHandleFacts, UpdateHandleFacts
 from hourglass.client._options import UpdateOptions
+from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
 from hourglass.client._values import WorkflowDescription
 from hourglass.workflow import Channel
 
-if TYPE_CHECKING:  # stands above us: loaded only where a history is asked for
+if TYPE_CHECKING:
     from hourglass.replay import History
+
+
+# --- blocking schedules ------------------------------------------------------------
+#
+# Handles of schedules, on the blocking face.
+
+
+class ScheduleHandle(ScheduleHandleFacts):
+    """A schedule. Made by `client.create_schedule` and `client.get_schedule_handle`."""
+
+    def describe(self, *, rpc_timeout: Duration | None = None) -> ScheduleDescription:
+        """Look at it: what it does when, what it has done and when it acts next."""
+        return self._session.run(_schedules.describe(self._session, self.id, rpc_timeout))
+
+    def update(self, change: _schedules.Change, *, rpc_timeout: Duration | None = None) -> None:
+        """Change it: the function gets the description and returns the new `Schedule`, or None to leave it.
+
+        `handle.update(lambda seen: replace(seen.schedule, policy=…))` changes one part. Where somebody else changes it at
+        the same time the function is called again with the schedule as it is then, so it should do nothing else.
+        """
+        steps = _schedules.update(self._session, self.id, change, rpc_timeout)
+        answer = None
+        while True:
+            try:
+                operation = steps.send(answer)
+            except StopIteration:
+                return
+            answer = self._session.run(operation)
+
+    def pause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let it rest until it is unpaused; `note` says why. It can still be triggered."""
+        note = note or _schedules.PAUSED
+        self._session.run(_schedules.patch(self._session, self.id, rpc_timeout, pause=note))
+
+    def unpause(self, note: str = "", *, rpc_timeout: Duration | None = None) -> None:
+        """Let it act again, from its next time on."""
+        note = note or _schedules.UNPAUSED
+        self._session.run(_schedules.patch(self._session, self.id, rpc_timeout, unpause=note))
+
+    def trigger(self, *, overlap: OverlapPolicy | None = None, rpc_timeout: Duration | None = None) -> None:
+        """Let it act now, besides its times; by its own overlap policy, or another one this once."""
+        self._session.run(_schedules.trigger(self._session, self.id, overlap, rpc_timeout))
+
+    def backfill(self, *backfill: ScheduleBackfill, rpc_timeout: Duration | None = None) -> None:
+        """Let it act for times of the past, as if they were now."""
+        self._session.run(_schedules.backfill(self._session, self.id, backfill, rpc_timeout))
+
+    def delete(self, *, rpc_timeout: Duration | None = None) -> None:
+        """Delete it. Workflows that it started go on."""
+        self._session.run(_schedules.delete(self._session, self.id, rpc_timeout))
+
+
+# --- blocking handles ------------------------------------------------------------
+
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -210,3 +266,68 @@ class UpdateHandle(UpdateHandleFacts, Generic[R]):
         """Wait for the result. Raises `UpdateFailedError` if it was refused or its handler failed."""
         value: R = self._session.run(_updates.result(self._session, self._reference, timeout))
         return value
+
+
+# --- blocking with start ------------------------------------------------------------
+#
+# Starting a workflow together with the first thing it is told, on the blocking face.
+
+
+class WithStart(_updates.Planned, Generic[R]):
+    """A workflow that is started, unless it runs, by what is sent to it. Used once: made by `client.with_start`."""
+
+    @overload
+    def signal(self, signal: str, /, *args: Any) -> WorkflowHandle[R]: ...
+    @overload
+    def signal(self, signal: Channel[T], value: T, /) -> WorkflowHandle[R]: ...
+    @overload
+    def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> WorkflowHandle[R]: ...
+    def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
+        """Start it and send a signal in one step; one that runs already gets the signal alone."""
+        operation = _updates.signal(self, signal, args)
+        return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
+
+    @overload
+    def execute_update(
+        self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
+    ) -> Any: ...
+    @overload
+    def execute_update(
+        self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+        """Start it, or use the one that runs, ask it for an update and wait for the update's result."""
+        operation = _updates.update(self, update, args, options, UpdateStage.COMPLETED)
+        handle = self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
+        return handle.result()
+
+    @overload
+    def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: Any = None,
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[Any]: ...
+    @overload
+    def start_update(
+        self,
+        update: Callable[[*Ts], T],
+        /,
+        *args: *Ts,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[T]: ...
+    def start_update(  # type: ignore[misc]
+        self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
+    ) -> Any:
+        """Start it, or use the one that runs, and ask it for an update; waits until that is accepted."""
+        operation = _updates.update(self, update, args, options, wait_for_stage)
+        return self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
+
+    @property
+    def handle(self) -> WorkflowHandle[R]:
+        """The workflow that was started or used. Known once something was sent."""
+        return WorkflowHandle(self._session, self.reference)

@@ -28,8 +28,7 @@ from hourglass._contract.well_formed import check_request
 from hourglass._embedded.clock import to_ns
 from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
-from hourglass.client._link import Link
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import Link, Operation, Session
 from hourglass.errors import UsageError
 from hourglass.testing._driver import Driver
 
