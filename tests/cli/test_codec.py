@@ -10,7 +10,7 @@ import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._cli import main
-from hourglass._cli.codecs import codec_named
+from hourglass._cli.connecting import codec_named
 from hourglass.errors import WorkflowFailedError
 
 SECRETS = """

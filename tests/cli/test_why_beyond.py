@@ -14,8 +14,7 @@ import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, limits, workflow
 from hourglass._cli import main
-from hourglass._cli.why_added import added, is_paused
-from hourglass._cli.why_limits import with_slots
+from hourglass._cli.why_facts import added, is_paused, with_slots
 from hourglass._story.diagnosis import Cause, Facts
 from hourglass._story.reading import events_from
 from hourglass._story.reasons import diagnose

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hourglass._cli import asking, console
-from hourglass._cli.asking import Json
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Json
 from hourglass.errors import UsageError
 
 
@@ -32,10 +32,10 @@ def backup(
         raise UsageError(f"there is no file {file}")
     if destination.is_file() and not overwrite:
         raise UsageError(f"{destination} is there already: --overwrite replaces it")
-    with asking.progress("copying pages") as progress:
+    with connecting.progress("copying pages") as progress:
         copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size
     if json:
-        asking.write_json({"file": str(file), "destination": str(destination), "bytes": size})
+        connecting.write_json({"file": str(file), "destination": str(destination), "bytes": size})
     else:
         console.show(f"copied {file} to {destination} ({size / 1e6:.1f} MB)")

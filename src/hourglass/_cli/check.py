@@ -3,16 +3,159 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
+from rich.text import Text
 
+from hourglass._check import RULES, Finding, Report
 from hourglass._cli import console
+from hourglass._cli.console import json_text
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
     from hourglass._check import Report
+
+
+# --- check views ------------------------------------------------------------
+#
+# How a check's report looks: for people, for programs, for GitHub. Pure: text from data.
+
+
+def pretty(report: Report) -> Iterator[Text]:
+    """The findings for people, and a line that sums them up."""
+    for finding in report.findings:
+        yield _finding(finding)
+    yield _summary(report)
+
+
+def _finding(finding: Finding) -> Text:
+    place, rule = finding.place, finding.rule
+    text = Text()
+    text.append(f"{place.file}:{place.line}:{place.column}", style="bold")
+    text.append(f" {finding.code} ", style="bold red")
+    text.append(f"{rule.title}\n")
+    if finding.source:
+        _add_source(text, finding)
+    text.append(f"  {finding.message}; {rule.reason}\n" if finding.path else f"  {finding.message}\n")
+    text.append("  instead: ", style="green")
+    text.append(f"{rule.remedy}\n")
+    if finding.path:
+        text.append(f"  {_way(finding)}\n", style="dim")
+    return text
+
+
+def _add_source(text: Text, finding: Finding) -> None:
+    code = finding.source.expandtabs(1).rstrip()
+    lost = len(code) - len(code.lstrip())
+    start = max(finding.place.column - 1 - lost, 0)
+    width = max(finding.place.end_column - finding.place.column, 1)
+    number = str(finding.place.line)
+    text.append(f"  {number} | ", style="dim")
+    text.append(f"{code.lstrip()}\n")
+    text.append(f"  {' ' * len(number)} | ", style="dim")
+    text.append(f"{' ' * start}{'^' * min(width, max(len(code) - lost - start, 1))}\n", style="red")
+
+
+def _way(finding: Finding) -> str:
+    """How the place is reached from the workflow."""
+    first, *others = finding.path
+    told = f"in workflow {first.function} ({first.file}:{first.line})"
+    for step in others:
+        told += f" → {step.function} ({step.file}:{step.line})"
+    return told
+
+
+def _summary(report: Report) -> Text:
+    looked = f"{_count(report.files, 'file')}, {_count(report.workflows, 'workflow')}"
+    if report.findings:
+        return Text(f"{_count(len(report.findings), 'finding')} in {looked}", style="bold red")
+    if not report.workflows:
+        return Text(f"no workflow found in {_count(report.files, 'file')}", style="yellow")
+    return Text(f"nothing found in {looked}", style="green")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def as_json(report: Report) -> str:
+    """The report as a JSON document."""
+    document = {
+        "files": report.files,
+        "workflows": report.workflows,
+        "findings": [_as_document(each) for each in report.findings],
+    }
+    return json_text(document, indent=2)
+
+
+def _as_document(finding: Finding) -> dict[str, Any]:
+    rule = finding.rule
+    return {
+        "code": finding.code,
+        "title": rule.title,
+        "message": finding.message,
+        "reason": rule.reason,
+        "remedy": rule.remedy,
+        **asdict(finding.place),
+        "workflow": finding.workflow,
+        "path": [asdict(step) for step in finding.path],
+    }
+
+
+def as_github(report: Report) -> Iterator[str]:
+    """A line for each finding that GitHub Actions shows next to the code."""
+    for finding in report.findings:
+        place, rule = finding.place, finding.rule
+        values = {
+            "file": place.file,
+            "line": place.line,
+            "col": place.column,
+            "endLine": place.end_line,
+            "endColumn": place.end_column,
+            "title": f"{finding.code} {rule.title}",
+        }
+        options = ",".join(f"{name}={_escaped(str(value), is_value=True)}" for name, value in values.items())
+        told = f"{finding.message}; {rule.reason}\nInstead: {rule.remedy}"
+        if finding.path:
+            told += f"\n{_way(finding)}"
+        yield f"::error {options}::{_escaped(told)}"
+
+
+def _escaped(text: str, *, is_value: bool = False) -> str:
+    for plain, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
+        text = text.replace(plain, code)
+    return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
+
+
+def explained(code: str) -> Text:
+    """What a rule is about. Raises for a code that does not exist."""
+    rule = RULES.get(code.upper())
+    if rule is None:
+        raise UsageError(f"there is no rule {code}; there are {', '.join(RULES)}")
+    text = Text()
+    text.append(f"{rule.code} ", style="bold red")
+    text.append(f"{rule.title}\n\n", style="bold")
+    text.append(f"{rule.explanation}\n")
+    if rule.wrong:
+        text.append("\nwrong:\n", style="red")
+        text.append(_indented(rule.wrong))
+        text.append("\nright:\n", style="green")
+        text.append(_indented(rule.right))
+    text.append("\nTo keep a place as it is: `with workflow.unsafe():`, ")
+    text.append(f"or a comment on its line: # hourglass: allow {rule.code}")
+    return text
+
+
+def _indented(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.splitlines())
+
+
+# --- check ------------------------------------------------------------
+
 
 Paths: TypeAlias = Annotated[
     list[str] | None,
@@ -41,22 +184,21 @@ def check(
       hourglass check app tests/workflows.py --github
       hourglass check --explain HG104
     """
-    from hourglass._cli import check_views
 
     if explain is not None:
-        console.show(check_views.explained(explain))
+        console.show(explained(explain))
         return
     if as_json and as_github:
         raise UsageError("choose one of --json and --github")
     found = [_existing(each) for each in paths or ["."]]
     report = _checked(found)
     if as_json:
-        console.write(check_views.as_json(report))
+        console.write(as_json(report))
     elif as_github:
-        for line in check_views.as_github(report):
+        for line in as_github(report):
             console.write(line)
     else:
-        for text in check_views.pretty(report):
+        for text in pretty(report):
             console.show(text)
     raise typer.Exit(1 if report.findings else 0)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from hourglass._cli import logs
-from hourglass._cli.options import Codec, Level, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
+from hourglass._cli.connecting import Codec, Level, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _refuse_what_makes_no_sense(
 
 
 def _watch(sources: list[str], temporal: _Server | None) -> int:
-    from hourglass._cli.reloading import Reloader, folders
+    from hourglass._cli.dev_worker import Reloader, folders
 
     with ExitStack() as stack:
         server = None if temporal is None else stack.enter_context(temporal)

@@ -8,22 +8,289 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from traceback import TracebackException, extract_tb
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from hourglass._cli import console
-from hourglass._cli.reloading import STOP, TARGET, WAITS
+from hourglass._runtime.code_origin import is_ours
+from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
     from hourglass._cli.loading import Loaded
-    from hourglass.client import Client
+    from hourglass.client import Client, WorkflowExecution
+
+
+# --- dev log ------------------------------------------------------------
+#
+# Tracebacks under `hourglass dev`: the author's lines only, because ours are the same every time.
+
+
+class AuthorsLines(logging.Filter):
+    """Takes our own frames out of what is logged, unless there are no others."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let everything pass, with a shorter traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            record.msg = f"{record.getMessage()}\n{shortened(error)}"
+            record.args, record.exc_info = (), None
+        return True
+
+
+def _files(error: BaseException) -> Iterator[str]:
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield from (each.filename for each in extract_tb(link.__traceback__))
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def shortened(error: BaseException) -> str:
+    """The traceback of an error and its causes, without our frames; what was raised by us alone is a message."""
+    if not any(not is_ours(file) for file in _files(error)):
+        return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
+    told = TracebackException.from_exception(error)
+    link: TracebackException | None = told
+    while link is not None:
+        own = [each for each in link.stack if not is_ours(each.filename)]
+        if own:
+            link.stack[:] = own
+        link = link.__cause__ or link.__context__
+    return "".join(told.format()).rstrip()
+
+
+# --- open runs ------------------------------------------------------------
+#
+# Would the open runs go on with this code? Their histories are executed again on it, and nothing else is touched.
+
+
+_LIMIT = 10.0
+"""How long one run may take, in seconds."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A run that this code would not continue, and why: file, line, expected, produced."""
+
+    id: str
+    workflow_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How many runs were tried, and which would break."""
+
+    tried: int
+    broken: tuple[Broken, ...]
+
+
+def check_open_runs(
+    client: Client, loaded: Loaded, task_queues: Sequence[str], most: int, over: threading.Event
+) -> Checked:
+    """Try the newest open runs of the types and queues that are served here, until it is over."""
+    tried, broken = 0, list[Broken]()
+    found = list(islice(_open(client, loaded.workflows, task_queues), most))
+    if not found:
+        return Checked(0, ())
+    from hourglass.replay import Replayer
+
+    # Changed arguments break no run: engines compare what is asked for, not with what.
+    with Replayer(
+        modules=loaded.modules,
+        converter=client.converter,
+        codec=client.codec,
+        compare_arguments=False,
+        timeout=_LIMIT,
+    ) as replayer:
+        for run in found:
+            if over.is_set():
+                break
+            try:
+                history = client.get_workflow_handle(run.id, run_id=run.run_id).history()
+            except WorkflowNotFoundError:
+                continue  # gone meanwhile
+            tried += 1
+            error = replayer.try_replay(history).error
+            if error is not None:
+                broken.append(Broken(run.id, run.workflow_type, _said(error)))
+    return Checked(tried, tuple(broken))
+
+
+def _open(client: Client, types: Sequence[str], task_queues: Sequence[str]) -> Iterator[WorkflowExecution]:
+    for run in client.list_workflows("ExecutionStatus = 'Running'"):
+        if run.workflow_type in types and run.task_queue in task_queues:
+            yield run
+
+
+def _said(error: HourglassError | TimeoutError) -> str:
+    return str(error) or type(error).__name__
+
+
+# --- reloading ------------------------------------------------------------
+#
+# The parent of `hourglass dev`: watches files, and replaces the process that works whenever one changes.
+#
+# Must not know: workflows, engines. The process that works is asked to stop by the end of a pipe, so that Ctrl-C,
+# which a
+# terminal sends to both, is one request and not two; and so that it does not outlive its parent.
+
 
 logger = logging.getLogger("hourglass.dev")
 
-_DRAIN = 2.0
+STOP, TARGET = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET"
+"""Variables that make a process the one that works: the pipe that ends with its parent, and where to work if not said."""
+
+WAITS = 3
+"""The exit code of a process that can do nothing before the next change, and has said why."""
+
+_GLANCE, _SETTLED = 100, 200  # milliseconds
+_PROCESS_DRAIN = 8.0
 _ASKED_WRONGLY = 2
+
+
+def folders(sources: Sequence[str]) -> tuple[Path, ...]:
+    """What to watch: where the sources are imported from."""
+    found = dict.fromkeys(_folder(Path(each)) if _is_file(each) else Path.cwd() for each in sources)
+    return tuple(each for each in found if not any(other in each.parents for other in found))
+
+
+def _is_file(source: str) -> bool:
+    return source.endswith(".py") or os.sep in source
+
+
+def _folder(path: Path) -> Path:
+    folder = path.resolve() if path.is_dir() else path.resolve().parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+class Reloader:
+    """Runs a command again and again. `target` is where it works, if its arguments do not say that."""
+
+    def __init__(self, command: Sequence[str], watched: Sequence[Path], *, target: str = "") -> None:
+        self._command = command
+        self._watched = watched
+        self._target = target
+        self._over = threading.Event()
+        self._child: _Child | None = None
+
+    def run(self) -> int:
+        """Until Ctrl-C or SIGTERM; returns the exit code."""
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return self._run()
+        finally:
+            if self._child is not None:
+                self._child.stop()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _run(self) -> int:
+        begun = False
+        for changed in _changes(self._watched, self._over):
+            if not begun:  # only now: what changes from here on is seen
+                begun = True
+                self._begin()
+            elif changed:
+                logger.info("changed: %s", ", ".join(changed))
+                self._begin()
+            elif self._child is not None and (code := self._child.poll()) is not None:
+                self._child = None
+                if code == _ASKED_WRONGLY:
+                    return code
+                if code != WAITS:
+                    logger.error("the worker ended (%s)", _how(code))
+                logger.info("waiting for the next change")
+        return 0
+
+    def _begin(self) -> None:
+        if self._child is not None:
+            self._child.stop()
+        self._child = _Child(self._command, self._target)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        if self._over.is_set() and self._child is not None:
+            self._child.kill()
+        self._over.set()
+
+
+class _Child:
+    """The process that works."""
+
+    def __init__(self, command: Sequence[str], target: str) -> None:
+        reading, self._writing = os.pipe()
+        environment = {**os.environ, STOP: str(reading), TARGET: target}
+        try:
+            self._process = subprocess.Popen(command, env=environment, pass_fds=(reading,))
+        finally:
+            os.close(reading)
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        code = self._process.poll()
+        if code is not None:
+            self._hang_up()
+        return code
+
+    def stop(self) -> None:
+        """Ask it to end, and see to it that it does."""
+        self._hang_up()
+        try:
+            self._process.wait(_PROCESS_DRAIN)
+        except subprocess.TimeoutExpired:
+            logger.warning("the worker does not end; it is killed")
+            self.kill()
+
+    def kill(self) -> None:
+        """End it now."""
+        self._process.kill()
+        self._process.wait()
+
+    def _hang_up(self) -> None:
+        writing, self._writing = self._writing, -1
+        if writing >= 0:
+            os.close(writing)
+
+
+def _changes(watched: Iterable[Path], over: threading.Event) -> Iterator[list[str]]:
+    """Names of Python files that changed; nothing, several times a second, while none does."""
+    try:
+        from watchfiles import PythonFilter, watch
+    except ModuleNotFoundError:
+        raise UsageError(
+            "hourglass dev needs one more package: pip install 'hourglass-temporal[dev]'"
+        ) from None
+    for changes in watch(
+        *watched,
+        watch_filter=PythonFilter(),
+        debounce=_SETTLED,
+        stop_event=over,
+        rust_timeout=_GLANCE,
+        yield_on_timeout=True,
+        raise_interrupt=False,
+        ignore_permission_denied=True,
+    ):
+        yield sorted({os.path.relpath(path) for _, path in changes})
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+# --- dev worker ------------------------------------------------------------
+
+
+_DRAIN = 2.0
 _MOST_SAID = 10
 
 
@@ -65,9 +332,8 @@ def enter(environment: MutableMapping[str, str]) -> Life | None:
 
 def serve(options: DevOptions, life: Life) -> int:
     """Work until the parent hangs up; returns the exit code."""
-    from hourglass._cli.dev_log import AuthorsLines
     from hourglass._cli.loading import LoadError, load
-    from hourglass._cli.waiting import connected
+    from hourglass._cli.worker import connected
     from hourglass.errors import HourglassError
 
     for handler in logging.getLogger().handlers:
@@ -118,7 +384,6 @@ def _serve(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> i
 
 
 def _fits(options: DevOptions, client: Client, loaded: Loaded, life: Life) -> bool:
-    from hourglass._cli.open_runs import check_open_runs
 
     if not options.check:
         return True

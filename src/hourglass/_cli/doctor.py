@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hourglass._cli import asking, connecting, console
-from hourglass._cli.asking import Json
-from hourglass._cli.options import Namespace, Target
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Json, Namespace, Target
 from hourglass.errors import HourglassError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def doctor(
     """
     findings = list(_findings(target, namespace, task_queue))
     if json:
-        asking.write_json(findings)
+        connecting.write_json(findings)
     else:
         for finding in findings:
             mark = {True: "ok   ", False: "WRONG", None: "     "}[finding.ok]

@@ -17,7 +17,7 @@ from linecache import getline
 from pathlib import Path
 from types import ModuleType
 
-from hourglass._cli.near import near
+from hourglass._cli.console import near
 from hourglass._engine.definition import workflow_definition
 from hourglass._runtime.code_origin import where_raised
 from hourglass.activity import activity_definition

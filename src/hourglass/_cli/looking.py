@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from hourglass._cli import asking, connecting, console
-from hourglass._cli.asking import Json, RunId, WorkflowId
-from hourglass._cli.options import Codec, Namespace, Target
-from hourglass._cli.table import Column, cut, lines
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._cli.console import Column, cut, lines
 
 if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowDescription, WorkflowExecution, WorkflowExecutionCount
@@ -78,7 +77,7 @@ def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
     """A number; where the filter ends with GROUP BY also that of each group."""
     groups = [{"values": each.group_values, "count": each.count} for each in found.groups]
     if json:
-        asking.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
+        connecting.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
         return
     for each in found.groups:
         console.show(f"{each.count:>8}  {console.one_line(', '.join(map(str, each.group_values)))}")
@@ -89,7 +88,7 @@ def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> N
     runs = _find(client, query, limit, parked)
     if json:
         for run in runs:
-            asking.write_json(run, indent=None)
+            connecting.write_json(run, indent=None)
     elif not runs:
         console.show("nothing is parked" if parked else "no workflows")
     else:
@@ -131,7 +130,7 @@ def _tell_changes(client: Client, query: str, limit: int, parked: bool, json: bo
             if told.get(run.run_id) == run.status.name:
                 continue
             if json:
-                asking.write_json(run, indent=None)
+                connecting.write_json(run, indent=None)
             else:
                 console.show(_lines([run])[-1])
         told = {run.run_id: run.status.name for run in found}
@@ -199,9 +198,9 @@ def describe(
       hourglass describe order-1
     """
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        described = asking.handle_of(client, workflow_id, run_id).describe()
+        described = connecting.handle_of(client, workflow_id, run_id).describe()
     if json:
-        asking.write_json(described)
+        connecting.write_json(described)
         return
     for name, value in _facts(described):
         console.show(f"{name:<14} {console.one_line(str(value))}", whole=True)

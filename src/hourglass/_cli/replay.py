@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hourglass._cli import asking, connecting, console
-from hourglass._cli.asking import Json
-from hourglass._cli.options import Codec, Namespace, Target
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, Target
 from hourglass.errors import HistoryError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def replay(
       hourglass replay histories/ --code app.py
       hourglass replay --query "ExecutionStatus = 'Running'" --code app.orders
     """
-    from hourglass._cli.codecs import codec_named
+    from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
     from hourglass.replay import Replayer
 
@@ -113,7 +112,7 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
             "same": result.does_the_same,
             "difference": result.difference,
         }
-        asking.write_json({"history": name, **told}, indent=None)
+        connecting.write_json({"history": name, **told}, indent=None)
     elif error is None:
         console.show(f"fits    {name}")
     else:

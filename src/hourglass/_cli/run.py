@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import asking, connecting, console, picture
-from hourglass._cli.asking import Json, Values
-from hourglass._cli.options import Codec, Namespace, Target
+from hourglass._cli import connecting, console, picture
+from hourglass._cli.connecting import Codec, Json, Namespace, Target, Values
 from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked, summary
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def run(
             **options,
         )
         _follow(client, handle, quiet or json)
-        asking.answer(_result(handle, connecting.options_of(target, namespace)), json)
+        connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
 
 
 def _queue() -> str:
@@ -98,7 +97,7 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
     """
     from hourglass.converter import default_converter
 
-    given = asking.values(texts)
+    given = connecting.values(texts)
     for at, (kind, text) in enumerate(zip(signature.types, texts, strict=False)):
         if kind is str and not isinstance(given[at], str):
             given[at] = text
@@ -131,7 +130,7 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
 
 def _stopped(story: Story) -> str:
     """Why a run cannot go on: what its code raised, and the author's line."""
-    from hourglass._cli.near import near
+    from hourglass._cli.console import near
     from hourglass._story.faults import place_of
 
     told = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from hourglass._cli import connecting, console, picture
-from hourglass._cli.options import Codec, Namespace, Target
+from hourglass._cli.connecting import Codec, Namespace, Target
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def show(
       hourglass show history.json --html order-1.html
     """
     from hourglass._cli import telling
-    from hourglass._cli.codecs import codec_named
-    from hourglass._cli.unsealing import decoder
+    from hourglass._cli.connecting import codec_named
+    from hourglass._cli.telling import decoder
     from hourglass._story.values import hidden, peek
 
     chosen = codec_named(codec)

@@ -2,18 +2,284 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from datetime import datetime
+from linecache import getline
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from hourglass._cli import asking, connecting
-from hourglass._cli.asking import Json, RunId, WorkflowId
-from hourglass._cli.options import Codec, Namespace, Target
-from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, WorkflowNotFoundError
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._cli.console import near
+from hourglass._cli.telling import nanoseconds
+from hourglass._story import reasons
+from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
+from hourglass._story.durations import S, duration, precise
+from hourglass._story.faults import root
+from hourglass._story.reasons import is_wrong
+from hourglass._story.spans import Fault
+from hourglass.errors import (
+    ConnectionFailedError,
+    HourglassError,
+    NamespaceNotFoundError,
+    WorkflowNotFoundError,
+)
 
 if TYPE_CHECKING:
     from hourglass._story.diagnosis import Diagnosis
+    from hourglass.client import Client, ScheduleDescription
+
+
+# --- why page ------------------------------------------------------------
+#
+# The page of `hourglass why`: a diagnosis as sentences for people, or as a document for programs.
+
+
+_COMMAND = "cyan"
+_MOST = 5
+_LONGEST = 300
+
+
+def show(diagnosis: Diagnosis) -> None:
+    """The page."""
+    for line in _page(diagnosis):
+        console.show(line, whole=line.style == _COMMAND)
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same for `json.dumps`; times are RFC 3339 in UTC. Fields are only added."""
+    return {
+        "workflow_id": diagnosis.workflow_id,
+        "run_id": diagnosis.run_id,
+        "workflow_type": diagnosis.workflow_type,
+        "task_queue": diagnosis.task_queue,
+        "state": diagnosis.state,
+        "wrong": diagnosis.wrong,
+        "cause": diagnosis.cause.name.lower(),
+        "findings": [_document(each) for each in diagnosis.findings],
+    }
+
+
+def _document(finding: Finding) -> dict[str, Any]:
+    return {
+        "cause": finding.cause.name.lower(),
+        "what": finding.what,
+        "count": finding.count,
+        "since": _precise(finding.since),
+        "until": _precise(finding.until),
+        "place": finding.place,
+        "code": finding.code,
+        "failure": [
+            {"type": each.type, "message": each.message, "place": each.place} for each in finding.faults
+        ],
+        "attempts": finding.attempts,
+        "maximum_attempts": finding.max_attempts or None,
+        "next_attempt": _precise(finding.next_attempt),
+        "details": list(finding.details),
+        "do": [{"text": each.text, "command": each.command} for each in finding.actions],
+        "child": None if finding.inner is None else document(finding.inner),
+    }
+
+
+def _precise(moment: int | None) -> str | None:
+    return None if moment is None else precise(moment)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def _page(diagnosis: Diagnosis) -> Iterator[Text]:
+    now = diagnosis.now or time.time_ns()
+    first, *others = diagnosis.findings
+    yield _headline(_name(diagnosis), first, now)
+    yield from _told(first, now, "  ")
+    for each in others[: _MOST - 1]:
+        yield Text("")
+        yield _headline("It also", each, now, bold=False)
+        yield from _told(each, now, "  ")
+    if len(others) >= _MOST:
+        yield Text(f"… and {len(others) - _MOST + 1} more; --json tells all of them")
+    yield from _to_do(diagnosis)
+    if diagnosis.start is not None:
+        yield Text("")
+        yield Text(_about(diagnosis, now), style="dim")
+
+
+def _name(diagnosis: Diagnosis) -> str:
+    kind = f" ({diagnosis.workflow_type})" if diagnosis.workflow_type else ""
+    return console.one_line(diagnosis.workflow_id + kind)
+
+
+def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Text:
+    line = Text(name, style="bold" if bold else "")
+    line.append(f" {finding.what}", style="red" if is_wrong(finding) else "default")
+    if finding.count > 1:
+        line.append(f" (×{finding.count})")
+    if finding.since is not None:
+        past = duration(max(now - finding.since, 0))
+        at = clock(finding.since, now)
+        line.append(f", at {at} ({past} ago)" if finding.cause in CLOSED else f", since {at} ({past})")
+    return line
+
+
+def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
+    yield from _causes(finding.faults, indent)
+    if finding.place:
+        yield _indented(indent, _place(finding))
+    for told in (*_attempts(finding, now), *_until(finding, now), *finding.details):
+        yield _indented(indent, told.replace(f"{Path.cwd()}{os.sep}", ""))
+    if finding.inner is not None:
+        yield _headline(f"{indent}↳ {_name(finding.inner)}", finding.inner.findings[0], now)
+        yield from _told(finding.inner.findings[0], now, f"{indent}    ")
+
+
+def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
+    """What it began with, and what came of it; what says the same and more stands for it."""
+    first = root(faults)
+    if first is None:
+        return
+    outer = [each for each in faults[-2:-4:-1] if each.message and each.message not in first.message]
+    if outer and first.message and first.message in outer[0].message:
+        first = outer.pop(0)
+    yield _indented(indent, _fault(first), "red")
+    for each in outer:
+        yield _indented(indent, f"which made: {_fault(each)}")
+
+
+def _indented(indent: str, told: str, style: str = "") -> Text:
+    return Text("\n".join(indent + each for each in told.splitlines()), style=style)
+
+
+def _fault(fault: Fault) -> str:
+    said = str(fault)
+    return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
+
+
+def _place(finding: Finding) -> str:
+    file, _, line = finding.place.rpartition(":")
+    code = finding.code or (getline(file, int(line)).strip() if line.isdigit() else "")
+    return f"at {near(file)}:{line}" + (f"   {code}" if code else "")
+
+
+def _attempts(finding: Finding, now: int) -> Iterator[str]:
+    if not finding.attempts or (finding.attempts == 1 and not finding.faults):
+        return
+    limit = f" of at most {finding.max_attempts}" if finding.max_attempts else ""
+    said = f"tried {finding.attempts}×{limit}"
+    if finding.next_attempt is not None:
+        left = finding.next_attempt - now
+        said += (
+            f"; again at {clock(finding.next_attempt, now)} (in {duration(left)})"
+            if left > 0
+            else "; due again now"
+        )
+    yield said
+
+
+def _until(finding: Finding, now: int) -> Iterator[str]:
+    if finding.until is not None:
+        left = finding.until - now
+        said = f"in {duration(left)}" if left > 0 else f"due for {duration(-left)}"
+        yield f"until {clock(finding.until, now)} ({said})"
+
+
+def _to_do(diagnosis: Diagnosis) -> Iterator[Text]:
+    """What to do about the first finding, or about the child that it waits for."""
+    first = diagnosis.findings[0]
+    inner = () if first.inner is None else first.inner.findings[0].actions
+    actions = (*inner, *first.actions)
+    if not actions:
+        return
+    yield Text("")
+    yield Text("What to do", style="bold")
+    for action in actions:
+        if action.text:
+            yield Text(f"  {action.text}")
+        if action.command:
+            yield Text(f"    {action.command}", style=_COMMAND)
+
+
+def _about(diagnosis: Diagnosis, now: int) -> str:
+    start = diagnosis.start or 0
+    told = [
+        f"started {clock(start, now)}",
+        f"{'ran' if diagnosis.end is not None else 'running for'} {duration(max((diagnosis.end or now) - start, 0))}",
+        f"task queue {diagnosis.task_queue}",
+        f"run {diagnosis.run_id}",
+    ]
+    return ", ".join(told)
+
+
+def clock(moment: int, now: int) -> str:
+    """A moment by the clock on the wall here; with its day where that is not today."""
+    at, today = (datetime.fromtimestamp(each // S) for each in (moment, now))
+    return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+# --- why absent ------------------------------------------------------------
+#
+# What `hourglass why` says of an id that no workflow has: another run, a schedule, or one that is nearly spelt like
+# it.
+
+
+def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str) -> Diagnosis:
+    """Why it is not found."""
+    latest = connecting.latest_run(client, workflow_id, run_id)
+    if latest is not None:
+        found = reasons.not_found(workflow_id, (), options)
+        return replace(found, findings=(_another_run(found, run_id or "", latest, options),))
+    found = reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
+    schedule = _schedule(client, workflow_id)
+    return found if schedule is None else replace(found, findings=(_scheduled(found, schedule, options),))
+
+
+def _another_run(found: Diagnosis, run_id: str, latest: str, options: str) -> Finding:
+    command = f"hourglass why {shlex.quote(found.workflow_id)} {options}".rstrip()
+    return replace(
+        found.findings[0],
+        what=f"has no run {run_id!r}",
+        details=(f"its latest run is {latest}",),
+        actions=(Action("Ask about that one:", command),),
+    )
+
+
+def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
+    try:
+        return client.get_schedule_handle(schedule_id).describe()
+    except HourglassError:
+        return None  # none, or nobody may look
+
+
+def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
+    """A schedule is no workflow: it starts some, whose ids begin with that of the schedule's action."""
+    state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
+    paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
+    begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")
+    return replace(
+        found.findings[0],
+        what="is a schedule, no workflow" + (paused if state.paused else ""),
+        until=nanoseconds(coming[0]) if coming and not state.paused else None,
+        details=(f"it has started {schedule.info.num_actions} workflows",),
+        actions=(
+            *(
+                (Action(f"Let it go on: client.get_schedule_handle({schedule.id!r}).unpause()"),)
+                if state.paused
+                else ()
+            ),
+            Action("Look at what it started:", f"hourglass list {begun} {options}".rstrip()),
+        ),
+    )
+
+
+# --- why ------------------------------------------------------------
 
 
 def why(
@@ -41,13 +307,12 @@ def why(
       hourglass why order-1
       hourglass why order-1 --code app.py
     """
-    from hourglass._cli import why_page
 
     diagnosis = _diagnosis(workflow_id, run_id, code or [], target, namespace, codec)
     if json:
-        asking.write_json(why_page.document(diagnosis))
+        connecting.write_json(document(diagnosis))
     else:
-        why_page.show(diagnosis)
+        show(diagnosis)
     if diagnosis.start is None:
         raise typer.Exit(1)
 
@@ -60,8 +325,7 @@ def _diagnosis(
     namespace: str | None,
     codec: str | None,
 ) -> Diagnosis:
-    from hourglass._cli import why_absent
-    from hourglass._cli.codecs import codec_named
+    from hourglass._cli.connecting import codec_named
     from hourglass._cli.loading import load
     from hourglass._cli.why_facts import Asked
     from hourglass._runtime.targets import resolve
@@ -82,6 +346,6 @@ def _diagnosis(
             try:
                 return asked.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:
-                return why_absent.diagnosis(client, workflow_id, run_id, options)
+                return diagnosis(client, workflow_id, run_id, options)
         except (ConnectionFailedError, NamespaceNotFoundError) as error:
             return reasons.unreachable(workflow_id, where, str(error).partition("\n")[0], options)

@@ -5,30 +5,257 @@ Every question but the first two may stay unanswered: then less is said, not not
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hourglass._cli.telling import Watched, nanoseconds
-from hourglass._cli.why_added import added, is_paused
-from hourglass._cli.why_limits import with_slots, without_keepers
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._runtime.deaths import known_deaths
-from hourglass._story.diagnosis import Diagnosis, Facts, PollerFacts, QueueFacts
+from hourglass._story.diagnosis import Action, Cause, Diagnosis, Facts, Finding, PollerFacts, QueueFacts
 from hourglass._story.durations import duration
-from hourglass._story.reading import inner, text
+from hourglass._story.reading import Event, inner, number, text
 from hourglass._story.reasons import diagnose
-from hourglass._story.spans import Fault, Kind, Outcome, Story
-from hourglass._story.stacks import stands
+from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
+from hourglass._story.stacks import Waits, stands
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
     from hourglass.client import Client, TaskQueueDescription, WorkflowHandle
     from hourglass.client._deployments import PollerInfo
     from hourglass.replay import History, Replayer
+
+
+# --- why added ------------------------------------------------------------
+#
+# What `hourglass why` says beyond a run's steps: that somebody paused it, and what its workflow task is at work on.
+# Pure.
+
+
+def is_paused(events: tuple[Event, ...]) -> Event | None:
+    """The event by which somebody paused the run, if nobody has let it go on since."""
+    marks = [each for each in events if each.kind in _PAUSES]
+    return marks[-1] if marks and _PAUSES[marks[-1].kind] else None
+
+
+_PAUSES = {"WORKFLOW_EXECUTION_PAUSED": True, "WORKFLOW_EXECUTION_UNPAUSED": False}
+
+
+def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
+    """The diagnosis, and what its steps do not say. `temporal` is what Temporal's own command needs to find the server."""
+    pause = is_paused(facts.events) if facts.story.end is None else None
+    if pause is not None:
+        # A worker is not asked, and where the code stands is not known: what else is said are guesses.
+        rest = [each for each in diagnosis.findings if each.cause is not Cause.MESSAGE]
+        return replace(diagnosis, findings=(_paused(pause, facts, temporal), *rest), wrong=True)
+    found = (_unheard(_addressed(_placed(each, facts), temporal), facts) for each in diagnosis.findings)
+    return replace(diagnosis, findings=tuple(found))
+
+
+def _paused(pause: Event, facts: Facts, temporal: str) -> Finding:
+    who, reason = text(pause.attributes, "identity"), text(pause.attributes, "reason")
+    words = f"temporal workflow unpause --workflow-id {shlex.quote(facts.story.workflow_id)} {temporal}"
+    return Finding(
+        cause=Cause.PAUSED,
+        what="is paused: its code is not run until somebody lets it go on",
+        since=pause.time,
+        details=tuple(
+            told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
+        ),
+        actions=(Action("Let it go on, in Temporal's web UI or by its own command:", words.rstrip()),),
+    )
+
+
+def _addressed(finding: Finding, temporal: str) -> Finding:
+    """Temporal's own command does not know HOURGLASS_TARGET: it needs the address, also where we do without."""
+    if finding.cause is not Cause.PAUSED or not temporal:
+        return finding
+    found = [
+        replace(each, command=f"{each.command.partition(' --address ')[0].rstrip()} {temporal}")
+        if each.command.startswith("temporal ")
+        else each
+        for each in finding.actions
+    ]
+    return replace(finding, actions=tuple(found))
+
+
+def _unheard(finding: Finding, facts: Facts) -> Finding:
+    """A run that waits for a signal that was the last that happened to it: mostly it came in a form that nobody can decode."""
+    happened = [each for each in facts.events if not each.kind.startswith("WORKFLOW_TASK_")]
+    name = text(happened[-1].attributes, "signalName") if happened else ""
+    if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
+        return finding
+    told = f"the last signal {name!r} has changed nothing: one that cannot be decoded is dropped, as the worker's log says"
+    return replace(finding, details=(*finding.details, told))
+
+
+def _placed(finding: Finding, facts: Facts) -> Finding:
+    """A workflow task that is in the midst of something: mostly of a local activity, which no history shows before its end."""
+    if finding.cause is not Cause.CODE_RUNS:
+        return finding
+    local = [each for each in facts.stands if each.waits is Waits.ACTIVITY and each.call in _LOCAL]
+    if local:
+        return replace(
+            finding,
+            what=f"{finding.what}, where a local activity runs or is retried",
+            place=local[0].place,
+            code=local[0].code,
+            details=(_LOG,),
+        )
+    if facts.stands or facts.now - (finding.since or facts.now) < _MOMENT:
+        return finding
+    # A server does not ask a run while its task is out, and a task of our own code takes milliseconds.
+    told = "probably a local activity runs there, or is retried"
+    return replace(finding, details=(f"{told}: {_LOG}", *finding.details))
+
+
+_MOMENT = 1_000_000_000
+_LOG = "what makes it fail, if it does, is in the worker's log"
+_LOCAL = frozenset({"local", "execute_local_activity"})
+
+
+# --- why limits ------------------------------------------------------------
+#
+# Runs that wait for a slot of `limits.slot`: which key, who holds its slots, and who is before them. Pure but for one
+# question.
+#
+# A history shows such a wait as signals to a keeper, the workflow that keeps the key's slots, and as a timer whose
+# summary names
+# the key. Where a run started the keeper itself, it is a child; nobody waits for that one, so it is no finding.
+
+
+_PREFIX = "hourglass.slots:"
+_KEEPERS = frozenset({"hourglass.slots", "hourglass.throttle", "hourglass.debounce"})
+_OURS = re.compile(r"hourglass[/\\]limits[/\\]")
+_MOST = 3
+
+Ask: TypeAlias = Callable[[str], object]
+"""What a keeper answers to the query `slots`: an object of `limit`, `held` and `waiting`; anything else if it does not."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A slot that the run has asked for and does not have."""
+
+    key: str
+    since: int
+    timer: Span
+
+    @property
+    def keeper(self) -> str:
+        """The id of the workflow that keeps it."""
+        return f"{_PREFIX}{self.key}"
+
+
+def without_keepers(story: Story) -> Story:
+    """The story without the children that keep limits."""
+    kept = tuple(each for each in story.spans if each.kind is not Kind.CHILD or each.name not in _KEEPERS)
+    return replace(story, spans=kept)
+
+
+def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
+    """The diagnosis with the slots that are waited for, in place of the timers and conditions that they are made of."""
+    found = diagnosis.findings
+    for wanted in _wanted(facts):
+        found = _replaced(found, facts, wanted, ask(wanted.keeper))
+    return replace(diagnosis, findings=found)
+
+
+def _wanted(facts: Facts) -> Iterator[Wanted]:
+    for key, since in _asked(facts.events).items():
+        for timer in facts.story.spans[1:]:
+            open_ = timer.kind is Kind.TIMER and timer.end is None
+            if open_ and timer.name.endswith(f"waits for a slot of {key!r}"):
+                yield Wanted(key, since, timer)
+
+
+def _asked(events: tuple[Event, ...]) -> dict[str, int]:
+    """The keys that were asked for and not given back, and when that was; asking once more as a reminder does not count."""
+    asked: dict[str, int] = {}
+    for event in events:
+        keeper = text(event.attributes, "workflowExecution", "workflowId") or text(
+            event.attributes, "workflowId"
+        )
+        key = keeper.removeprefix(_PREFIX)
+        if key == keeper or not event.kind.endswith("_INITIATED"):
+            continue
+        if text(event.attributes, "signalName") == "give_back":
+            asked.pop(key, None)
+        else:
+            asked.setdefault(key, event.time)
+    return asked
+
+
+def _replaced(
+    found: tuple[Finding, ...], facts: Facts, wanted: Wanted, answer: object
+) -> tuple[Finding, ...]:
+    stands = _stands(facts)
+    mine = [each for each in found if _is_part(each, wanted, stands)]
+    shown = next((each for each in mine if each.place and stands.get(each.place)), None)
+    slot = Finding(
+        cause=Cause.LOCK,
+        what=f"waits for a slot of {wanted.key!r}, which others hold",
+        since=wanted.since,
+        place="" if shown is None else shown.place,
+        code="" if shown is None else shown.code,
+        details=tuple(_told(answer, facts.story.workflow_id)),
+        actions=_actions(answer, facts.options),
+    )
+    order = list(Cause)
+    rest = [each for each in found if each not in mine]
+    return tuple(sorted([slot, *rest], key=lambda each: order.index(each.cause)))
+
+
+def _stands(facts: Facts) -> dict[str, bool]:
+    """Where fibers stand in `limits.slot`, and whether that is a line of the author's: in a checkout ours look like it."""
+    inside = [each for each in facts.stands if each.waits is Waits.CONDITION]
+    ours = {each.place: False for each in inside if _OURS.search(each.place)}
+    return {each.place: True for each in inside if each.call == "__enter__"} | ours
+
+
+def _is_part(finding: Finding, wanted: Wanted, stands: Mapping[str, bool]) -> bool:
+    """The timer that reminds the keeper, or the condition that waits for its answer."""
+    if finding.cause is Cause.TIMER:
+        return finding.since == wanted.timer.start and wanted.timer.name.removeprefix("timer") in finding.what
+    return finding.cause is Cause.CONDITION and finding.place in stands
+
+
+# --- who holds it ----------------------------------------------------------------------------------------------------
+
+
+def _told(answer: object, workflow_id: str) -> Iterator[str]:
+    if not isinstance(answer, Mapping):
+        yield "who holds it is not known: its keeper does not answer"
+        return
+    holders, waiting = _ids(answer, "held"), _ids(answer, "waiting")
+    if holders:
+        more = f" and {len(holders) - _MOST} more" if len(holders) > _MOST else ""
+        yield f"held by {', '.join(holders[:_MOST])}{more}; {number(answer.get('limit'))} at a time"
+    before = waiting.index(workflow_id) if workflow_id in waiting else 0
+    if before:
+        yield f"{before} wait{'s' * (before == 1)} before it"
+
+
+def _actions(answer: object, options: str) -> tuple[Action, ...]:
+    holders = _ids(answer, "held")
+    if not holders:
+        return ()
+    command = f"hourglass why {shlex.quote(holders[0])} {options}".rstrip()
+    return (Action("See what keeps who holds it:", command),)
+
+
+def _ids(answer: object, where: str) -> list[str]:
+    places = inner(answer, where)
+    return [text(each, "workflow_id") for each in places] if isinstance(places, list) else []
+
+
+# --- why facts ------------------------------------------------------------
+
 
 PATIENCE = 3.0
 """How long a question may take that need not be answered, in seconds."""

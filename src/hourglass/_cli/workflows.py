@@ -1,0 +1,308 @@
+"""`hourglass cancel`, `terminate` and `reset`: end a workflow, politely, at once, or to begin it anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hourglass._cli import connecting, console
+from hourglass._cli.connecting import (
+    Codec,
+    Json,
+    MaybeWorkflowId,
+    Namespace,
+    Query,
+    Reason,
+    RunId,
+    Target,
+    Values,
+    WorkflowId,
+    Yes,
+)
+from hourglass.errors import ServiceError, ServiceTimeoutError, UsageError
+
+if TYPE_CHECKING:
+    from hourglass.client import Client, WorkflowHandle
+
+
+# --- ending ------------------------------------------------------------
+#
+# `hourglass cancel`, `terminate` and `reset`: end a workflow, politely, at once, or to begin it anew.
+
+
+def cancel(
+    workflow_id: MaybeWorkflowId = None,
+    query: Query = None,
+    reason: Reason = "",
+    run_id: RunId = None,
+    yes: Yes = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Ask a workflow, or all that a filter finds, to cancel. It may clean up, take its time, or refuse.
+
+    \b
+    Examples:
+      hourglass cancel order-1 --reason "customer called"
+      hourglass cancel --query "WorkflowType = 'import'"
+    """
+    connecting.one_or_many(workflow_id, query)
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        if query is not None:
+            connecting.sure("cancel", query, client, yes)
+            with connecting.progress("cancelling") as progress:
+                result = client.cancel_workflows(query, reason=reason, progress=progress)
+            connecting.tell_bulk("asked to cancel", result, json)
+        elif workflow_id is not None:
+            handle = connecting.handle_of(client, workflow_id, run_id)
+            status = handle.describe().status.name  # asking a closed one succeeds, and does nothing
+            handle.cancel(reason)
+            closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
+            _told(f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, workflow_id, json)
+
+
+def terminate(
+    workflow_id: MaybeWorkflowId = None,
+    query: Query = None,
+    reason: Reason = "",
+    run_id: RunId = None,
+    yes: Yes = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """End a workflow, or all that a filter finds, now. Its code is not asked and cannot clean up.
+
+    \b
+    Examples:
+      hourglass terminate order-1
+      hourglass terminate --query "WorkflowType = 'import'" --yes
+    """
+    connecting.one_or_many(workflow_id, query)
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        if query is not None:
+            connecting.sure("terminate", query, client, yes)
+            with connecting.progress("terminating") as progress:
+                result = client.terminate_workflows(query, reason=reason, progress=progress)
+            connecting.tell_bulk("terminated", result, json)
+        elif workflow_id is not None:
+            connecting.handle_of(client, workflow_id, run_id).terminate(reason)
+            _told(f"terminated {workflow_id}", workflow_id, json)
+
+
+def reset(
+    workflow_id: WorkflowId,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="STEP", help="Do this step again: an activity or child, by name or id."),
+    ] = None,
+    event_id: Annotated[
+        int | None, typer.Option(metavar="N", help="Or begin anew from the end of a workflow task.")
+    ] = None,
+    reason: Reason = "",
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> None:
+    """Begin a workflow anew from a point of its history. What happened before that is kept.
+
+    \b
+    Examples:
+      hourglass reset order-1 --before charge
+      hourglass reset order-1                  the last workflow task again
+    """
+    with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
+        handle = connecting.handle_of(client, workflow_id, run_id)
+        again = handle.reset(before=before, event_id=event_id, reason=reason)
+        if json:
+            connecting.write_json({"id": again.id, "run_id": again.run_id})
+        else:
+            console.show(f"{again.id} goes on as run {again.run_id}")
+
+
+def _told(text: str, workflow_id: str, json: bool) -> None:
+    if json:
+        connecting.write_json({"id": workflow_id})
+    else:
+        console.show(text)
+
+
+# --- messages ------------------------------------------------------------
+#
+# `hourglass signal`, `query` and `update`: talk to a workflow.
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The handler's or channel's name.")]
+
+
+def signal(
+    name: Name,
+    workflow_id: MaybeWorkflowId = None,
+    arguments: Values = None,
+    query: Query = None,
+    run_id: RunId = None,
+    yes: Yes = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Send a signal to a workflow, or with --query to many. With --query every VALUE is an argument.
+
+    \b
+    Examples:
+      hourglass signal decision order-1 true
+      hourglass signal wake --query "WorkflowType = 'poller'" --yes
+    """
+    given = list(arguments or ())
+    if query is not None and workflow_id is not None:
+        given, workflow_id = [workflow_id, *given], None
+    connecting.one_or_many(workflow_id, query)
+    with connecting.connected(
+        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
+    ) as client:
+        if query is not None:
+            connecting.sure("signal", query, client, yes)
+            with connecting.progress("signalling") as progress:
+                result = client.signal_workflows(query, name, *connecting.values(given), progress=progress)
+            connecting.tell_bulk("signalled", result, json)
+            return
+        if workflow_id is None:
+            raise UsageError("name the workflow")
+        connecting.handle_of(client, workflow_id, run_id).signal(name, *connecting.values(given))
+        if json:
+            connecting.write_json({"id": workflow_id, "signal": name})
+        else:
+            console.show(f"signalled {workflow_id}: {name}")
+
+
+def query(
+    name: Name,
+    workflow_id: WorkflowId,
+    arguments: Values = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the answer.")
+    ] = 10.0,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Ask a workflow a question and show the answer. It is a worker that answers: one must be running.
+
+    \b
+    Example:
+      hourglass query progress import-7
+    """
+    with connecting.connected(
+        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
+    ) as client:
+        handle = connecting.handle_of(client, workflow_id, run_id)
+        try:
+            answer = handle.query(name, *connecting.values(arguments), rpc_timeout=timeout)
+        except TimeoutError as error:
+            raise ServiceTimeoutError(
+                _unanswered(client, handle, timeout), status="DEADLINE_EXCEEDED"
+            ) from error
+        except ServiceError as error:
+            if error.status == "FAILED_PRECONDITION":  # nothing is wrong with the question, but with the run
+                raise ServiceError(
+                    f"{error}\n  see hourglass why {handle.id}", status=error.status
+                ) from error
+            raise
+        connecting.answer(answer, json)
+
+
+def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> str:
+    """Why nobody answered, as far as that can be seen."""
+    told = f"the query was not answered within {limit:g} s"
+    queue = handle.describe().task_queue
+    if client.describe_task_queue(queue).workflow_pollers:
+        return f"{told}: see hourglass why {handle.id}"
+    return f"{told}: no worker polls task queue {queue!r}\n  start one: hourglass worker FILE" + (
+        "" if queue == "default" else f" --task-queue {queue}"
+    )
+
+
+def update(
+    name: Name,
+    workflow_id: WorkflowId,
+    arguments: Values = None,
+    update_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The update's id: again is the same update.")
+    ] = None,
+    run_id: RunId = None,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Ask a workflow for an update, wait for it and show its result.
+
+    \b
+    Example:
+      hourglass update deposit account-1 500
+    """
+    with connecting.connected(
+        target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
+    ) as client:
+        handle = connecting.handle_of(client, workflow_id, run_id)
+        given = connecting.values(arguments)
+        if update_id is None:
+            connecting.answer(handle.execute_update(name, *given), json)
+        else:
+            connecting.answer(handle.execute_update(name, *given, id=update_id), json)
+
+
+# --- start ------------------------------------------------------------
+#
+# `hourglass start`: begin a workflow, without waiting for it.
+
+
+def start(
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")],
+    arguments: Values = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")] = None,
+    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of its workers.")] = "default",
+    start_delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin later.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
+    target: Target = None,
+    namespace: Namespace = None,
+    codec: Codec = None,
+    json: Json = False,
+) -> None:
+    """Start a workflow.
+
+    \b
+    Examples:
+      hourglass start checkout '{"id": "o-1", "cents": 1200}' --id order-1
+      hourglass start report daily --wait
+    """
+    _refuse_a_file(workflow)
+    options: dict[str, Any] = {} if id is None else {"id": id}
+    with connecting.connected(target, namespace, codec, makes_file=True) as client:
+        handle = client.start_workflow(
+            workflow, *connecting.values(arguments), task_queue=task_queue, start_delay=start_delay, **options
+        )
+        if wait:
+            connecting.answer(handle.result(), json)
+        elif json:
+            connecting.write_json({"id": handle.id, "run_id": handle.run_id})
+        else:
+            console.show(f"started {handle.id} (run {handle.run_id})")
+
+
+def _refuse_a_file(workflow: str) -> None:
+    """`run` takes a file, and people try it here: an engine would take it as a name that no worker ever knows."""
+    file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
+    if file.endswith(".py"):
+        raise UsageError(
+            f"{workflow!r} is a file; start takes the name of a workflow, and a worker has its code"
+            f"\n  hourglass worker {file}            in another terminal"
+            f"\n  hourglass start {name or 'NAME'} …"
+            f"\n  or both in one: hourglass run {workflow} …"
+        )
