@@ -7,8 +7,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from hourglass._story.durations import S
 from hourglass._story.reading import Event, events_from
+from hourglass._story.text import S
 
 START = 1_788_000_000 * S
 

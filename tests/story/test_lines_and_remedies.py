@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hourglass._story.diagnosis import Cause, Facts, PollerFacts, QueueFacts
+from hourglass._story.faults import Stand, Waits, is_authors
 from hourglass._story.reading import events_from
 from hourglass._story.reasons import diagnose
-from hourglass._story.stacks import Stand, Waits, is_authors
 from hourglass._story.terminal import lines
 from hourglass._story.timeline import tell
 

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hourglass._story import html, palette, svg
+from hourglass._story import html, svg
 from hourglass._story.axis import scale, ticks
-from hourglass._story.durations import MIN, MS, US, YEAR, D, H, S, duration
 from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
 from hourglass._story.terminal import STYLES, lines
-from hourglass._story.textwidth import cells, mono, sans
+from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, cells, duration, mono, sans
 from hourglass._story.timeline import tell
 
 from .histories import START, Made, many, order
@@ -296,7 +295,7 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colours", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("colours", [svg.LIGHT, svg.DARK], ids=["light", "dark"])
 def test_colours_can_be_read(colours: dict[str, str]) -> None:
     """Text stands out from the paper by 4.5 to 1, and bars by 3 to 1 (but for local activities, 2.5), light and dark."""
     paper = _luminance(colours["paper"])

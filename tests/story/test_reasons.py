@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hourglass._story.diagnosis import Cause, Diagnosis, Facts, PollerFacts, QueueFacts
-from hourglass._story.durations import S
+from hourglass._story.faults import Waits, authors_place, stands
 from hourglass._story.reasons import diagnose
 from hourglass._story.spans import Fault
-from hourglass._story.stacks import Waits, authors_place, stands
+from hourglass._story.text import S
 from hourglass._story.timeline import Pending, tell
 
 from .histories import Made, failure

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._story.document import document
-from hourglass._story.durations import S
-from hourglass._story.folding import fold
+from hourglass._story.axis import fold
 from hourglass._story.reading import events_from_text
-from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story
+from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story, document
+from hourglass._story.text import S
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import peek
 from hourglass.client import Client

@@ -25,7 +25,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from hourglass._story.textwidth import cells, fit
+from hourglass._story.text import cells, fit
 
 # --- near ------------------------------------------------------------
 #

@@ -105,7 +105,7 @@ def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) 
 
 
 def _json(story: Story) -> None:
-    from hourglass._story.document import document
+    from hourglass._story.spans import document
 
     console.write_json(document(story))
 

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hourglass._story.faults import authors_place
 from hourglass._story.reading import Event, events_from, events_from_text
 from hourglass._story.spans import Fault, Kind, Story
-from hourglass._story.stacks import authors_place
 from hourglass._story.timeline import Pending, nest, tell
 from hourglass._story.values import Peek, hidden
 from hourglass.errors import HistoryError, UsageError, WorkflowNotFoundError

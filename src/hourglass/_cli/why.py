@@ -22,10 +22,10 @@ from hourglass._cli.console import near
 from hourglass._cli.telling import nanoseconds
 from hourglass._story import reasons
 from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
-from hourglass._story.durations import S, duration, precise
 from hourglass._story.faults import root
 from hourglass._story.reasons import is_wrong
 from hourglass._story.spans import Fault
+from hourglass._story.text import S, duration, precise
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,

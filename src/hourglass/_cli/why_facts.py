@@ -18,11 +18,11 @@ from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._runtime.deaths import known_deaths
 from hourglass._story.diagnosis import Action, Cause, Diagnosis, Facts, Finding, PollerFacts, QueueFacts
-from hourglass._story.durations import duration
+from hourglass._story.faults import Waits, stands
 from hourglass._story.reading import Event, inner, number, text
 from hourglass._story.reasons import diagnose
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
-from hourglass._story.stacks import Waits, stands
+from hourglass._story.text import duration
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
 if TYPE_CHECKING:

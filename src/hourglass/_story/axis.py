@@ -8,12 +8,114 @@ never hidden.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TypeAlias
 
-from hourglass._story.durations import MIN, MS, US, YEAR, D, H, S, duration
-from hourglass._story.spans import Kind, Phase, Story
+from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
+from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, duration
+
+# --- folding ------------------------------------------------------------
+#
+# Many spans into few: those of one kind and name become one with a count, the most numerous first, until they fit.
+#
+# The run itself and what failed for a reason of its own are told before what is merely often. Nothing is lost from
+# the counts.
+
+
+Group: TypeAlias = tuple[int, Kind, str]
+
+_PLURALS = {
+    Kind.ACTIVITY: "activities",
+    Kind.LOCAL: "local activities",
+    Kind.CHILD: "children",
+    Kind.NEXUS: "nexus operations",
+    Kind.EXTERNAL: "calls of other workflows",
+    Kind.TASK: "workflow tasks",
+}
+
+
+def fold(story: Story, limit: int) -> Story:
+    """The same story in at most `limit` spans, or as few as there are kinds."""
+    first, rest = story.spans[0], story.spans[1:]
+    if len(story.spans) <= limit:
+        return story
+    folded = _fold(rest, limit - 1, lambda span: (span.depth, span.kind, span.name))
+    if len(folded) >= limit:
+        folded = _fold(folded, limit - 1, lambda span: (0, span.kind, ""))
+    return replace(story, spans=(first, *folded))
+
+
+def _fold(spans: Sequence[Span], limit: int, key: Callable[[Span], Group]) -> tuple[Span, ...]:
+    sizes = Counter(key(span) for span in spans)
+    chosen: set[Group] = set()
+    left = len(spans)
+    for group, size in sizes.most_common():
+        if left <= limit or size < 2:
+            break
+        chosen.add(group)
+        left -= size - 1
+    groups: dict[Group, list[Span]] = {}
+    out: list[Span | Group] = []
+    for span in spans:
+        group = key(span)
+        if group not in chosen:
+            out.append(span)
+        elif group in groups:
+            groups[group].append(span)
+        else:
+            groups[group] = [span]
+            out.append(group)
+    return tuple(each if isinstance(each, Span) else _one(groups[each], each) for each in out)
+
+
+def _one(spans: list[Span], group: Group) -> Span:
+    depth, kind, name = group
+    count = sum(each.count for each in spans)
+    ends = [each.end for each in spans]
+    faulty = next((each.faults for each in reversed(spans) if each.faults), ())
+    return Span(
+        id=spans[0].id,
+        kind=kind,
+        name=name or f"{_PLURALS.get(kind, f'{kind}s')} of {len({each.name for each in spans})} names",
+        start=min(each.start for each in spans),
+        end=None if None in ends else max(each for each in ends if each is not None),
+        outcome=_worst(spans),
+        segments=_union(segment for each in spans for segment in each.segments),
+        attempts=max(each.attempts for each in spans),
+        faults=faulty,
+        depth=depth,
+        count=count,
+        bad=sum(each.bad if each.count > 1 else each.outcome.bad for each in spans),
+    )
+
+
+_ORDER = (
+    Outcome.RETRYING,
+    Outcome.OPEN,
+    Outcome.TERMINATED,
+    Outcome.FAILED,
+    Outcome.TIMED_OUT,
+    Outcome.CANCELLED,
+    Outcome.LEFT,
+    Outcome.CONTINUED,
+    Outcome.DONE,
+)
+
+
+def _worst(spans: Iterable[Span]) -> Outcome:
+    return min((each.outcome for each in spans), key=_ORDER.index)
+
+
+def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """What was done when, by any of them; the columns of a picture decide which is seen where they overlap."""
+    return tuple(sorted(segments, key=lambda each: (each.start, each.end)))
+
+
+# --- axis ------------------------------------------------------------
+
 
 _FACTOR = 3  # a cut is so many times as long as what is not cut
 _TOO_SMALL = 1 / 150  # of the axis
@@ -173,3 +275,53 @@ def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float
         if last or place + measure(label) <= piece.right:  # else it would stand in a break
             marks.append(Tick(place, label))
     return marks
+
+
+# --- columns ------------------------------------------------------------
+#
+# What is seen of a span in a row of columns: each column shows one phase, so that nothing can overlap or leave the
+# picture.
+#
+# A column is a character in a terminal and a pixel elsewhere. Where several phases meet in one column, the more
+# telling one wins.
+
+
+_WEIGHT = {phase: weight for weight, phase in enumerate(Phase, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Columns from `left` up to, not including, `right`."""
+
+    left: int
+    right: int
+    phase: Phase
+
+
+def stretches(segments: Iterable[Segment], scale: Scale, columns: int, least: int = 1) -> tuple[Stretch, ...]:
+    """The segments in columns; each is `least` wide where there is room."""
+    row = bytearray(columns)
+    for segment in segments:
+        left = min(int(scale.at(segment.start) + 1e-6), columns - 1)
+        right = max(int(scale.at(segment.end) + 0.999), left + _least(segment.phase, least))
+        if right > columns:
+            left, right = max(0, min(left, columns - _least(segment.phase, least))), columns
+        weight = _WEIGHT[segment.phase]
+        for column in range(left, right):
+            if row[column] < weight:
+                row[column] = weight
+    return tuple(_runs(row))
+
+
+def _least(phase: Phase, least: int) -> int:
+    return least if phase in (Phase.RUNNING, Phase.FAILED, Phase.POINT) else 1
+
+
+def _runs(row: bytearray) -> Iterable[Stretch]:
+    phases = tuple(Phase)
+    left = 0
+    for column in range(1, len(row) + 1):
+        if column == len(row) or row[column] != row[left]:
+            if row[left]:
+                yield Stretch(left, column, phases[row[left] - 1])
+            left = column

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from hourglass._story.durations import duration, moment, share
 from hourglass._story.faults import root
 from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
+from hourglass._story.text import duration, moment, share
 
 OUTCOMES = {
     Outcome.OPEN: "running",

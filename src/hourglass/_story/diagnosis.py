@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from hourglass._story.faults import Stand
 from hourglass._story.reading import Event
 from hourglass._story.spans import Fault, Story
-from hourglass._story.stacks import Stand
 
 
 class Cause(StrEnum):

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from hourglass._story import captions, palette, svg
-from hourglass._story.durations import duration
-from hourglass._story.folding import fold
+from hourglass._story import captions, svg
+from hourglass._story.axis import fold
 from hourglass._story.spans import Fault, Outcome, Story
+from hourglass._story.text import duration
 
 ROWS = 26
 """Rows in a panel: as many as a page of A4 in landscape holds."""
 
 _STYLE = f"""
-body{{margin:0;background:var(--paper);color:var(--ink);font:14px/1.5 {palette.SANS}}}
+body{{margin:0;background:var(--paper);color:var(--ink);font:14px/1.5 {svg.SANS}}}
 main{{max-width:1320px;margin:0 auto;padding:32px 24px 48px}}
 header{{display:flex;flex-wrap:wrap;gap:4px 16px;align-items:baseline;margin:0 24px 4px}}
 h1{{font-size:22px;font-weight:600;margin:0;overflow-wrap:anywhere}}
 h2{{font-size:15px;font-weight:600;margin:28px 0 6px}}
-.id,code,td.mono,pre{{font-family:{palette.MONO};font-size:12.5px;overflow-wrap:anywhere}}
+.id,code,td.mono,pre{{font-family:{svg.MONO};font-size:12.5px;overflow-wrap:anywhere}}
 .id{{color:var(--muted)}}
 .status{{margin-left:auto;font-weight:600;padding:1px 12px;border-radius:99px;border:1.5px solid currentColor}}
 .status.bad{{color:var(--bad)}}.status.good{{color:var(--good)}}.status.open{{color:var(--activity)}}.status.other{{color:var(--muted)}}
@@ -58,7 +58,7 @@ def draw(story: Story, *, limit: int = svg.LIMIT) -> str:
         f"{_faults(story.faults)}{_list('Waits for', story.waiting_for)}{_waited(story)}"
         f"{_values(story)}{_table(fold(story, limit))}"
     )
-    style = f"{palette.variables()}{palette.picture()}{_STYLE}"
+    style = f"{svg.variables()}{svg.picture()}{_STYLE}"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

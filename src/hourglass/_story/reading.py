@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from hourglass._story.durations import S
+from hourglass._story.text import S
 from hourglass.errors import HistoryError
 
 Json: TypeAlias = Mapping[str, Any]

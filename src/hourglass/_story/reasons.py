@@ -5,14 +5,489 @@ The order of `Cause` is the order of importance; what is alike becomes one findi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hourglass._story import advice, reasons_closed, reasons_steps, reasons_tasks
-from hourglass._story.captions import status
-from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding
-from hourglass._story.faults import root
-from hourglass._story.reading import text
+from hourglass._story import advice, reasons_tasks
+from hourglass._story.captions import KINDS, counted, status
+from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
+from hourglass._story.faults import Stand, Waits, place_of, root
+from hourglass._story.reading import Event, span_of, text
+from hourglass._story.spans import Kind, Outcome, Phase, Span
+from hourglass._story.text import duration
+
+# --- reasons closed ------------------------------------------------------------
+#
+# How a run ended and why: by itself, by a failure, by its time, by somebody's hand. Pure.
+
+
+def closed(facts: Facts) -> list[Finding]:
+    """What is said of a run that has ended."""
+    return [_CLOSED.get(facts.story.outcome, _done)(facts)]
+
+
+def _done(facts: Facts) -> Finding:
+    return Finding(
+        cause=Cause.DONE,
+        what="has completed: nothing is wrong",
+        since=facts.story.end,
+        details=_trouble(facts),
+        actions=advice.see(facts),
+    )
+
+
+def _failed(facts: Facts) -> Finding:
+    step = _culprit(facts)
+    first = root(facts.story.faults)
+    place = place_of(facts.story.faults) or ("" if step is None else place_of(step.faults))
+    what = "failed" if step is None else f"failed, because {KINDS[step.kind]} {step.name} {_ended(step)}"
+    details = () if step is None or not step.note else (f"{step.name}: {step.note}",)
+    return Finding(
+        cause=Cause.FAILED,
+        what=what,
+        since=facts.story.end,
+        place=place,
+        faults=facts.story.faults if first is not None else (),
+        attempts=0 if step is None else step.attempts,
+        max_attempts=0 if step is None else step.max_attempts,
+        details=details,
+        actions=advice.after_failure(facts, "" if step is None else step.name),
+    )
+
+
+def _culprit(facts: Facts) -> Span | None:
+    """The step whose failure the run died of: the last that ended with the same root cause."""
+    first = root(facts.story.faults)
+    if first is None:
+        return None
+    steps = [
+        each
+        for each in facts.story.spans[1:]
+        if each.kind in (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
+        and each.outcome.bad
+        and each.faults
+    ]
+    same = [each for each in steps if (cause := root(each.faults)) and cause.message == first.message]
+    return same[-1] if same else None
+
+
+def _ended(step: Span) -> str:
+    return {Outcome.TIMED_OUT: "timed out", Outcome.TERMINATED: "was terminated"}.get(step.outcome, "failed")
+
+
+def _timed_out(facts: Facts) -> Finding:
+    started = next((each for each in facts.events if each.kind == "WORKFLOW_EXECUTION_STARTED"), None)
+    ran = (facts.story.end or 0) - facts.story.start
+    details = [f"when its time was over, it waited for {each}" for each in _left(facts)]
+    for key, name in (
+        ("workflowRunTimeout", "run_timeout"),
+        ("workflowExecutionTimeout", "execution_timeout"),
+    ):
+        limit = 0 if started is None else span_of(started.attributes.get(key))
+        if limit and limit <= ran + _SLACK:
+            details.insert(0, f"its {name} was {duration(limit)}")
+            break
+    return Finding(
+        cause=Cause.TIMED_OUT,
+        what="timed out: it took longer than it was allowed to",
+        since=facts.story.end,
+        details=tuple(details),
+        actions=advice.after_failure(facts, ""),
+    )
+
+
+_SLACK = 1_000_000_000
+
+
+def _left(facts: Facts) -> list[str]:
+    left = [each for each in facts.story.spans[1:] if each.outcome is Outcome.LEFT]
+    return [
+        f"{KINDS[each.kind]} {each.name}" if each.kind is not Kind.TIMER else each.name for each in left[:3]
+    ]
+
+
+def _terminated(facts: Facts) -> Finding:
+    event = facts.events[-1]
+    who, reason = text(event.attributes, "identity"), text(event.attributes, "reason")
+    return Finding(
+        cause=Cause.TERMINATED,
+        what="was terminated" + (f" by {who}" if who else ""),
+        since=facts.story.end,
+        details=((f"the reason given: {reason}" if reason else "no reason was given"), *_waited(facts)),
+        actions=advice.after_failure(facts, ""),
+    )
+
+
+def _cancelled(facts: Facts) -> Finding:
+    asked = _last(facts, "WORKFLOW_EXECUTION_CANCEL_REQUESTED")
+    who = "" if asked is None else text(asked.attributes, "identity")
+    reason = "" if asked is None else text(asked.attributes, "cause")
+    parent = "" if asked is None else text(asked.attributes, "externalWorkflowExecution", "workflowId")
+    by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
+    return Finding(
+        cause=Cause.CANCELLED,
+        what=f"was cancelled, as it was asked to{by}",
+        since=facts.story.end,
+        details=((f"the reason given: {reason}",) if reason else ()),
+        actions=advice.see(facts),
+    )
+
+
+def _continued(facts: Facts) -> Finding:
+    return Finding(
+        cause=Cause.CONTINUED,
+        what="goes on as another run of the same workflow: nothing is wrong",
+        since=facts.story.end,
+        details=tuple(f"{what} {value}" for what, value in facts.story.links if what == "continued by run"),
+        actions=advice.see(facts),
+    )
+
+
+def _waited(facts: Facts) -> tuple[str, ...]:
+    return tuple(f"it waited for {each}" for each in _left(facts))
+
+
+def _last(facts: Facts, kind: str) -> Event | None:
+    return next((each for each in reversed(facts.events) if each.kind == kind), None)
+
+
+def _trouble(facts: Facts) -> tuple[str, ...]:
+    """What went wrong on the way, though it ended well."""
+    told = []
+    if facts.story.failed_tasks:
+        told.append(f"on the way its workflow task failed {facts.story.failed_tasks}×")
+    for each in facts.story.spans[1:]:
+        if each.kind is Kind.ACTIVITY and (each.outcome.bad or each.attempts > 1):
+            told.append(f"on the way activity {each.name} {each.outcome} ({counted(each) or '1 attempt'})")
+    return tuple(told[:5])
+
+
+_CLOSED: dict[Outcome, Callable[[Facts], Finding]] = {
+    Outcome.FAILED: _failed,
+    Outcome.TIMED_OUT: _timed_out,
+    Outcome.TERMINATED: _terminated,
+    Outcome.CANCELLED: _cancelled,
+    Outcome.CONTINUED: _continued,
+}
+
+
+# --- reasons activities ------------------------------------------------------------
+#
+# Why an activity has not ended: it fails, times out, is paused, runs, or nobody takes it. Pure.
+
+
+_MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
+"""How long an activity may wait to be taken before that is worth a word, and before it is worth more than another look."""
+
+
+def activity(facts: Facts, span: Span) -> Finding:
+    """What an open activity does: it fails, is paused, runs, or waits to be taken."""
+    queue = _queue(facts, span)
+    tried = replace(
+        _BASE,
+        since=span.start,
+        place=place_of(span.faults),
+        faults=span.faults,
+        attempts=span.attempts,
+        max_attempts=span.max_attempts,
+        next_attempt=span.next_attempt,
+        details=called_at(facts, Waits.ACTIVITY),
+    )
+    running = any(each.phase is Phase.RUNNING for each in span.segments[-1:])
+    if span.paused:
+        return _paused(facts, span, tried)
+    if span.faults:
+        return _retried(facts, span, replace(tried, attempts=max(span.attempts - 1, 1)), queue)
+    if running:
+        return replace(
+            tried,
+            cause=Cause.ACTIVITY_RUNS,
+            what=f"waits for activity {span.name}, which is running",
+            since=span.segments[-1].start,
+            next_attempt=None,
+            actions=advice.look_again(facts),
+        )
+    known = facts.queues.get(queue)
+    if known is not None and not known.activity_pollers:
+        return replace(
+            tried,
+            cause=Cause.NO_ACTIVITY_WORKER,
+            what=f"waits for activity {span.name}, which nobody takes: no worker polls task queue {queue!r} for activities",
+            next_attempt=None,
+            actions=advice.start_worker(
+                queue, facts.options, "Start a worker with the activity's code on that queue:"
+            ),
+        )
+    return replace(
+        tried,
+        cause=Cause.ACTIVITY_QUEUED,
+        what=f"waits for activity {span.name}, which no worker has taken yet",
+        next_attempt=None,
+        details=(*tried.details, *(_full(known) if facts.now - span.start > _MOMENT else ())),
+        actions=advice.more_room(facts, queue)
+        if facts.now - span.start > _PATIENCE
+        else advice.look_again(facts),
+    )
+
+
+_BASE = Finding(cause=Cause.OTHER, what="")
+
+
+def _full(queue: QueueFacts | None) -> tuple[str, ...]:
+    """They poll, and do not take it: they have no room."""
+    many = 0 if queue is None else len(queue.activity_pollers)
+    if not many:
+        return ()
+    who = (
+        "the worker that polls for activities has"
+        if many == 1
+        else f"the {many} workers that poll for activities have"
+    )
+    return (
+        f"{who} no room for it yet: as many activities run as may, or as many are begun as a second allows",
+    )
+
+
+def _paused(facts: Facts, span: Span, tried: Finding) -> Finding:
+    return replace(
+        tried,
+        cause=Cause.PAUSED,
+        what=f"waits for activity {span.name}, which is paused: it is not tried until somebody lets it go on",
+        attempts=max(span.attempts - 1, 1) if span.faults else 0,
+        next_attempt=None,
+        actions=advice.unpause(facts, span.target),
+    )
+
+
+def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
+    last = span.faults[-1]
+    if any(each.type == "UnknownTypeError" for each in span.faults):
+        return replace(
+            tried,
+            cause=Cause.UNKNOWN_ACTIVITY,
+            what=f"waits for activity {span.name}, which the worker does not know",
+            actions=advice.unknown_activity(facts, queue),
+        )
+    if last.type.startswith(("timeout", "TimedOutError")):
+        return replace(
+            tried,
+            cause=Cause.ACTIVITY_TIMES_OUT,
+            what=f"waits for activity {span.name}, which times out again and again",
+            details=(*tried.details, *_limits(facts, span)),
+            actions=advice.longer_timeout(facts),
+        )
+    return replace(
+        tried,
+        cause=Cause.ACTIVITY_FAILS,
+        what=f"waits for activity {span.name}, which fails and is retried",
+        actions=advice.failing_activity(facts),
+    )
+
+
+_LIMITS = {
+    "scheduleToCloseTimeout": "schedule_to_close_timeout",
+    "scheduleToStartTimeout": "schedule_to_start_timeout",
+    "startToCloseTimeout": "start_to_close_timeout",
+    "heartbeatTimeout": "heartbeat_timeout",
+}
+
+
+def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
+    begun = attributes(facts, span)
+    given = [
+        f"{name} {limit / 1e9:g} s" for key, name in _LIMITS.items() if (limit := span_of(begun.get(key)))
+    ]
+    return (f"its limits: {', '.join(given)}",) if given else ()
+
+
+# --- what others ask, too ------------------------------------------------------------------------------------------
+
+
+def attributes(facts: Facts, span: Span) -> dict[str, object]:
+    """Those of the event that a span began with."""
+    found = next((each for each in facts.events if each.id == span.id), None)
+    return {} if found is None else dict(found.attributes)
+
+
+def _queue(facts: Facts, span: Span) -> str:
+    return text(attributes(facts, span), "taskQueue", "name") or facts.story.task_queue
+
+
+def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
+    """Where the code waits, if that can only be one place: one that waits for such a thing, else one that waits for a task."""
+    exact = [each for each in facts.stands if each.waits is kind]
+    found = exact or [each for each in facts.stands if each.waits is Waits.TASK]
+    return (f"the code waits at {found[0].place}: {found[0].code}",) if len(found) == 1 else ()
+
+
+# --- reasons steps ------------------------------------------------------------
+#
+# What an open run waits for: its open steps from the history, and the lines of code that its fibers stand at. Pure.
+
+
+Step = Callable[[Facts, Span], Finding]
+
+
+def open_steps(facts: Facts) -> list[Finding]:
+    """A finding for every step that has not ended."""
+    found = [each for each in facts.story.spans[1:] if each.end is None and each.kind in _STEPS]
+    return [_STEPS[each.kind](facts, each) for each in found]
+
+
+def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
+    """What the steps do not tell: messages, conditions and locks that the code waits for, by the lines it stands at."""
+    found = [made for each in facts.stands if (made := _stand(facts, each)) is not None]
+    if found or steps:
+        return _limited(facts, found)
+    return [
+        Finding(
+            cause=Cause.MESSAGE,
+            what="waits for a signal, an update, or a condition in its code",
+            since=waiting_since(facts),
+            details=(f"where it stands is not known: {facts.unanswered}",) if facts.unanswered else (),
+            actions=advice.send_something(facts),
+        )
+    ]
+
+
+def waiting_since(facts: Facts) -> int | None:
+    """When its code ran last."""
+    segments = facts.story.run.segments
+    return segments[-1].start if segments and segments[-1].phase is Phase.WAITING else None
+
+
+# --- steps of the history --------------------------------------------------------------------------------------------
+
+
+def _timer(facts: Facts, span: Span) -> Finding:
+    length = span_of(attributes(facts, span).get("startToFireTimeout"))
+    due = span.start + length
+    what = "waits for a timer" if span.name.startswith("timer ") else f"waits for a {span.name}"
+    return Finding(
+        cause=Cause.TIMER,
+        what=what,
+        since=span.start,
+        until=due,
+        details=called_at(facts, Waits.TIMER) or _not_known(facts),
+        actions=advice.nothing(),
+    )
+
+
+def _not_known(facts: Facts) -> tuple[str, ...]:
+    """A timer may be the limit of another wait, which only the code knows."""
+    if facts.stands or not facts.unanswered:
+        return ()
+    return (f"perhaps for a message before that; where its code stands is not known: {facts.unanswered}",)
+
+
+def _child(facts: Facts, span: Span) -> Finding:
+    inner = facts.children.get(span.child_id)
+    begun = bool(span.target)
+    return Finding(
+        cause=Cause.CHILD,
+        what=f"waits for child workflow {span.name} ({span.child_id})"
+        + ("" if begun else ", which has not been started yet"),
+        since=span.start,
+        details=called_at(facts, Waits.CHILD),
+        actions=advice.ask_child(span.child_id, facts.options) if begun else (),
+        inner=inner,
+    )
+
+
+def _update(facts: Facts, span: Span) -> Finding:
+    stand = next((each for each in facts.stands if each.fiber == f"update {span.name}"), None)
+    return Finding(
+        cause=Cause.UPDATE,
+        what=f"handles update {span.name!r}, which has not returned",
+        since=span.start,
+        place="" if stand is None else stand.place,
+        code="" if stand is None else stand.code,
+        details=(f"where its handler stands is not known: {facts.unanswered}",) if facts.unanswered else (),
+        actions=advice.send_something(facts, without=span.name),
+    )
+
+
+def _other(facts: Facts, span: Span) -> Finding:
+    named = f"nexus operation {span.name}" if span.kind is Kind.NEXUS else f"another workflow: {span.name}"
+    return Finding(cause=Cause.OTHER, what=f"waits for {named}", since=span.start, faults=span.faults)
+
+
+_STEPS: dict[Kind, Step] = {
+    Kind.ACTIVITY: activity,
+    Kind.TIMER: _timer,
+    Kind.CHILD: _child,
+    Kind.UPDATE: _update,
+    Kind.NEXUS: _other,
+    Kind.EXTERNAL: _other,
+}
+
+
+# --- where the code stands -------------------------------------------------------------------------------------------
+
+
+def _stand(facts: Facts, stand: Stand) -> Finding | None:
+    if stand.fiber.startswith("update "):
+        return None  # told with the update
+    made = _STANDS.get(stand.waits)
+    if made is None:
+        return None
+    return replace(made(facts, stand), since=waiting_since(facts), place=stand.place, code=stand.code)
+
+
+def _signal(facts: Facts, stand: Stand) -> Finding:
+    names = facts.awaited or facts.signals
+    said = " or ".join(repr(each) for each in names)
+    return Finding(
+        cause=Cause.SIGNAL,
+        what=f"waits for signal {said}" if names else "waits for a signal",
+        actions=advice.send_signal(facts, names),
+    )
+
+
+def _condition(facts: Facts, stand: Stand) -> Finding:
+    return Finding(
+        cause=Cause.CONDITION,
+        what="waits for a condition in its code to become true",
+        actions=advice.send_something(facts),
+    )
+
+
+def _lock(facts: Facts, stand: Stand) -> Finding:
+    others = [each for each in facts.stands if each is not stand]
+    return Finding(
+        cause=Cause.LOCK,
+        what=f"waits for {_LOCKS.get(stand.call, 'a lock')} in its code",
+        details=tuple(f"meanwhile {each.fiber} stands at {each.place}: {each.code}" for each in others[:3]),
+        actions=advice.let_go(facts),
+    )
+
+
+_LOCKS = {
+    "__enter__": "a lock or semaphore that others hold",
+    "acquire": "a lock or semaphore that others hold",
+    "wait": "an event to be set",
+    "get": "an item in a queue",
+    "put": "room in a queue",
+}
+_STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
+    Waits.SIGNAL: _signal,
+    Waits.CONDITION: _condition,
+    Waits.LOCK: _lock,
+}
+
+
+def _limited(facts: Facts, found: list[Finding]) -> list[Finding]:
+    """A wait with a time limit has a timer: where there is one of each, they belong together."""
+    timers = [each for each in facts.story.spans[1:] if each.end is None and each.kind is Kind.TIMER]
+    limited = [each.place for each in facts.stands if each.limited]
+    if len(timers) != 1 or len(limited) != 1:
+        return found
+    due = timers[0].start + span_of(attributes(facts, timers[0]).get("startToFireTimeout"))
+    return [replace(each, until=due) if each.place == limited[0] else each for each in found]
+
+
+# --- reasons ------------------------------------------------------------
+
 
 _ORDER = {cause: at for at, cause in enumerate(Cause)}
 _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
@@ -25,7 +500,7 @@ _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
 def diagnose(facts: Facts) -> Diagnosis:
     """Why a run stands as it does."""
     story = facts.story
-    found = reasons_closed.closed(facts) if story.end is not None else _open(facts)
+    found = closed(facts) if story.end is not None else _open(facts)
     findings = _folded(sorted(found, key=lambda each: _ORDER[each.cause]))
     return Diagnosis(
         workflow_id=story.workflow_id,
@@ -51,11 +526,11 @@ def _open(facts: Facts) -> list[Finding]:
     stuck = reasons_tasks.stuck(facts)
     if stuck:
         return [*stuck, *asked]
-    steps = reasons_steps.steps(facts)
-    standing = reasons_steps.standing(facts, steps)
+    steps = open_steps(facts)
+    standing = standing_lines(facts, steps)
     limits = {each.until for each in standing}  # the timer of a wait with a limit is told with the wait
     steps = [each for each in steps if each.cause is not Cause.TIMER or each.until not in limits]
-    return [*reasons_tasks.misfit(facts), *reasons_tasks.unserved(facts), *asked, *steps, *standing]
+    return [*reasons_tasks.misfit(facts), *reasons_tasks.not_served(facts), *asked, *steps, *standing]
 
 
 def _cancelling(facts: Facts) -> list[Finding]:

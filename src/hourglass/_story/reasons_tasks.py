@@ -6,12 +6,54 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from hourglass._story import advice, reasons_versions
+from hourglass._story import advice
 from hourglass._story.diagnosis import Action, Cause, Facts, Finding, QueueFacts
-from hourglass._story.durations import duration
 from hourglass._story.faults import chain, place_of
 from hourglass._story.reading import Event, number, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Span
+from hourglass._story.text import duration
+
+# --- reasons versions ------------------------------------------------------------
+#
+# Why a run's code is not run though its queue is served: by workers of another version than the one it needs. Pure.
+
+
+def wanted(facts: Facts, queue: QueueFacts) -> str:
+    """The version whose workers may run it; empty: those without a version."""
+    return facts.pinned or queue.current
+
+
+def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding]:
+    """That those who poll the queue are of other versions; nothing if one of them may run it."""
+    needed = wanted(facts, queue)
+    there = sorted({each.version for each in queue.workflow_pollers})
+    if needed in there:
+        return []
+    return [
+        Finding(
+            cause=Cause.NO_VERSION,
+            what=_sentence(facts, queue, needed),
+            since=since,
+            details=(f"workers of {_listed(there)} poll the queue",),
+            actions=advice.serve_version(queue.name, needed, there, facts.options),
+        )
+    ]
+
+
+def _sentence(facts: Facts, queue: QueueFacts, needed: str) -> str:
+    if facts.pinned:
+        return f"is pinned to version {needed}, and no worker of it polls its task queue {queue.name!r}"
+    if needed:
+        return f"waits for version {needed}, which is current, and no worker of it polls task queue {queue.name!r}"
+    return f"waits for a worker without a version, for no version is current on task queue {queue.name!r}"
+
+
+def _listed(versions: list[str]) -> str:
+    return ", ".join(f"version {each}" if each else "no version" for each in versions)
+
+
+# --- reasons tasks ------------------------------------------------------------
+
 
 _PATIENCE = 10_000_000_000
 """How long a task may wait to be taken, where there are workers, before that is worth saying first."""
@@ -46,7 +88,7 @@ def stuck(facts: Facts) -> list[Finding]:
     """What keeps the code from running, if something does; the steps do not matter then."""
     row = _failing(facts)
     if row is not None:
-        return [_parked(facts, row), *unserved(facts)]
+        return [_parked(facts, row), *not_served(facts)]
     return list(_waiting(facts))
 
 
@@ -65,13 +107,13 @@ def misfit(facts: Facts) -> list[Finding]:
     ]
 
 
-def unserved(facts: Facts) -> list[Finding]:
+def not_served(facts: Facts) -> list[Finding]:
     """That nobody serves the run's task queue."""
     queue = facts.queues.get(facts.story.task_queue)
     if queue is None:
         return []
     if queue.workflow_pollers:
-        return reasons_versions.unserved(facts, queue, _scheduled(facts)) or _gone(facts, queue)
+        return unserved(facts, queue, _scheduled(facts)) or _gone(facts, queue)
     others = tuple(each for each in queue.served if each != queue.name)
     what = f"has no worker: nobody polls its task queue {queue.name!r}"
     since = _scheduled(facts)
@@ -104,7 +146,7 @@ def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
     """A server remembers pollers for minutes; those that polled last before the task was there, and did not take it, are gone."""
-    since, needed = _scheduled(facts), reasons_versions.wanted(facts, queue)
+    since, needed = _scheduled(facts), wanted(facts, queue)
     last = max(each.last_seen for each in queue.workflow_pollers if each.version == needed)
     if since is None or last >= since or facts.story.until - since < _PATIENCE:
         return []
@@ -180,7 +222,7 @@ def _waiting(facts: Facts) -> Iterator[Finding]:
     if last is None:
         yield from _not_begun(facts)
     elif last.kind == "WORKFLOW_TASK_SCHEDULED":
-        yield from unserved(facts) or [_slow(facts, last)]
+        yield from not_served(facts) or [_slow(facts, last)]
     elif last.kind == "WORKFLOW_TASK_STARTED":
         who = text(last.attributes, "identity")
         yield Finding(
@@ -209,7 +251,7 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
     due = facts.story.start + delay
     if due > facts.story.until:
         yield _delayed(facts, due)
-    yield from unserved(facts)
+    yield from not_served(facts)
     if due <= facts.story.until:
         yield Finding(cause=Cause.WORKER_BUSY, what="has not begun yet", since=facts.story.start)
 

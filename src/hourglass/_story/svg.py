@@ -12,12 +12,191 @@ from functools import partial
 from html import escape
 from math import ceil
 
-from hourglass._story import captions, palette, shapes
-from hourglass._story.axis import Scale, scale, ticks
-from hourglass._story.columns import Stretch, stretches
-from hourglass._story.folding import fold
+from hourglass._story import captions
+from hourglass._story.axis import Scale, Stretch, fold, scale, stretches, ticks
 from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
-from hourglass._story.textwidth import fit, mono, sans
+from hourglass._story.text import fit, mono, sans
+
+# --- palette ------------------------------------------------------------
+#
+# Colours and fonts of the pictures, as CSS: light, dark and paper. Okabe and Ito's colours, which the colour-blind
+# tell apart.
+#
+# Colour never stands alone: what failed is also hatched and crossed, what waits is thin, messages are diamonds.
+
+
+LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#1b2430",
+    "muted": "#566273",
+    "grid": "#e4e8ee",
+    "band": "#f2f4f7",
+    "run": "#3d4a5c",
+    "activity": "#0072b2",
+    "local": "#4ba3d9",
+    "timer": "#b47b00",
+    "child": "#9a4f87",
+    "message": "#00855f",
+    "cancelled": "#6b7684",
+    "bad": "#c44f00",
+    "good": "#00734f",
+    "pale": "#fbe9dd",
+}
+DARK = {
+    "paper": "#11161d",
+    "ink": "#e6ebf1",
+    "muted": "#9aa7b5",
+    "grid": "#242d38",
+    "band": "#1a212a",
+    "run": "#b9c4d0",
+    "activity": "#56b4e9",
+    "local": "#a9dbf7",
+    "timer": "#e69f00",
+    "child": "#d38bb4",
+    "message": "#2cc295",
+    "cancelled": "#8f9baa",
+    "bad": "#ff8a4a",
+    "good": "#35c996",
+    "pale": "#3a2418",
+}
+
+SANS = "'Inter','Segoe UI',Roboto,'Helvetica Neue',Arial,'Liberation Sans',sans-serif"
+MONO = "ui-monospace,'SF Mono',Menlo,'Cascadia Mono',Consolas,'Liberation Mono','DejaVu Sans Mono',monospace"
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return ";".join(f"--{name}:{value}" for name, value in colours.items())
+
+
+def variables() -> str:
+    """The colours by name, for what carries the class `hg`."""
+    return (
+        f".hg{{{_variables(LIGHT)};color-scheme:light dark}}"
+        f"@media (prefers-color-scheme:dark){{.hg{{{_variables(DARK)}}}}}"
+        f"@media print{{.hg{{{_variables(LIGHT)};color-scheme:light;"
+        "-webkit-print-color-adjust:exact;print-color-adjust:exact}}"
+    )
+
+
+def picture() -> str:
+    """The style of everything in a picture."""
+    kinds = "".join(
+        f".hg .{kind}{{--kind:var(--{kind})}}"
+        for kind in ("run", "activity", "local", "timer", "child", "message", "cancelled", "bad")
+    )
+    return (
+        kinds + f".hg text{{font-family:{SANS};fill:var(--ink)}}"
+        f".hg .mono{{font-family:{MONO}}}"
+        ".hg .muted{fill:var(--muted);font-weight:400}.hg text.strong{font-weight:600}"
+        ".hg text.bad{fill:var(--bad)}.hg text.good{fill:var(--good)}"
+        ".hg .paper{fill:var(--paper)}.hg .band{fill:var(--band)}"
+        ".hg .grid{stroke:var(--grid);stroke-width:1}"
+        ".hg .tear{stroke:var(--muted);stroke-width:1;stroke-dasharray:2 3;fill:none}"
+        ".hg .bar{fill:var(--kind)}.hg .bar.queued{fill-opacity:.38}.hg .bar.backoff{fill-opacity:.55}"
+        ".hg .mark{fill:var(--kind);stroke:none}"
+        ".hg .line{stroke:var(--kind);stroke-width:1.6;fill:none;stroke-linecap:round}"
+        ".hg .cross{stroke:var(--paper);stroke-width:1.8;stroke-linecap:round}"
+        ".hg .hit{fill:transparent}.hg .row:hover .hit{fill:var(--ink);fill-opacity:.05}"
+    )
+
+
+# --- shapes ------------------------------------------------------------
+#
+# SVG as text, element by element. Everything that a history says is escaped here, and nowhere else.
+
+
+def number(value: float) -> str:
+    """A coordinate, to a hundredth."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") or "0"
+
+
+def text(
+    x: float, y: float, content: str, classes: str, size: float, anchor: str = "", more: str = ""
+) -> str:
+    """A text on a line at `y`; `more` follows it, fainter."""
+    fainter = f'<tspan class="muted" xml:space="preserve">{escape(more)}</tspan>' if more else ""
+    end = f' text-anchor="{anchor}"' if anchor else ""
+    return (
+        f'<text x="{number(x)}" y="{number(y)}" class="{classes}" font-size="{number(size)}"{end}>'
+        f"{escape(content)}{fainter}</text>"
+    )
+
+
+def rect(x: float, y: float, width: float, height: float, classes: str, extra: str = "") -> str:
+    """A rectangle."""
+    return (
+        f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
+        f'class="{classes}"{extra}/>'
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
+    """A straight line."""
+    return (
+        f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"/>'
+    )
+
+
+def path(d: str, classes: str) -> str:
+    """A path."""
+    return f'<path d="{d}" class="{classes}"/>'
+
+
+def diamond(x: float, y: float, size: float, classes: str) -> str:
+    """A diamond around a point."""
+    n = number
+    return path(
+        f"M{n(x)} {n(y - size)}L{n(x + size)} {n(y)}L{n(x)} {n(y + size)}L{n(x - size)} {n(y)}Z", classes
+    )
+
+
+def title(content: str) -> str:
+    """A tooltip."""
+    return f"<title>{escape(content)}</title>"
+
+
+def hatches(prefix: str) -> str:
+    """The patterns of what waits and of what failed, under names of this prefix."""
+    made = []
+    for kind in ("run", "timer", "activity", "child", "message"):
+        made.append(
+            f'<pattern id="{prefix}{kind}" width="5" height="4" patternUnits="userSpaceOnUse">'
+            f'<rect width="3" height="4" fill="var(--{kind})" fill-opacity=".75"/></pattern>'
+        )
+    made.append(
+        f'<pattern id="{prefix}bad" width="6" height="6" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect width="6" height="6" fill="var(--bad)"/>'
+        '<rect width="2" height="6" fill="var(--paper)" fill-opacity=".45"/></pattern>'
+    )
+    return f"<defs>{''.join(made)}</defs>"
+
+
+def end_mark(outcome: Outcome, x: float, y: float) -> str:
+    """What stands behind a bar: how it ended, as a shape of at most 12 by 12 around a point."""
+    n = number
+    match outcome:
+        case Outcome.FAILED | Outcome.TIMED_OUT | Outcome.TERMINATED:
+            disc = f'<circle cx="{n(x)}" cy="{n(y)}" r="6" class="mark bad"/>'
+            arms = f"M{n(x - 2.3)} {n(y - 2.3)}l4.6 4.6M{n(x + 2.3)} {n(y - 2.3)}l-4.6 4.6"
+            return disc + path(arms, "cross")
+        case Outcome.RETRYING:
+            return path(
+                f"M{n(x + 3.6)} {n(y - 2.4)}A4.4 4.4 0 1 0 {n(x + 4.4)} {n(y + 0.6)}", "line bad"
+            ) + path(f"M{n(x + 5)} {n(y - 5)}v3.4h-3.4", "line bad")
+        case Outcome.CANCELLED:
+            ring = f'<circle cx="{n(x)}" cy="{n(y)}" r="4.4" class="line cancelled"/>'
+            return ring + path(f"M{n(x - 3)} {n(y + 3)}l6 -6", "line cancelled")
+        case Outcome.OPEN:
+            return path(f"M{n(x - 3)} {n(y - 4.5)}L{n(x + 4)} {n(y)}L{n(x - 3)} {n(y + 4.5)}Z", "mark run")
+        case Outcome.CONTINUED:
+            return path(f"M{n(x - 4)} {n(y)}h8m-3 -3l3 3l-3 3", "line run")
+        case Outcome.LEFT:
+            return path(f"M{n(x - 3)} {n(y - 4)}v8", "line cancelled")
+    return ""
+
+
+# --- svg ------------------------------------------------------------
+
 
 WIDTH = 1200
 LIMIT = 400
@@ -71,9 +250,9 @@ def draw(story: Story, *, limit: int = LIMIT) -> str:
     rows, bottom = _rows(layout, story.spans, y + _AXIS)
     legend, height = _legend(layout, bottom + 26)
     body = "".join((_heading(story), _axis(layout, y, bottom), rows, legend))
-    background = shapes.rect(0, 0, WIDTH, height, "paper")
-    style = f"<style>{palette.variables()}{palette.picture()}</style>"
-    return _wrap(story, height, "hg", f"{style}{shapes.hatches('hg-')}{background}{body}", standalone=True)
+    background = rect(0, 0, WIDTH, height, "paper")
+    style = f"<style>{variables()}{picture()}</style>"
+    return _wrap(story, height, "hg", f"{style}{hatches('hg-')}{background}{body}", standalone=True)
 
 
 def panels(story: Story, rows: int, *, limit: int = LIMIT) -> tuple[str, ...]:
@@ -86,7 +265,7 @@ def panels(story: Story, rows: int, *, limit: int = LIMIT) -> tuple[str, ...]:
         legend, height = "", bottom + 8
         if start + rows >= len(story.spans):
             legend, height = _legend(layout, bottom + 26)
-        body = f"{shapes.hatches(layout.prefix)}{_axis(layout, 0, bottom)}{drawn}{legend}"
+        body = f"{hatches(layout.prefix)}{_axis(layout, 0, bottom)}{drawn}{legend}"
         made.append(_wrap(story, height, f"hg-{start}", body, standalone=False))
     return tuple(made)
 
@@ -101,9 +280,9 @@ def _layout(story: Story, prefix: str) -> Layout:
 def _wrap(story: Story, height: float, name: str, body: str, *, standalone: bool) -> str:
     told = f"{captions.status(story)}; {'; '.join(captions.facts(story))}; {len(story.spans) - 1} rows."
     heading = f"Timeline of workflow {story.workflow_type} {story.workflow_id}".rstrip()
-    size = f' width="{WIDTH}" height="{shapes.number(height)}"' if standalone else ""
+    size = f' width="{WIDTH}" height="{number(height)}"' if standalone else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="hg" viewBox="0 0 {WIDTH} {shapes.number(height)}"{size} '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="hg" viewBox="0 0 {WIDTH} {number(height)}"{size} '
         f'role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{escape(heading)}</title>'
         f'<desc id="{name}-desc">{escape(told)}</desc>{body}</svg>'
@@ -122,14 +301,14 @@ def _heading(story: Story) -> str:
     facts = "  ·  ".join((*captions.facts(story), *(f"{what} {value}" for what, value in story.links)))
     wide = WIDTH - 2 * _EDGE
     made = [
-        shapes.text(_EDGE, 40, kind, "label strong", 20),
-        shapes.text(_EDGE + sans(kind, 20 * 1.08) + 14, 40, name, "label mono muted", 14),
-        shapes.text(WIDTH - _EDGE, 40, status, f"label strong {style}", 15, "end"),
-        shapes.text(_EDGE, 66, fit(facts, wide, partial(sans, size=12.5)), "label muted", 12.5),
+        text(_EDGE, 40, kind, "label strong", 20),
+        text(_EDGE + sans(kind, 20 * 1.08) + 14, 40, name, "label mono muted", 14),
+        text(WIDTH - _EDGE, 40, status, f"label strong {style}", 15, "end"),
+        text(_EDGE, 66, fit(facts, wide, partial(sans, size=12.5)), "label muted", 12.5),
     ]
     if story.run_id:
         said = fit(f"run {story.run_id}", wide, _small)
-        made.append(shapes.text(_EDGE, 84, said, "label mono muted", _SMALL))
+        made.append(text(_EDGE, 84, said, "label mono muted", _SMALL))
     return "".join(made)
 
 
@@ -138,16 +317,16 @@ def _axis(layout: Layout, top: float, bottom: float) -> str:
     made = []
     for piece in layout.scale.breaks:
         left, right = layout.left + piece.left, layout.left + piece.right
-        made.append(shapes.rect(left, top + 6, right - left, bottom - top - 2, "band"))
+        made.append(rect(left, top + 6, right - left, bottom - top - 2, "band"))
         for x in (left, right):
-            made.append(shapes.line(x, top + 6, x, bottom + 4, "tear"))
+            made.append(line(x, top + 6, x, bottom + 4, "tear"))
     for tick in ticks(layout.scale, _tick, 6.0):
         x = layout.left + tick.at
         if tick.centred:
-            made.append(shapes.text(x, top + 20, tick.label, "label tick strong muted", _TICK, "middle"))
+            made.append(text(x, top + 20, tick.label, "label tick strong muted", _TICK, "middle"))
             continue
-        made.append(shapes.line(x, top + 26, x, bottom + 4, "grid"))
-        made.append(shapes.text(x + 3, top + 20, tick.label, "label tick muted", _TICK))
+        made.append(line(x, top + 26, x, bottom + 4, "grid"))
+        made.append(text(x + 3, top + 20, tick.label, "label tick muted", _TICK))
     return "".join(made)
 
 
@@ -157,8 +336,8 @@ def _legend(layout: Layout, top: float) -> tuple[str, float]:
         wide = 30 + sans(said, _SMALL) + 22
         if x + wide > WIDTH - _EDGE and x > _EDGE:
             x, y = float(_EDGE), y + 22
-        made.append(f'<g transform="translate({shapes.number(x)} {shapes.number(y)})">{drawn}</g>')
-        made.append(shapes.text(x + 30, y + 4, said, "label legend muted", _SMALL))
+        made.append(f'<g transform="translate({number(x)} {number(y)})">{drawn}</g>')
+        made.append(text(x + 30, y + 4, said, "label legend muted", _SMALL))
         x += wide
     return f'<g class="legend">{"".join(made)}</g>', y + 24
 
@@ -169,33 +348,31 @@ def _entries(layout: Layout) -> Iterator[tuple[str, str]]:
         if not any(each.kind in kinds for each in spans):
             continue
         if style == "message" or kinds == (Kind.MARKER,):
-            yield shapes.diamond(12, 0, 5, f"mark {style}"), said
+            yield diamond(12, 0, 5, f"mark {style}"), said
         elif style == "timer":
-            yield shapes.rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}timer)"'), said
+            yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}timer)"'), said
         else:
-            yield shapes.rect(0, -6, 24, _BAR, f"bar sample {style}"), said
+            yield rect(0, -6, 24, _BAR, f"bar sample {style}"), said
     seen = {(each.phase, span.kind) for span in spans for each in span.segments}
     phases = {phase for phase, _ in seen}
     if Phase.QUEUED in phases:
-        yield shapes.rect(0, -2, 24, _THIN, "bar sample queued run"), "queued"
+        yield rect(0, -2, 24, _THIN, "bar sample queued run"), "queued"
     if Phase.FAILED in phases:
-        yield shapes.rect(0, -6, 24, _BAR, "sample", f' fill="url(#{layout.prefix}bad)"'), "failed attempt"
+        yield rect(0, -6, 24, _BAR, "sample", f' fill="url(#{layout.prefix}bad)"'), "failed attempt"
     if Phase.BACKOFF in phases:
         yield (
-            shapes.rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}activity)"'),
+            rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}activity)"'),
             "waits to try again",
         )
     if (Phase.WAITING, Kind.RUN) in seen:
-        yield shapes.rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}run)"'), "workflow waits"
+        yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}run)"'), "workflow waits"
     ended = {each.outcome for each in spans}
     for outcome, said in _ENDS:
         if outcome in ended:
-            yield shapes.end_mark(outcome, 12, 0), said
+            yield end_mark(outcome, 12, 0), said
     if layout.scale.breaks:
         yield (
-            shapes.rect(0, -8, 24, 16, "band sample")
-            + shapes.line(0, -8, 0, 8, "tear")
-            + shapes.line(24, -8, 24, 8, "tear"),
+            rect(0, -8, 24, 16, "band sample") + line(0, -8, 0, 8, "tear") + line(24, -8, 24, 8, "tear"),
             "time cut short",
         )
 
@@ -248,17 +425,13 @@ def _row(layout: Layout, span: Span, top: float, height: float, why: str) -> str
     length = captions.length(span, layout.story)
     right = drawn[-1].right if drawn else 0
     parts = [
-        shapes.title(captions.tooltip(span, layout.story)),
-        shapes.rect(_EDGE - 8, top + 0.5, WIDTH - 2 * _EDGE + 16, height - 1, "hit"),
+        title(captions.tooltip(span, layout.story)),
+        rect(_EDGE - 8, top + 0.5, WIDTH - 2 * _EDGE + 16, height - 1, "hit"),
         _swatch(layout, span, _EDGE + indent + 6, middle),
-        shapes.text(
-            _EDGE + indent + 20, middle + 4, name[:extra], f"label {style}{bad}", _NAME, more=name[extra:]
-        ),
+        text(_EDGE + indent + 20, middle + 4, name[:extra], f"label {style}{bad}", _NAME, more=name[extra:]),
         *(_bar(layout, span, each, middle) for each in drawn),
-        shapes.end_mark(span.outcome, layout.left + right + 9, middle),
-        shapes.text(WIDTH - _EDGE, middle + 4, length, "label length mono muted", _SMALL, "end")
-        if length
-        else "",
+        end_mark(span.outcome, layout.left + right + 9, middle),
+        text(WIDTH - _EDGE, middle + 4, length, "label length mono muted", _SMALL, "end") if length else "",
         _reason(layout, drawn, top + _ROW + 8, why) if why else "",
     ]
     return f'<g class="row">{"".join(parts)}</g>'
@@ -269,19 +442,17 @@ def _bar(layout: Layout, span: Span, stretch: Stretch, middle: float) -> str:
     x, width = layout.left + stretch.left, stretch.right - stretch.left
     if phase is Phase.POINT:
         if width <= 10:
-            return shapes.diamond(
-                min(max(x + width / 2, layout.left), layout.right), middle, 5.5, f"mark {kind}"
-            )
-        return shapes.rect(x, middle - 4, width, 8, f"bar {kind}", ' rx="3"')
+            return diamond(min(max(x + width / 2, layout.left), layout.right), middle, 5.5, f"mark {kind}")
+        return rect(x, middle - 4, width, 8, f"bar {kind}", ' rx="3"')
     if phase is Phase.FAILED:
         hatch = f' style="fill:url(#{layout.prefix}bad)"'
-        return shapes.rect(x, middle - _BAR / 2, width, _BAR, "bar failed", hatch)
+        return rect(x, middle - _BAR / 2, width, _BAR, "bar failed", hatch)
     if phase is Phase.RUNNING:
-        return shapes.rect(x, middle - _BAR / 2, width, _BAR, f"bar {kind}", ' rx="1.5"')
+        return rect(x, middle - _BAR / 2, width, _BAR, f"bar {kind}", ' rx="1.5"')
     if phase is Phase.QUEUED:
-        return shapes.rect(x, middle - _THIN / 2, width, _THIN, f"bar queued {kind}")
+        return rect(x, middle - _THIN / 2, width, _THIN, f"bar queued {kind}")
     hatch = kind if kind in _HATCHED else "run"
-    return shapes.rect(
+    return rect(
         x,
         middle - _THIN / 2,
         width,
@@ -294,12 +465,12 @@ def _bar(layout: Layout, span: Span, stretch: Stretch, middle: float) -> str:
 def _swatch(layout: Layout, span: Span, x: float, y: float) -> str:
     kind = _CLASS[span.kind]
     if span.kind in (Kind.SIGNAL, Kind.UPDATE, Kind.EXTERNAL, Kind.CANCEL, Kind.MARKER):
-        return shapes.diamond(x, y, 4.2, f"mark {kind}")
+        return diamond(x, y, 4.2, f"mark {kind}")
     if span.kind is Kind.TIMER:
-        return shapes.rect(x - 5, y - 2, 10, _THIN, "swatch", f' fill="url(#{layout.prefix}timer)"')
+        return rect(x - 5, y - 2, 10, _THIN, "swatch", f' fill="url(#{layout.prefix}timer)"')
     if span.kind is Kind.TASK:
         kind = "bad"
-    return shapes.rect(x - 4, y - 4, 8, 8, f"mark swatch {kind}", ' rx="1.5"')
+    return rect(x - 4, y - 4, 8, 8, f"mark swatch {kind}", ' rx="1.5"')
 
 
 def _reason(layout: Layout, drawn: Sequence[Stretch], y: float, why: str) -> str:
@@ -307,9 +478,9 @@ def _reason(layout: Layout, drawn: Sequence[Stretch], y: float, why: str) -> str
     start = layout.left + (drawn[0].left if drawn else 0)
     wide = partial(sans, size=_SMALL)
     if start + wide(why) <= layout.right:
-        return shapes.text(start, y, why, "label why bad", _SMALL)
+        return text(start, y, why, "label why bad", _SMALL)
     said = fit(why, layout.columns, wide)
-    return shapes.text(layout.right, y, said, "label why bad", _SMALL, "end")
+    return text(layout.right, y, said, "label why bad", _SMALL, "end")
 
 
 def _indent(span: Span) -> int:

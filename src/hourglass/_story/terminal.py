@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hourglass._story import captions
-from hourglass._story.axis import Scale, scale, ticks
-from hourglass._story.columns import stretches
-from hourglass._story.folding import fold
+from hourglass._story.axis import Scale, fold, scale, stretches, ticks
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story
-from hourglass._story.textwidth import cells, fit
+from hourglass._story.text import cells, fit
 
 Line: TypeAlias = tuple[tuple[str, str], ...]
 

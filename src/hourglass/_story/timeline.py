@@ -6,19 +6,223 @@ from, nor how it is drawn. Never fails on a history that is odd: what is not und
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hourglass._story.drafts import Draft, Handler, Told, frozen
-from hourglass._story.durations import duration
-from hourglass._story.faults import chain
-from hourglass._story.messages import MESSAGES
-from hourglass._story.reading import Event, span_of, text
-from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story
-from hourglass._story.steps import STEPS
-from hourglass._story.tasks import TASKS, failing, run_segments
+from hourglass._story.faults import chain, words
+from hourglass._story.reading import Event, inner, number, span_of, text
+from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
+from hourglass._story.steps import MESSAGES, STEPS, Draft, Handler, Task, Told, frozen
+from hourglass._story.text import duration
 from hourglass._story.values import Peek, hidden
-from hourglass._story.waits import waiting_for, waits
+
+# --- tasks ------------------------------------------------------------
+#
+# How workflow tasks of a history become the run's own bar, and how those that failed become steps that nobody
+# overlooks.
+#
+# A server writes only the first of several failures in a row into the history; how many there were is told by the
+# attempt
+# number of the task that came after them, or by the description of a run that is still open.
+
+
+def _scheduled(told: Told, event: Event) -> None:
+    attempt = max(number(event.attributes.get("attempt")), 1)
+    told.tasks[event.id] = Task(event.id, event.time, attempt)
+
+
+def _task(told: Told, event: Event) -> Task:
+    known = number(inner(event.attributes, "scheduledEventId"))
+    if known not in told.tasks:
+        told.tasks[known] = Task(known, event.time)
+    return told.tasks[known]
+
+
+def _task_started(told: Told, event: Event) -> None:
+    _task(told, event).started = event.time
+
+
+def _task_ended(outcome: Outcome) -> Handler:
+    def ended(told: Told, event: Event) -> None:
+        task = _task(told, event)
+        task.end, task.outcome = event.time, outcome
+        task.cause = words(text(event.attributes, "cause") or text(event.attributes, "timeoutType"))
+        task.faults = chain(event.attributes.get("failure"))
+
+    return ended
+
+
+TASKS: dict[str, Handler] = {
+    "WORKFLOW_TASK_SCHEDULED": _scheduled,
+    "WORKFLOW_TASK_STARTED": _task_started,
+    "WORKFLOW_TASK_COMPLETED": _task_ended(Outcome.DONE),
+    "WORKFLOW_TASK_FAILED": _task_ended(Outcome.FAILED),
+    "WORKFLOW_TASK_TIMED_OUT": _task_ended(Outcome.TIMED_OUT),
+}
+
+
+def run_segments(tasks: Iterable[Task], start: int, end: int) -> tuple[Segment, ...]:
+    """The run's bar: its code ran, or failed, or it waited."""
+    segments: list[Segment] = []
+    at = start
+    for task in tasks:
+        if task.started is None:
+            continue  # nobody took it: the run waited
+        began = min(max(task.started, at), end)
+        ended = min(max(began, end if task.end is None else task.end), end)
+        if began > at:
+            segments.append(Segment(at, began, Phase.WAITING))
+        segments.append(Segment(began, ended, Phase.FAILED if task.outcome.bad else Phase.RUNNING))
+        at = ended
+    if end > at or not segments:
+        segments.append(Segment(at, end, Phase.WAITING))
+    return tuple(segments)
+
+
+def failing(tasks: Iterable[Task], end: int | None, until: int, attempt: int) -> Iterator[Span]:
+    """A span for every row of failed tasks: up to the next that went well, the run's end, or now."""
+    row: list[Task] = []
+    for task in tasks:
+        if task.outcome.bad:
+            row.append(task)
+        elif row and task.outcome is Outcome.DONE:
+            yield _row(row, row[-1].end, max(len(row), task.attempt - 1), until)
+            row = []
+    if row:
+        still = end is None
+        yield _row(row, None if still else row[-1].end, max(len(row), attempt - 1 if still else 0), until)
+
+
+def _row(row: list[Task], end: int | None, attempts: int, until: int) -> Span:
+    last = row[-1]
+    outcome = Outcome.RETRYING if end is None else last.outcome
+    return Span(
+        id=row[0].id,
+        kind=Kind.TASK,
+        name="workflow task",
+        start=row[0].scheduled,
+        end=end,
+        outcome=outcome,
+        segments=tuple(_pieces(row, until if end is None else end)),
+        attempts=attempts,
+        faults=last.faults or (Fault(str(last.outcome), last.cause),),
+        note=last.cause if last.faults else "",
+    )
+
+
+def _pieces(row: list[Task], end: int) -> Iterator[Segment]:
+    at = row[0].scheduled
+    for task in row:
+        failed = max(at, at if task.end is None else task.end)
+        began = failed if task.started is None else min(max(at, task.started), failed)
+        queued = min(max(at, task.scheduled), began)
+        if queued > at:
+            yield Segment(at, queued, Phase.BACKOFF)
+        if began > queued:
+            yield Segment(queued, began, Phase.QUEUED)
+        yield Segment(began, failed, Phase.FAILED)
+        at = failed
+    if end > at:
+        yield Segment(at, end, Phase.BACKOFF)
+
+
+# --- waits ------------------------------------------------------------
+#
+# What a run waited for, and how long: the times between its workflow tasks, each by the event that ended it.
+
+
+_NAMES = {
+    Kind.ACTIVITY: "activity {}",
+    Kind.LOCAL: "local activity {}",
+    Kind.CHILD: "child workflow {}",
+    Kind.SIGNAL: "signal {}",
+    Kind.UPDATE: "update {}",
+    Kind.NEXUS: "nexus operation {}",
+    Kind.EXTERNAL: "another workflow ({})",
+}
+
+
+def named(kind: Kind, name: str) -> str:
+    """A span as the object of a sentence: `activity charge`, `timer 30 d`."""
+    return _NAMES.get(kind, "{}").format(name)
+
+
+def waits(events: Sequence[Event], told: Told) -> tuple[Wait, ...]:
+    """Every wait that ended."""
+    return tuple(each for each in _waits(events, told) if each.end > each.start)
+
+
+def _waits(events: Sequence[Event], told: Told) -> Iterator[Wait]:
+    since: int | None = None
+    waking: Event | None = None
+    for event in events:
+        if event.kind == "WORKFLOW_TASK_COMPLETED":
+            since, waking = event.time, None
+        elif since is None:
+            continue
+        elif event.kind == "WORKFLOW_TASK_SCHEDULED":
+            if waking is not None:
+                yield Wait(since, event.time, _what(waking, told))
+            since = None
+        elif event.kind.startswith("WORKFLOW_EXECUTION_") and event.kind.rpartition("_")[2] in _ENDS:
+            yield Wait(since, event.time, _NOTHING if told.run is None else f"its end ({told.run.outcome})")
+            since = None
+        elif "workflowTaskCompletedEventId" not in event.attributes:
+            waking = event  # the last one before a task is what the task is for
+
+
+_NOTHING = "a signal or an update"
+_ENDS = ("TERMINATED", "OUT")
+
+
+def _what(event: Event, told: Told) -> str:
+    for key in ("scheduledEventId", "initiatedEventId", "startedEventId"):
+        draft = told.drafts.get(number(inner(event.attributes, key)))
+        if draft is not None:
+            said = named(draft.kind, draft.name)
+            return f"the start of {said}" if event.kind == "CHILD_WORKFLOW_EXECUTION_STARTED" else said
+    draft = told.drafts.get(event.id)
+    return event.kind.replace("_", " ").lower() if draft is None else named(draft.kind, draft.name)
+
+
+def waiting_for(told: Told, until: int) -> tuple[str, ...]:
+    """What an open run waits for now, the most telling first."""
+    last = next(reversed(told.tasks.values()), None)
+    if last is not None and last.outcome is Outcome.OPEN:
+        return (_waited_task(last, until),)
+    if last is not None and last.outcome.bad:
+        return ("its code to be mended: the workflow task fails, and is tried again",)
+    if last is None:
+        delay = told.first_task_delay
+        return (f"its start, delayed by {duration(delay)}",) if delay else ("its first workflow task",)
+    steps = [each for each in dict.fromkeys(told.drafts.values()) if each.end is None]
+    return tuple(_step(each, until) for each in steps) or (_NOTHING,)
+
+
+def _waited_task(task: Task, until: int) -> str:
+    if task.started is not None:
+        return f"its workflow task to end, begun {duration(until - task.started)} ago"
+    return f"a worker: its workflow task was scheduled {duration(until - task.scheduled)} ago"
+
+
+def _step(draft: Draft, until: int) -> str:
+    said = named(draft.kind, draft.name)
+    if draft.due is not None:
+        left = draft.due - until
+        return f"{said}, {duration(left)} left" if left > 0 else f"{said}, due"
+    if draft.attempts > 1:
+        said += f", attempt {draft.attempts}" + (f" of {draft.max_attempts}" if draft.max_attempts else "")
+    if draft.paused:
+        return f"{said}, paused"
+    if draft.next_attempt is not None and draft.begun is None:
+        left = draft.next_attempt - until
+        return f"{said}, again in {duration(left)}" if left > 0 else f"{said}, due for {duration(-left)}"
+    if draft.kind is Kind.ACTIVITY and draft.begun is None and draft.attempts == 1:
+        return f"{said}, not begun for {duration(until - draft.start)}"
+    return f"{said}, for {duration(until - draft.start)}"
+
+
+# --- timeline ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

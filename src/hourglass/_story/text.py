@@ -1,0 +1,134 @@
+"""Durations and moments as people read them: short, three digits, at most two units."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+# --- durations ------------------------------------------------------------
+#
+# Durations and moments as people read them: short, three digits, at most two units.
+
+
+US, MS, S = 1_000, 1_000_000, 1_000_000_000
+MIN, H, D = 60 * S, 3_600 * S, 86_400 * S
+YEAR = 365 * D
+
+_PAIRS = ((D, "d", H, "h"), (H, "h", MIN, "min"), (MIN, "min", S, "s"))
+
+
+def duration(ns: int) -> str:
+    """A duration: `49 ms`, `1.27 s`, `3 h 12 min`, `30 d`."""
+    if ns < 0:
+        return f"−{duration(-ns)}"
+    if ns >= 1000 * D:
+        return f"{_digits(ns / YEAR)} y"
+    if ns >= 100 * D:
+        return f"{ns // D} d"
+    for large, large_name, small, small_name in _PAIRS:
+        if round(ns / small) * small >= large:
+            whole, rest = divmod(round(ns / small) * small, large)
+            return f"{whole} {large_name}" + (f" {rest // small} {small_name}" if rest else "")
+    if ns == 0:
+        return "0"
+    for unit, name in ((S, "s"), (MS, "ms"), (US, "µs")):
+        if ns >= 0.9995 * unit:
+            return f"{_digits(ns / unit)} {name}"
+    return f"{ns} ns"
+
+
+def moment(ns: int) -> str:
+    """A moment in UTC, to the second."""
+    return f"{_time(ns):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def precise(ns: int) -> str:
+    """A moment in UTC as RFC 3339, to the nanosecond."""
+    return f"{_time(ns):%Y-%m-%dT%H:%M:%S}.{ns % S:09d}Z"
+
+
+def share(part: int, whole: int) -> str:
+    """A part of a whole in percent."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
+
+
+def _digits(value: float) -> str:
+    text = f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _time(ns: int) -> datetime:
+    # Years that Python cannot name are somebody's mistake, and no reason to fail.
+    seconds = min(max(ns // S, 0), 253_402_300_799)
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+# --- textwidth ------------------------------------------------------------
+#
+# How wide text is, in em, without asking a browser: widths of Arial's characters, and of fonts whose characters are
+# all alike.
+#
+# Fonts differ: what a browser takes instead is up to a seventh wider, so sums are generous. Text that is cut by these
+# widths fits.
+
+
+MONO = 0.605
+
+Measure: TypeAlias = Callable[[str], float]
+
+# In thousandths of an em, for the characters from space to tilde.
+_ARIAL = (
+    *(278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278),
+    *(556, 556, 556, 556, 556, 556, 556, 556, 556, 556, 278, 278, 584, 584, 584, 556),
+    *(1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556, 833, 722, 778),
+    *(667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278, 469, 556),
+    *(333, 556, 556, 500, 556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556, 556),
+    *(556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500, 334, 260, 334, 584),
+)
+_GENEROUS = 1.15
+
+
+def sans(text: str, size: float) -> float:
+    """The width of text in a proportional font."""
+    return sum(_sans(each) for each in text) * size
+
+
+def mono(text: str, size: float) -> float:
+    """The width of text in a font of equally wide characters."""
+    return sum(MONO if " " <= each <= "~" else _other(each) for each in text) * size
+
+
+def cells(text: str) -> int:
+    """The width of text in a terminal."""
+    return sum(_cells(each) for each in text)
+
+
+def fit(text: str, width: float, measure: Measure, end: str = "…") -> str:
+    """The text, or as much of its beginning as fits, with an ellipsis."""
+    if measure(text) <= width:
+        return text
+    kept = ""
+    for each in text:
+        if measure(kept + each + end) > width:
+            break
+        kept += each
+    return kept.rstrip() + end if kept or measure(end) <= width else ""
+
+
+def _sans(char: str) -> float:
+    if " " <= char <= "~":
+        return _ARIAL[ord(char) - 32] / 1000 * _GENEROUS
+    return _other(char) if char not in "·–’“”…" else _GENEROUS * (1.0 if char == "…" else 0.56)
+
+
+def _other(char: str) -> float:
+    cell = _cells(char)
+    return 0.0 if not cell else 1.25 if cell == 2 else 0.9
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
