@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hourglass._check.checker import check_paths
-from hourglass._check.report import Finding, Place, Report, Step
-from hourglass._check.rules import RULES, Rule
+from hourglass._check.rules import RULES, Finding, Place, Report, Rule, Step
 
 __all__ = ["RULES", "Finding", "Place", "Report", "Rule", "Step", "check"]
 

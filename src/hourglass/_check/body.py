@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from hourglass._check import order, rules
 from hourglass._check.durable import BY_REFERENCE
 from hourglass._check.external import READS, is_function, rule_of_call
-from hourglass._check.meanwhile import changed_meanwhile
-from hourglass._check.ordering import Ordering
+from hourglass._check.order import Ordering, changed_meanwhile
 from hourglass._check.seen import Hit, Lens, Seen
-from hourglass._check.shared_uses import SharedUses
+from hourglass._check.sharing import SharedUses
 from hourglass._check.values import Class, External, Func, Instance, Value
 
 _DECIDED_BY_PROCESS = (

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._check import rules
-from hourglass._check.allowing import EVERYTHING, allows
 from hourglass._check.body import look
 from hourglass._check.durable import Durable
-from hourglass._check.files import python_files
 from hourglass._check.kinds import Kinds, Root
-from hourglass._check.modules import Broken, Module, Project
-from hourglass._check.report import Finding, Place, Report, Step
+from hourglass._check.modules import EVERYTHING, Broken, Module, Project, allows, python_files
 from hourglass._check.resolving import Resolver
+from hourglass._check.rules import Finding, Place, Report, Step
 from hourglass._check.seen import Hit, Lens, Seen
 from hourglass._check.sharing import Sharing
 from hourglass._check.values import Class, Func

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 from hourglass._check.defining import own_nodes
 from hourglass._check.kinds import Kinds
-from hourglass._check.names import words
 from hourglass._check.resolving import Resolver
 from hourglass._check.scopes import Scope
-from hourglass._check.values import Class, External, Func
+from hourglass._check.values import Class, External, Func, words
 
 _WAITING = frozenset(
     f"hourglass.workflow.{name}"

@@ -6,17 +6,118 @@ A module is known by its file. What cannot be read or parsed is kept as broken a
 from __future__ import annotations
 
 import ast
+import io
+import os
+import re
 import sys
+import tokenize
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hourglass._check import files
-from hourglass._check.allowing import allowed_lines
 from hourglass._check.scopes import Scope, class_scope, function_scope, module_scope
 from hourglass._check.values import FunctionNode, ModuleRef, Namespace
+
+# --- files ------------------------------------------------------------
+#
+# The disk, as far as a check needs it: which files there are, and what is in them. The only file here that reads
+# anything.
+
+
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+
+
+def python_files(paths: Sequence[Path]) -> list[Path]:
+    """The files among these paths and the Python files below them, each once; virtual environments are left out."""
+    found: dict[Path, None] = {}
+    for path in paths:
+        for each in _below(path) if path.is_dir() else [path]:
+            found.setdefault(each.resolve())
+    return list(found)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    for folder, inner, names in os.walk(directory):
+        inner[:] = sorted(
+            each
+            for each in inner
+            if not each.startswith(".")
+            and each not in SKIPPED
+            and not os.path.exists(os.path.join(folder, each, "pyvenv.cfg"))
+        )
+        for name in sorted(names):
+            if name.endswith(".py"):
+                yield Path(folder, name)
+
+
+def read_source(path: Path) -> str:
+    """A file's text, in the encoding that it declares. Raises OSError, SyntaxError or UnicodeDecodeError."""
+    data = path.read_bytes()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding), final=True)
+
+
+def is_file(path: str) -> bool:
+    """Whether there is such a file."""
+    return os.path.isfile(path)
+
+
+def holds_python(path: str) -> bool:
+    """Whether a directory may be a package without a file of its own: it holds Python, or packages that do."""
+    if not os.path.isdir(path):
+        return False
+    for folder, inner, names in os.walk(path):
+        if any(name.endswith(".py") for name in names):
+            return True
+        if folder != path:
+            inner.clear()
+    return False
+
+
+def package_root(path: Path) -> Path:
+    """The directory that the file's package is imported from."""
+    directory = path.parent
+    while is_file(str(directory / "__init__.py")) and directory.parent != directory:
+        directory = directory.parent
+    return directory
+
+
+# --- allowing ------------------------------------------------------------
+#
+# Comments that silence: `# hourglass: allow` on a line, or `# hourglass: allow HG101, HG104` for some codes only.
+
+
+EVERYTHING = frozenset({"*"})
+"""What a comment without codes allows."""
+
+_COMMENT = re.compile(r"#\s*hourglass:\s*allow\b(?P<codes>(?:[\s,]+HG\d+\b)*)", re.IGNORECASE)
+
+
+def allowed_lines(text: str) -> dict[int, frozenset[str]]:
+    """The lines that carry such a comment, and the codes that each allows."""
+    if "hourglass:" not in text.lower():
+        return {}
+    found: dict[int, frozenset[str]] = {}
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+            if match is not None:
+                codes = re.findall(r"HG\d+", match["codes"].upper())
+                found[token.start[0]] = frozenset(codes) or EVERYTHING
+    except (tokenize.TokenError, SyntaxError):
+        pass  # it is reported as broken by whoever parses it
+    return found
+
+
+def allows(allowed: frozenset[str], code: str) -> bool:
+    """Whether these codes silence that one."""
+    return code in allowed or "*" in allowed
+
+
+# --- modules ------------------------------------------------------------
+
 
 OURS = frozenset({"hourglass", "temporalio"})
 """Never followed, even where their sources are part of the project."""
@@ -107,7 +208,7 @@ class Project:
             return self._at(importer.parents[level - 1], parts) if level <= len(importer.parents) else None
         if parts[0] in OURS or parts[0] in sys.stdlib_module_names:
             return None
-        for root in [files.package_root(importer), *self._roots]:
+        for root in [package_root(importer), *self._roots]:
             found = self._at(root, parts)
             if found is not None:
                 return found
@@ -121,9 +222,9 @@ class Project:
         where = "/".join((str(directory), *parts))
         if where not in self._located:
             choices = [f"{where}.py", f"{where}/__init__.py"] if parts else [f"{where}/__init__.py"]
-            found = next((each for each in choices if files.is_file(each)), None)
+            found = next((each for each in choices if is_file(each)), None)
             if found is None:
-                self._located[where] = Namespace(where) if files.holds_python(where) else None
+                self._located[where] = Namespace(where) if holds_python(where) else None
             else:
                 self._located[where] = Path(found).resolve()
         located = self._located[where]
@@ -135,7 +236,7 @@ class Project:
     def _parse(self, path: Path) -> Module | None:
         shown = self.shown(path)
         try:
-            text = files.read_source(path)
+            text = read_source(path)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the authors' escapes are not what is checked
                 return Module(path, shown, text, ast.parse(text, shown))

@@ -5,7 +5,110 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 
-from hourglass._check.names import words
+from hourglass._check.kinds import Kinds
+from hourglass._check.resolving import Resolver
+from hourglass._check.values import Func, words
+
+# --- meanwhile ------------------------------------------------------------
+#
+# Loops that wait while they walk what others change: the collection, and who changes it.
+
+
+_RESIZING = words(
+    "append appendleft extend insert remove pop popleft popitem clear add discard update setdefault"
+)
+_VIEWS = frozenset({"items", "values", "keys"})
+
+
+def changed_meanwhile(loop: ast.For, function: Func, resolver: Resolver, kinds: Kinds) -> ast.AST | None:
+    """The place where a handler or another task of the run changes what this loop walks; None if there is none."""
+    collection = _collection(loop.iter)
+    match collection:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return next(_by_others(name, function, resolver, kinds), None)
+        case ast.Name(id=name):
+            return next(_by_inner(name, function), None)
+        case _:
+            return None
+
+
+def _collection(node: ast.expr) -> ast.expr:
+    match node:
+        case ast.Call(func=ast.Attribute(value=owner, attr=name), args=[]) if name in _VIEWS:
+            return owner
+        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
+            return _collection(inner)
+        case _:
+            return node
+
+
+def _by_others(name: str, function: Func, resolver: Resolver, kinds: Kinds) -> Iterator[ast.AST]:
+    """Handlers of the same object that change the attribute: other methods, and functions inside of this one."""
+    if function.receiver is None:
+        return
+    for cls in resolver.members.bases(function.receiver):
+        scope = cls.module.scope_of_class(cls.node, cls.scope)
+        for method in cls.node.body:
+            if (
+                method is not function.node
+                and kinds.is_handler_method(method, scope)
+                and not _is_start(method)
+            ):
+                yield from _resizes(method, name, own=True)
+    for inner in _inner_functions(function):
+        yield from _resizes(inner, name, own=True)
+
+
+def _is_start(method: ast.stmt) -> bool:
+    return isinstance(method, ast.FunctionDef) and method.name == "__init__"
+
+
+def _by_inner(name: str, function: Func) -> Iterator[ast.AST]:
+    """Functions inside of this one that change its variable."""
+    for inner in _inner_functions(function):
+        bound = {each.arg for each in ast.walk(inner) if isinstance(each, ast.arg)}
+        if name not in bound and not _assigns(inner, name):
+            yield from _resizes(inner, name, own=False)
+
+
+def _inner_functions(function: Func) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.FunctionDef) and node is not function.node:
+            yield node
+
+
+def _assigns(function: ast.FunctionDef, name: str) -> bool:
+    return any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in ast.walk(function)
+    )
+
+
+def _resizes(function: ast.AST, name: str, *, own: bool) -> Iterator[ast.AST]:
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _RESIZING and _is(
+                owner, name, own
+            ):
+                yield node
+            case ast.Subscript(value=owner, ctx=ast.Store() | ast.Del()) if _is(owner, name, own):
+                yield node
+            case _:
+                pass
+
+
+def _is(node: ast.expr, name: str, own: bool) -> bool:
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=found):
+            return own and found == name
+        case ast.Name(id=found):
+            return not own and found == name
+        case _:
+            return False
+
+
+# --- order ------------------------------------------------------------
+
 
 INSENSITIVE = words(
     "sorted set frozenset len min max sum any all bool isinstance collections.Counter math.fsum "
@@ -101,3 +204,51 @@ def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
             yield key
         case _:
             pass
+
+
+# --- ordering ------------------------------------------------------------
+#
+# Where one function uses the order of a set. Remembers, on a walk from the outside in, where no order matters.
+
+
+class Ordering:
+    """Told of every node of a function, outer ones first; says which expressions are sets whose order is used, and how."""
+
+    def __init__(self, is_set: Callable[[ast.expr], bool]) -> None:
+        self.is_set = is_set
+        self._free: set[ast.AST] = set()
+
+    def at(self, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+        """The sets whose order a node uses by what it is."""
+        self._free.update(self._freed_by(node))
+        for expression, how in ordered_by_syntax(node):
+            if node not in self._free and self.is_set(expression):
+                yield expression, how
+        for expression, how in ordered_by_comprehension(node, self._free):
+            if self.is_set(expression):
+                yield expression, how
+
+    def at_call(self, node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
+        """The sets whose order a function outside the project uses."""
+        if name in INSENSITIVE or node in self._free:
+            self._free.update(bare(node.args))
+            return
+        for expression, how in ordered_by_call(node, name):
+            if self.is_set(expression):
+                yield expression, how
+
+    def _freed_by(self, node: ast.AST) -> Iterator[ast.AST]:
+        match node:
+            case ast.Set(elts=parts):
+                yield from bare(parts)
+            case ast.Call(func=ast.Attribute(value=owner), args=parts) if self.is_set(owner):
+                yield from bare(parts)
+            case ast.SetComp(generators=generators):
+                yield from (each.iter for each in generators)
+            case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators):
+                if node in self._free:
+                    yield from (each.iter for each in generators)
+            case ast.For(body=body) if only_collects(body, self.is_set):
+                yield node
+            case _:
+                pass

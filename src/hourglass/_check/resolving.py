@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from hourglass._check import hints
 from hourglass._check.defining import own_nodes
 from hourglass._check.external import CALLS, result_of_call
-from hourglass._check.members import Members
 from hourglass._check.modules import Module, Project
-from hourglass._check.names import words
 from hourglass._check.scopes import (
     Assigned,
     Binding,
@@ -40,7 +37,200 @@ from hourglass._check.values import (
     ModuleRef,
     Namespace,
     Value,
+    words,
 )
+
+if TYPE_CHECKING:
+    from hourglass._check.scopes import Scope
+
+
+# --- hints ------------------------------------------------------------
+#
+# What a value is like, according to its annotation: an object of a class, a set, a container of such.
+
+
+_SETS = words(
+    "set frozenset typing.Set typing.FrozenSet typing.AbstractSet typing.MutableSet "
+    "collections.abc.Set collections.abc.MutableSet"
+)
+_WRAPPERS = words(
+    "typing.Optional typing.Annotated typing.Final typing.ClassVar typing.Required "
+    "typing.NotRequired dataclasses.InitVar"
+)
+_CONTAINERS = words(
+    "list tuple collections.deque typing.List typing.Tuple typing.Sequence typing.Iterable "
+    "typing.Iterator typing.Collection collections.abc.Sequence collections.abc.Iterable "
+    "collections.abc.Iterator collections.abc.Collection"
+)
+_MAPPINGS = words(
+    "dict collections.defaultdict collections.OrderedDict typing.Dict typing.Mapping "
+    "typing.MutableMapping collections.abc.Mapping collections.abc.MutableMapping"
+)
+_TYPES = frozenset({"type", "typing.Type"})
+
+
+def value_of(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
+    """What something with this annotation is."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return _quoted(resolver, text, scope)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _first_known(value_of(resolver, left, scope), value_of(resolver, right, scope))
+        case ast.Subscript(value=owner, slice=inside):
+            return _subscripted(resolver, owner, inside, scope)
+        case ast.Name() | ast.Attribute():
+            return _named(resolver, node, scope)
+        case _:
+            return UNKNOWN
+
+
+def _quoted(resolver: Resolver, text: str, scope: Scope) -> Value:
+    try:
+        parsed = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return UNKNOWN
+    return UNKNOWN if isinstance(parsed, ast.Constant) else value_of(resolver, parsed, scope)
+
+
+def _named(resolver: Resolver, node: ast.expr, scope: Scope) -> Value:
+    for value in resolver.values(node, scope):
+        match value:
+            case Class():
+                return Instance(value)
+            case External(name) if name in _SETS:
+                return SET
+            case External(name) if name[:1].isupper() or "." in name:
+                return value
+            case _:
+                pass
+    return UNKNOWN
+
+
+def _subscripted(resolver: Resolver, owner: ast.expr, inside: ast.expr, scope: Scope) -> Value:
+    for outer in resolver.values(owner, scope):
+        parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+        match outer:
+            case External(name) if name in _SETS:
+                return SET
+            case External(name) if name in _WRAPPERS and parts:
+                return value_of(resolver, parts[0], scope)
+            case External("typing.Union"):
+                return _first_known(*(value_of(resolver, each, scope) for each in parts))
+            case External(name) if name in _CONTAINERS and parts:
+                return Items((value_of(resolver, parts[0], scope),))
+            case External(name) if name in _MAPPINGS and parts:
+                return Items((value_of(resolver, parts[-1], scope),))
+            case External(name) if name in _TYPES and parts:
+                told = value_of(resolver, parts[0], scope)
+                return told.cls if isinstance(told, Instance) else UNKNOWN
+            case Class():
+                return Instance(outer)
+            case _:
+                pass
+    return UNKNOWN
+
+
+def _first_known(*values: Value) -> Value:
+    return next((each for each in values if each not in (UNKNOWN, External("None"))), UNKNOWN)
+
+
+# --- members ------------------------------------------------------------
+#
+# What classes of the project are made of: what they inherit, what stands in their bodies, what methods put on `self`.
+
+
+Values: TypeAlias = tuple[Value, ...]
+_Assignment: TypeAlias = tuple[ast.FunctionDef, ast.expr | None, ast.expr | None]
+"""A method, and value and annotation of what it assigns to an attribute."""
+
+
+class Members:
+    """Answers about classes; remembers their attributes."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._attributes: dict[ast.ClassDef, dict[str, list[_Assignment]]] = {}
+
+    def bases(self, cls: Class) -> list[Class]:
+        """The class and those of the project that it inherits from, nearest first."""
+        found: list[Class] = []
+        todo = [cls]
+        while todo:
+            each = todo.pop(0)
+            if any(each.node is known.node for known in found):
+                continue
+            found.append(each)
+            for base in each.node.bases:
+                bare = base.value if isinstance(base, ast.Subscript) else base
+                todo += [
+                    value for value in self._resolver.values(bare, each.scope) if isinstance(value, Class)
+                ]
+        return found
+
+    def inherited(self, cls: Class, name: str, receiver: Class) -> Values:
+        """What a class or one that it inherits from has under a name in its body; methods are bound to `receiver`."""
+        for each in self.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            if name in scope.names:
+                found = self._resolver.lookup(name, scope)
+                return tuple(
+                    Func(value.module, value.node, value.scope, receiver)
+                    if isinstance(value, Func)
+                    else value
+                    for value in found
+                )
+        return ()
+
+    def assigned(self, cls: Class, name: str) -> Values:
+        """What methods assign to an attribute of `self`."""
+        found: list[Value] = []
+        for each in self.bases(cls):
+            scope = each.module.scope_of_class(each.node, each.scope)
+            for method, value, annotation in self._own_attributes(each).get(name, ()):
+                inner = each.module.scope_of_function(method, scope)
+                if annotation is not None:
+                    found.append(value_of(self._resolver, annotation, inner))
+                elif value is not None:
+                    found += self._resolver.values(value, inner, cls)
+        return tuple(found)
+
+    def _own_attributes(self, cls: Class) -> dict[str, list[_Assignment]]:
+        if cls.node not in self._attributes:
+            found: dict[str, list[_Assignment]] = {}
+            for method in cls.node.body:
+                for name, assignment in (
+                    _self_assignments(method) if isinstance(method, ast.FunctionDef) else ()
+                ):
+                    found.setdefault(name, []).append(assignment)
+            self._attributes[cls.node] = found
+        return self._attributes[cls.node]
+
+
+def _self_assignments(method: ast.FunctionDef) -> Iterator[tuple[str, _Assignment]]:
+    """Each assignment to an attribute of `self` in a method."""
+    for node in ast.walk(method):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    if name := _own_attribute(target):
+                        yield name, (method, value, None)
+            case ast.AnnAssign(target=target, value=bound, annotation=annotation):
+                if name := _own_attribute(target):
+                    yield name, (method, bound, annotation)
+            case _:
+                pass
+
+
+def _own_attribute(node: ast.expr) -> str:
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+        case _:
+            return ""
+
+
+# --- resolving ------------------------------------------------------------
+
 
 _BUILTINS = frozenset(dir(builtins))
 _SET_METHODS = words("union intersection difference symmetric_difference copy")
@@ -50,7 +240,6 @@ _SAME_ITEMS = words("list tuple sorted reversed iter")
 _DEPTH = 40
 _MOST = 12
 
-Values: TypeAlias = tuple[Value, ...]
 NOTHING: Values = (UNKNOWN,)
 
 
@@ -119,7 +308,7 @@ class Resolver:
         match binding.meaning:
             case Assigned(value, annotation):
                 if annotation is not None:
-                    told = hints.value_of(self, annotation, home)
+                    told = value_of(self, annotation, home)
                     if told != UNKNOWN:
                         return (told,)
                 return self.values(value, home, receiver) if value is not None else NOTHING
@@ -150,7 +339,7 @@ class Resolver:
                 return (Instance(cls),)
         if node.annotation is None or home.parent is None:
             return NOTHING
-        return (hints.value_of(self, node.annotation, home.parent),)
+        return (value_of(self, node.annotation, home.parent),)
 
     def _imported(self, imported: Imported, module: Module) -> Value:
         found = self.project.find(imported.module, imported.level, module.path)
@@ -279,7 +468,7 @@ class Resolver:
         if isinstance(node, ast.Lambda):
             return self.values(node.body, inner, function.receiver)
         if node.returns is not None:
-            return (hints.value_of(self, node.returns, function.scope),)
+            return (value_of(self, node.returns, function.scope),)
         ends = [
             each.value for each in own_nodes(node) if isinstance(each, ast.Return) and each.value is not None
         ]

@@ -13,6 +13,20 @@ if TYPE_CHECKING:
     from hourglass._check.modules import Module
     from hourglass._check.scopes import Scope
 
+
+# --- names ------------------------------------------------------------
+#
+# How tables of names are written here: as words in a text, which a reader takes in at a glance.
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+# --- values ------------------------------------------------------------
+
+
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
