@@ -33,7 +33,7 @@ from hourglass._engine.interception import (
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
-from hourglass.activity._interception import ActivityInboundInterceptor, ExecuteActivityInput
+from hourglass.activity._context import ActivityInboundInterceptor, ExecuteActivityInput
 from hourglass.client._interception import (
     AsyncClientOutboundInterceptor,
     CancelWorkflowInput,

@@ -44,8 +44,8 @@ from hourglass._runtime.status import StatusServer
 from hourglass._runtime.watcher import Action
 from hourglass._runtime.worker_metrics import worker_metrics
 from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife, WorkerStatistics, WorkerTree
-from hourglass.activity._limits import PAYLOAD_LIMIT
-from hourglass.activity._plain import worker_started, worker_stopped
+from hourglass.activity._context import PAYLOAD_LIMIT
+from hourglass.activity._definition import worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors

@@ -15,7 +15,7 @@ import pytest
 from hourglass import Client, Worker, activity, limits, workflow
 from hourglass.client import AsyncClient, IdReusePolicy, WorkflowHandle
 from hourglass.errors import WorkflowFailedError
-from hourglass.limits import _reaching, _slots
+from hourglass.limits import _keepers, _slots
 from hourglass.limits._slots import SlotKeeper
 from hourglass.limits._throttles import TurnKeeper
 from hourglass.progress import Progress
@@ -134,7 +134,7 @@ def test_a_keeper_that_continues_as_new_under_load_forgets_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Questions that come while the keeper changes runs are answered by the next."""
-    monkeypatch.setattr(_reaching, "_MANY_MESSAGES", 5)
+    monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 5)
     room.most = 0
     handles = [world.start(counted) for _ in range(20)]
     assert all(handle.result(timeout=LIMIT) <= 2 for handle in handles)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hourglass.limits._places import Place, Places, asked, given_back, granted
+from hourglass.limits._keepers import Place, Places, asked, given_back, granted
 
 OPERATIONS = st.lists(
     st.one_of(

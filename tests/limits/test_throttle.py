@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hourglass import workflow
 from hourglass.client import WorkflowStatus
 from hourglass.errors import WorkflowFailedError, WorkflowParked
-from hourglass.limits import _reaching, throttle
+from hourglass.limits import _keepers, throttle
 from hourglass.testing import Environment
 
 
@@ -80,7 +80,7 @@ def test_cancelling_who_waits_ends_it() -> None:
 
 def test_the_keeper_remembers_through_crashes_and_continuing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds across the keeper's runs and a worker's death; when it is not needed any more the keeper ends."""
-    monkeypatch.setattr(_reaching, "_MANY_MESSAGES", 7)
+    monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
     with Environment() as env:
         handles = [env.start_workflow(loop, "l", 10) for _ in range(3)]
         env.skip(1.5)

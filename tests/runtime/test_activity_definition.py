@@ -13,7 +13,7 @@ from hourglass._engine.context import RunSettings
 from hourglass._engine.evaluator import Run
 from hourglass._engine.options import RetryPolicy
 from hourglass.activity import PlainCallWarning, activity_definition
-from hourglass.activity._plain import worker_started, worker_stopped
+from hourglass.activity._definition import worker_started, worker_stopped
 from hourglass.errors import ArgumentError, DefinitionError, NotInWorkflowError, UsageError
 
 from .scripted import payloads, start, workflow
@@ -283,7 +283,7 @@ def test_plain_calls_beside_a_worker_warn_at_their_place():
 
 def test_a_finaliser_on_a_workflow_thread_cannot_call_activities():
     """A thread that runs workflows, outside any workflow, refuses the call instead of charging a card."""
-    from hourglass.activity._plain import runs_workflows
+    from hourglass.activity._definition import runs_workflows
 
     caught = []
 

@@ -47,7 +47,7 @@ TASK = (
 
 
 @pytest.mark.parametrize(
-    "part", ["limits/_slot.py", "progress/_following.py", "contrib/opentelemetry.py", "worker.py"]
+    "part", ["limits/_slots.py", "progress/_following.py", "contrib/opentelemetry.py", "worker.py"]
 )
 def test_our_own_parts_are_not_the_authors(part: str) -> None:
     """Also in a checkout, where they are in no site-packages, their lines are not blamed."""

@@ -154,7 +154,7 @@ _STACK = """workflow
     return body(a)
   File "C:\\\\shop\\\\app.py", line 27, in checkout
     return decision.receive(timeout=3600)
-  File "/srv/venv/lib/python3.12/site-packages/hourglass/workflow/_channels.py", line 54, in receive
+  File "/srv/venv/lib/python3.12/site-packages/hourglass/workflow/_references.py", line 54, in receive
     wait_with_timeout(fiber, arrival, limit)
   File "/srv/venv/lib/python3.12/site-packages/hourglass/workflow/_tasks.py", line 248, in wait_with_timeout
     wait_until(waiter)

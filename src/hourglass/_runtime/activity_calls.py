@@ -29,9 +29,13 @@ from hourglass._contract.handle import (
     ActivityTask,
 )
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._context import ActivityContext, DeferredCompletion, current
-from hourglass.activity._interception import activity_call
-from hourglass.activity._limits import check_size
+from hourglass.activity._context import (
+    ActivityContext,
+    DeferredCompletion,
+    activity_call,
+    check_size,
+    current,
+)
 from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure
 from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
 

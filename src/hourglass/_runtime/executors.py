@@ -48,9 +48,7 @@ from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
 from hourglass._runtime.resolver import Resolver
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._context import Equipment, current
-from hourglass.activity._interception import ActivityInboundInterceptor
-from hourglass.activity._limits import PAYLOAD_LIMIT
+from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor, Equipment, current
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry

@@ -28,7 +28,7 @@ from hourglass._engine.events import Activation
 from hourglass._runtime import hung
 from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
 from hourglass._runtime.hung import LaneStopped, cpu_time, frame_of, may_interrupt, moment, raise_briefly
-from hourglass.activity._plain import runs_workflows
+from hourglass.activity._definition import runs_workflows
 
 logger = logging.getLogger("hourglass.worker")
 

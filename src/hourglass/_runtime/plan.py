@@ -17,8 +17,7 @@ from hourglass._engine.versions import (
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
-from hourglass.activity._interception import ActivityInboundInterceptor
-from hourglass.activity._limits import PAYLOAD_LIMIT
+from hourglass.activity._context import PAYLOAD_LIMIT, ActivityInboundInterceptor
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry

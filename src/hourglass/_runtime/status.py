@@ -19,7 +19,7 @@ from hourglass._runtime.services import QueueServices
 from hourglass._runtime.targets import is_loopback
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, prometheus_text
-from hourglass.metrics._text import CONTENT_TYPE
+from hourglass.metrics._samples import CONTENT_TYPE
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -29,9 +29,14 @@ from hourglass.activity._context import (
     metric_meter,
     wait_cancelled,
 )
-from hourglass.activity._definition import Activity, ActivityDefinition, activity_definition, defn
+from hourglass.activity._definition import (
+    Activity,
+    ActivityDefinition,
+    PlainCallWarning,
+    activity_definition,
+    defn,
+)
 from hourglass.activity._options import ActivityOptions
-from hourglass.activity._plain import PlainCallWarning
 from hourglass.converter import RawPayload
 
 __all__ = [

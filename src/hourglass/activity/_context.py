@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,16 +23,112 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from hourglass._engine.events import Payloads
+from hourglass._engine.interception import Call, Headers
 from hourglass._engine.options import RetryPolicy
-from hourglass.activity._interception import ActivityInboundInterceptor
-from hourglass.activity._limits import check_size
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter, Payload, default_converter
-from hourglass.errors import Cancelled, UsageError
+from hourglass.errors import Cancelled, EncodeError, UsageError
 from hourglass.metrics import MetricMeter, Registry, default_registry
 
-if TYPE_CHECKING:  # stands above us: a worker gives its own
+if TYPE_CHECKING:
     from hourglass.client import Client
+
+
+# --- interception ------------------------------------------------------------
+#
+# What may stand between a worker and its activities. Runs where the activity runs: in its thread, or on the activity
+# loop.
+#
+# Process activities run in interpreters of their own, which have no interceptors.
+
+
+@dataclass(kw_only=True)
+class ExecuteActivityInput(Call):
+    """An activity is to run. `activity.info()` says more about the attempt."""
+
+    activity: str
+    fn: Callable[..., Any] = field(repr=False)
+
+
+class ActivityInboundInterceptor:
+    """What comes to an activity, on its way in. One object serves all activities of a worker, in all their threads."""
+
+    def __init__(self, next: ActivityInboundInterceptor) -> None:
+        self.next = next
+
+    def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        """Run a `def` activity, in its thread; what it returns is its result."""
+        return self.next.execute_activity(input)
+
+    async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
+        """Run an `async def` activity, on the activity loop; what it returns is its result."""
+        return await self.next.execute_async_activity(input)
+
+
+class LastActivityInbound(ActivityInboundInterceptor):
+    """The end of the chain: the activity itself."""
+
+    def __init__(self) -> None:
+        pass
+
+    def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        """Call the function."""
+        return input._proceed(input)
+
+    async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
+        """Await the function."""
+        return await input._proceed(input)
+
+
+def activity_call(
+    activity: str, fn: Callable[..., Any], args: list[Any], headers: Headers
+) -> ExecuteActivityInput:
+    """The call of an activity, on its way through the chain."""
+    return ExecuteActivityInput(
+        activity=activity,
+        fn=fn,
+        args=args,
+        headers=dict(headers),
+        _proceed=lambda call: call.fn(*call.args),
+    )
+
+
+# --- limits ------------------------------------------------------------
+#
+# How large what an activity reports may be. Pure.
+#
+# A server refuses larger payloads with an error that the workflow never sees, and retries for nothing; so the
+# worker measures first and fails the attempt with a text that names size and limit.
+
+
+PAYLOAD_LIMIT = 2 * 1024 * 1024
+"""Temporal's limit for one payload, in bytes."""
+
+
+def size_of(payloads: Iterable[Payload]) -> int:
+    """How many bytes payloads take, their metadata included."""
+    total = 0
+    for payload in payloads:
+        total += len(payload.data) + len(payload.encoding)
+        if payload.metadata:
+            total += sum(len(key) + len(value) for key, value in payload.metadata.items())
+    return total
+
+
+def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> None:
+    """Raise EncodeError if the payloads are larger than the limit (None: no limit); `what` names them."""
+    if limit is None:
+        return
+    size = size_of(payloads)
+    if size > limit:
+        raise EncodeError(
+            f"{what} takes {size:,} bytes, more than the limit of {limit:,}: keep large data elsewhere and pass "
+            f"a reference to it, or raise payload_limit where the server allows more"
+        )
+
+
+# --- context ------------------------------------------------------------
+
 
 T = TypeVar("T")
 

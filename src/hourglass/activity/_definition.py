@@ -9,10 +9,24 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
+import warnings
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from hourglass._engine.context import current_run
 from hourglass._engine.definition import check_name
@@ -21,11 +35,112 @@ from hourglass._engine.operations import start_activity, start_intercepted
 from hourglass._engine.options import ActivitySettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
-from hourglass.activity._plain import check_plain_call
-from hourglass.activity._processes import Executor, check_executor, refuse_method
 from hourglass.activity._seen import called
 from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
+
+__all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]
+
+
+# --- processes ------------------------------------------------------------
+#
+# Which functions can run in a process of their own, checked where they are written.
+#
+# A process activity is found again in another interpreter, by module and qualified name: so it is a plain
+# function at the top level of a module, or a static method. Its module is imported there: what stands at the top
+# level of a script runs again, except below `if __name__ == "__main__":`.
+
+
+Executor: TypeAlias = Literal["thread", "process"]
+
+
+def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
+    """The executor of a function; raises DefinitionError where there is none such, or it cannot be."""
+    name = fn.__qualname__
+    if executor == "thread":
+        return "thread"
+    if executor != "process":
+        raise DefinitionError(f"activity {name}: executor must be 'thread' or 'process', not {executor!r}")
+    if inspect.iscoroutinefunction(fn):
+        raise DefinitionError(
+            f"activity {name} is an async function: those run on the worker's activity loop. With "
+            f"executor='process' write a plain `def`, which may call asyncio.run(…)"
+        )
+    if "<locals>" in name or "<lambda>" in name:
+        raise DefinitionError(
+            f"activity {name}: executor='process' finds the function by its name in another interpreter, so it must "
+            f"stand at the top level of a module, or be a static method of a class there"
+        )
+    return "process"
+
+
+def refuse_method(name: str) -> DefinitionError:
+    """Why a method cannot run in another process."""
+    return DefinitionError(
+        f"activity {name} is a method: executor='process' has no instance in the other interpreter. Make it a "
+        f"function, or a static method (@staticmethod above @activity.defn)"
+    )
+
+
+# --- plain ------------------------------------------------------------
+#
+# Plain calls in a process that runs a worker: allowed, but a thread pool inside a workflow would charge cards for
+# real.
+#
+# Workers say here that they live; the number is process-wide because a thread cannot tell whose workflow it
+# belongs to. The threads that run workflow code say so too: what is called there outside any workflow is a
+# finaliser's doing.
+
+
+_lock = threading.Lock()
+_living = 0
+_thread = threading.local()
+
+
+class PlainCallWarning(UserWarning):
+    """An activity was called plainly, from a thread of its own, in a process that runs a worker."""
+
+
+def worker_started() -> None:
+    """A worker lives in this process from now on."""
+    global _living
+    with _lock:
+        _living += 1
+
+
+def worker_stopped() -> None:
+    """A worker has ended."""
+    global _living
+    with _lock:
+        _living -= 1
+
+
+def runs_workflows() -> None:
+    """This thread runs workflow code from now on."""
+    _thread.runs_workflows = True
+
+
+def check_plain_call(name: str, stacklevel: int) -> None:
+    """Warn, once per place, if a worker lives here; refuse in a thread of workflows. `stacklevel` as in
+    `warnings.warn`.
+    """
+    if getattr(_thread, "runs_workflows", False):
+        raise UsageError(
+            f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "
+            f"objects that workflows leave behind must not call activities"
+        )
+    if _living:
+        warnings.warn(
+            f"activity {name} is called plainly, not durably: this thread runs neither a workflow nor an activity. "
+            f"If a workflow started the thread, call the activity in the workflow itself (`{name}.start` runs several at "
+            f"once); if a plain call is meant, call `{name}.fn`",
+            PlainCallWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+# --- definition ------------------------------------------------------------
+
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -311,6 +426,3 @@ def _stands_in_class(fn: Callable[..., Any]) -> bool:
     """Whether the function was written in a class body."""
     outer = fn.__qualname__.rpartition(".")[0]
     return bool(outer) and not outer.endswith("<locals>")
-
-
-__all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hourglass._engine.interception import Call, InterceptWorkflow, WorkflowInboundInterceptor
-from hourglass.activity._interception import ActivityInboundInterceptor, LastActivityInbound
+from hourglass.activity._context import ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:

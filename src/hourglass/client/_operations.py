@@ -78,7 +78,7 @@ from hourglass.errors import (
     WorkflowFailedError,
     summary,
 )
-from hourglass.workflow._given import Given, given_message, given_workflow
+from hourglass.workflow._references import Given, given_message, given_workflow
 
 # --- waiting ------------------------------------------------------------
 #

@@ -24,7 +24,7 @@ from hourglass._engine.options import (
 from hourglass._engine.versions import VersioningOverride, check_override
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import UsageError
-from hourglass.workflow._given import Given, given_message
+from hourglass.workflow._references import Given, given_message
 
 
 class StartOptions(TypedDict, total=False):

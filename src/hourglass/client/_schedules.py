@@ -52,7 +52,7 @@ from hourglass.client._session import Operation, Session, asking, nothing
 from hourglass.client._values import attributes_from, memo_from, time_from
 from hourglass.converter import Converter, Payload, SearchAttributes, encode_search_attributes
 from hourglass.errors import ServiceError, UsageError
-from hourglass.workflow._given import given_workflow
+from hourglass.workflow._references import given_workflow
 
 # --- schedule forms ------------------------------------------------------------
 #

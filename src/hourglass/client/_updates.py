@@ -32,7 +32,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._session import Operation, Session, through
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
-from hourglass.workflow._given import given_message, given_workflow
+from hourglass.workflow._references import given_message, given_workflow
 
 # --- updates ------------------------------------------------------------
 

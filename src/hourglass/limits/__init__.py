@@ -22,9 +22,9 @@ questions and answers between runs.
 
 from __future__ import annotations
 
-from hourglass.limits._debounce import AsyncDebounced, Debounced, DebounceOptions, debounce
+from hourglass.limits._debouncer import AsyncDebounced, Debounced, DebounceOptions, debounce
 from hourglass.limits._once import once
-from hourglass.limits._slot import slot
-from hourglass.limits._throttle import throttle
+from hourglass.limits._slots import slot
+from hourglass.limits._throttles import throttle
 
 __all__ = ["AsyncDebounced", "DebounceOptions", "Debounced", "debounce", "once", "slot", "throttle"]

@@ -20,7 +20,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import start_request
 from hourglass.client._session import Operation, Session
 from hourglass.errors import UsageError, WorkflowAlreadyStartedError
-from hourglass.workflow._given import given_workflow
+from hourglass.workflow._references import given_workflow
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

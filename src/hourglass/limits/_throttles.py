@@ -6,14 +6,90 @@ that ends it when its turns are all in the past and nobody asks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hourglass import workflow
+from hourglass._engine.options import Duration, seconds
 from hourglass._engine.versions import VersioningBehavior
-from hourglass.errors import Cancelled
-from hourglass.limits._places import Place
-from hourglass.limits._reaching import is_long, unreachable
-from hourglass.limits._turns import Rate, Turns, is_forgettable, next_turn
+from hourglass.errors import Cancelled, UsageError
+from hourglass.limits._keepers import (
+    Place,
+    ask,
+    desk_of_run,
+    is_long,
+    keeper_id,
+    unreachable,
+    wait_for_answer,
+)
+
+# --- turns ------------------------------------------------------------
+#
+# When whoever asks may go on under a rate limit, as data, and how the next turn is found. Pure.
+#
+# Must not know: workflows, signals, clocks. Times are whole microseconds since the epoch. Invariants: turns are given
+# in the order of asking and never go back; no span of the period holds more turns than the limit; a ticket that asks
+# again
+# gets the turn that it has.
+#
+# A turn is a moment in the future that is given out at once: whoever has one waits by itself, so that nobody needs to
+# keep
+# a timer for it.
+
+
+@dataclass(frozen=True)
+class Rate:
+    """At most `limit` in any span of `period` microseconds; `smooth` spreads them evenly."""
+
+    limit: int
+    period: int
+    smooth: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A moment, and whose it is."""
+
+    ticket: str
+    at: int
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The turns that still matter, in order."""
+
+    given: tuple[Turn, ...] = ()
+
+
+def next_turn(
+    turns: Turns, ticket: str, rate: Rate, now: int, latest: int | None
+) -> tuple[Turns, int | None]:
+    """The moment of the next turn; None, and nothing is given out, where it would be after `latest`."""
+    for turn in turns.given:
+        if turn.ticket == ticket:
+            return turns, turn.at
+    at = max(now, _earliest(turns.given, rate))
+    if latest is not None and at > latest:
+        return turns, None
+    kept = 1 if rate.smooth else rate.limit
+    return replace(turns, given=(*turns.given, Turn(ticket, at))[-kept:]), at
+
+
+def _earliest(given: tuple[Turn, ...], rate: Rate) -> int:
+    if not given:
+        return 0
+    if rate.smooth:
+        return given[-1].at - (-rate.period // rate.limit)  # rounded up: never too soon
+    in_order = given[-1].at
+    return max(in_order, given[-rate.limit].at + rate.period) if len(given) >= rate.limit else in_order
+
+
+def is_forgettable(turns: Turns, period: int, now: int) -> bool:
+    """Whether no turn that was given has a bearing on the next one."""
+    return not turns.given or turns.given[-1].at + period <= now
+
+
+# --- throttles ------------------------------------------------------------
+
 
 _LINGER = 60.0
 MICROSECONDS = 1_000_000
@@ -91,3 +167,73 @@ class TurnKeeper:
 def microseconds() -> int:
     """The time, as keepers reckon it."""
     return workflow.time_ns() // 1000
+
+
+# --- throttle ------------------------------------------------------------
+#
+# `limits.throttle`: at most so many in any span of time, for whoever uses the same key.
+
+
+_MOST_IN_A_WINDOW = 1000
+
+
+def throttle(
+    key: str,
+    limit: int,
+    *,
+    per: Duration,
+    smooth: bool = False,
+    timeout: Duration | None = None,
+    task_queue: str = "",
+) -> None:
+    """Wait for a turn: `limits.throttle("mail-api", 10, per=timedelta(seconds=1))`, then go on. In workflows only.
+
+    In any span of `per` at most `limit` calls of the same key go on, in all workflows of the target together, first come
+    first served. They may go on all at once, and then none until the span is over; `smooth` spreads them evenly. Where the
+    turn would come later than `timeout`, `TimeoutError` is raised at once and no turn is used up. Whoever is cancelled
+    while it waits has used up its turn.
+
+    The turns are given out by a small workflow of their own, on the task queue of the first who asks or on `task_queue`;
+    any worker there serves it.
+    """
+    keeper = keeper_id("throttle", key)
+    rate = _checked(limit, per, smooth)
+    desk = desk_of_run("limits.throttle")
+    latest = None if timeout is None else microseconds() + _whole(timeout, "timeout")
+    info, ticket = workflow.info(), desk.draw()
+    question = TurnAsk(Place(ticket, info.workflow_id, info.run_id), rate, latest)
+
+    def ask_for_it() -> None:
+        first = Throttle(open=(question,), period=rate.period)
+        ask(keeper, TurnKeeper.run, TurnKeeper.ask, question, first, task_queue)
+
+    try:
+        ask_for_it()
+        wait_for_answer(desk, ticket, None, ask_for_it, f"a turn of {key!r}")
+        at = desk.answers[ticket]
+    finally:
+        desk.forget(ticket)
+    if at is None:
+        raise TimeoutError(
+            f"the next turn of {key!r} comes too late; {limit} in {seconds(per):g} s are allowed"
+        )
+    left = at - microseconds()
+    if left > 0:
+        workflow.sleep(left / MICROSECONDS, summary=f"until the turn of {key!r}")
+
+
+def _checked(limit: int, per: Duration, smooth: bool) -> Rate:
+    if not isinstance(limit, int) or limit < 1:
+        raise UsageError(f"the limit of a throttle must be a number of at least 1, not {limit!r:.40}")
+    if limit > _MOST_IN_A_WINDOW and not smooth:
+        raise UsageError(
+            f"a throttle counts at most {_MOST_IN_A_WINDOW} in a span, not {limit}: give a shorter span, or smooth=True"
+        )
+    period = _whole(per, "span")
+    if period <= 0:
+        raise UsageError("the span of a throttle must be longer than nothing")
+    return Rate(limit, period, bool(smooth))
+
+
+def _whole(duration: Duration, name: str) -> int:
+    return round(seconds(duration, f"the {name} of a throttle") * MICROSECONDS)

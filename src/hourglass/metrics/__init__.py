@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from hourglass.metrics._meter import MetricCounter, MetricGauge, MetricHistogram, MetricMeter
 from hourglass.metrics._registry import Registry, Sink, default_registry
-from hourglass.metrics._samples import Attributes, Buckets, Family, Kind, Sample
-from hourglass.metrics._text import prometheus_text
+from hourglass.metrics._samples import Attributes, Buckets, Family, Kind, Sample, prometheus_text
 
 __all__ = [
     "Attributes",

@@ -22,7 +22,7 @@ them.
 
 from __future__ import annotations
 
-from hourglass.progress._streams import AsyncProgressStream, ProgressStream
+from hourglass.progress._following import AsyncProgressStream, ProgressStream
 from hourglass.progress._token import Progress
 
 __all__ = ["AsyncProgressStream", "Progress", "ProgressStream"]

@@ -12,8 +12,10 @@ import json
 import sys
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
+from hourglass import workflow
 from hourglass._contract.service import (
     DescribeWorkflow,
     GetHistory,
@@ -22,11 +24,86 @@ from hourglass._contract.service import (
     QueryWorkflow,
     Request,
 )
+from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, optional_seconds
 from hourglass.client._operations import Reference
 from hourglass.client._session import Operation, Session
 from hourglass.errors import QueryFailedError, ServiceError, UsageError
-from hourglass.progress._buffer import MOST_AT_ONCE, query_name
+
+# --- buffer ------------------------------------------------------------
+#
+# What a run has published, as the run keeps it: the last items of each name, in memory, and the query that reads
+# them.
+#
+# Must not know: clients. Publishing issues no command and writes no event: the items follow from executing the run,
+# as
+# its variables do. Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
+
+
+Batch = tuple[int, int, list[Any]]
+"""The offset of the first item, how many have been published so far, and the items."""
+
+MOST_AT_ONCE = 100
+MOST_BYTES = 512 * 1024
+"""What an answer may hold: an engine takes two megabytes at most."""
+
+
+class Buffer:
+    """The newest items of one name."""
+
+    def __init__(self, limit: int) -> None:
+        self._items: deque[tuple[Any, int]] = deque(maxlen=limit)
+        self._published = 0
+
+    def add(self, value: Any, size: int) -> None:
+        """Keep an item of so many bytes."""
+        self._items.append((value, size))
+        self._published += 1
+
+    def read(self, begin: int, most: int) -> Batch:
+        """Items from an offset on, as many as fit into an answer; a negative one counts from the end."""
+        oldest = self._published - len(self._items)
+        begin = self._published + begin if begin < 0 else begin
+        first = min(max(begin, oldest), self._published)
+        skipped = first - oldest
+        found: list[Any] = []
+        room = MOST_BYTES
+        for value, size in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
+            room -= size
+            if room < 0 and found:
+                break
+            found.append(value)
+        return first, self._published, found
+
+
+def query_name(name: str) -> str:
+    """The query by which the items of a name are read; from other programs and languages, too."""
+    return f"progress.{name}"
+
+
+def buffer_of_run(name: str, limit: int) -> Buffer:
+    """The buffer of a name in the current run; set up when it is first asked for."""
+    fiber = require_fiber("publishing progress")
+    run = fiber.run
+    if run.latched:
+        run.refuse(fiber, "publishing progress")
+    known = run.handlers.known.get(("query", query_name(name)))
+    if known is not None:
+        found: Buffer = vars(known[0].fn)["buffer"]
+        return found
+    made = Buffer(limit)
+
+    def read(begin: int = 0, most: int = MOST_AT_ONCE) -> Batch:
+        """What the workflow has published: the first item's offset, how many there were in all, and the items."""
+        return made.read(begin, most)
+
+    vars(read)["buffer"] = made
+    workflow.query(name=query_name(name))(read)
+    return made
+
+
+# --- following ------------------------------------------------------------
+
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -197,3 +274,59 @@ async def _through_outages(session: Session, request: Request[A]) -> A:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+# --- streams ------------------------------------------------------------
+#
+# The two faces of a follower: an iterator that blocks, and one that is awaited. Equal names.
+
+
+class _StreamFacts(Generic[T]):
+    def __init__(self, session: Session, follower: Follower[T]) -> None:
+        self._session = session
+        self._follower = follower
+
+    @property
+    def position(self) -> str:
+        """Where it stands, as a text: `follow(handle, after=position)` goes on there, in another process, too."""
+        return self._follower.position
+
+    @property
+    def missed(self) -> int:
+        """How many items were gone before they could be read, because the workflow keeps only the newest."""
+        return self._follower.missed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self.position}{', ended' if self._follower.ended else ''}>"
+
+
+class ProgressStream(_StreamFacts[T], Generic[T]):
+    """What a workflow publishes, item by item, until it has closed: `for item in stream`. Made by `Progress.follow`."""
+
+    def __iter__(self) -> ProgressStream[T]:
+        return self
+
+    def __next__(self) -> T:
+        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
+        follower = self._follower
+        while not follower.pending:
+            if follower.ended:
+                raise StopIteration
+            self._session.run(follower.more())
+        return follower.pending.popleft()
+
+
+class AsyncProgressStream(_StreamFacts[T], Generic[T]):
+    """What a workflow publishes, item by item, until it has closed: `async for item in stream`."""
+
+    def __aiter__(self) -> AsyncProgressStream[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
+        follower = self._follower
+        while not follower.pending:
+            if follower.ended:
+                raise StopAsyncIteration
+            await self._session.arun(follower.more())
+        return follower.pending.popleft()

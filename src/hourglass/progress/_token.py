@@ -10,9 +10,15 @@ from hourglass._engine.definition import check_name
 from hourglass._engine.options import Duration
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
 from hourglass.errors import QueryFailedError, UsageError
-from hourglass.progress._buffer import MOST_BYTES, buffer_of_run, query_name
-from hourglass.progress._following import NEW_ONES, Follower
-from hourglass.progress._streams import AsyncProgressStream, ProgressStream
+from hourglass.progress._following import (
+    MOST_BYTES,
+    NEW_ONES,
+    AsyncProgressStream,
+    Follower,
+    ProgressStream,
+    buffer_of_run,
+    query_name,
+)
 
 T = TypeVar("T")
 

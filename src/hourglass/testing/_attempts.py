@@ -26,9 +26,13 @@ from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.attempts import info_of
 from hourglass.activity import ActivityDefinition
-from hourglass.activity._context import ActivityContext, Equipment, GivenContext
-from hourglass.activity._interception import ActivityInboundInterceptor
-from hourglass.activity._limits import PAYLOAD_LIMIT
+from hourglass.activity._context import (
+    PAYLOAD_LIMIT,
+    ActivityContext,
+    ActivityInboundInterceptor,
+    Equipment,
+    GivenContext,
+)
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError, WorkflowStuck

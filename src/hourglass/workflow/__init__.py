@@ -25,21 +25,20 @@ from hourglass._engine.versions import (
 )
 from hourglass.converter import RawPayload
 from hourglass.errors import Cancelled
-from hourglass.workflow._activities import (
-    execute_activity,
-    execute_local_activity,
-    start_activity,
-    start_local_activity,
-)
 from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
-from hourglass.workflow._channels import Channel
 from hourglass.workflow._children import (
     ChildOptions,
     ChildWorkflowHandle,
+    ExternalWorkflowHandle,
+    continue_as_new,
+    execute_activity,
     execute_child_workflow,
+    execute_local_activity,
+    get_external_workflow_handle,
+    start_activity,
     start_child_workflow,
+    start_local_activity,
 )
-from hourglass.workflow._continue import continue_as_new
 from hourglass.workflow._definitions import (
     Query,
     RunMethod,
@@ -53,7 +52,6 @@ from hourglass.workflow._definitions import (
     signal,
     update,
 )
-from hourglass.workflow._external import ExternalWorkflowHandle, get_external_workflow_handle
 from hourglass.workflow._facts import (
     Info,
     ParentInfo,
@@ -62,6 +60,7 @@ from hourglass.workflow._facts import (
     all_handlers_finished,
     current_update_info,
     deprecate_patch,
+    get_current_details,
     has_last_completion_result,
     in_workflow,
     info,
@@ -70,25 +69,23 @@ from hourglass.workflow._facts import (
     last_completion_result,
     last_failure,
     logger,
+    memo,
+    memo_value,
+    metric_meter,
     now,
     patched,
     random,
+    search_attributes,
+    set_current_details,
     time,
     time_ns,
     unsafe,
+    upsert_memo,
+    upsert_search_attributes,
     uuid4,
 )
 from hourglass.workflow._locks import Event, Lock, Queue, Semaphore
-from hourglass.workflow._metrics import metric_meter
-from hourglass.workflow._notes import (
-    get_current_details,
-    memo,
-    memo_value,
-    search_attributes,
-    set_current_details,
-    upsert_memo,
-    upsert_search_attributes,
-)
+from hourglass.workflow._references import Channel
 from hourglass.workflow._tasks import as_completed, gather, map, sleep, spawn, wait, wait_condition, wait_for
 
 __all__ = [

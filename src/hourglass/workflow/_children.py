@@ -5,19 +5,34 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, Generic, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from hourglass._engine.commands import (
     ChildCancellationType,
+    ContinueAsNew,
     IdReusePolicy,
     ParentClosePolicy,
     SignalExternalWorkflow,
     StartChildWorkflow,
 )
 from hourglass._engine.context import LiveRun
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.interception import SignalChildWorkflowInput, StartChildWorkflowInput
-from hourglass._engine.operations import ChildOperation, Encode, signal_external, start_child
+from hourglass._engine.fibers import Task, require_fiber
+from hourglass._engine.interception import (
+    ContinueAsNewInput,
+    SignalChildWorkflowInput,
+    SignalExternalWorkflowInput,
+    StartChildWorkflowInput,
+)
+from hourglass._engine.messages import ContinueAsNewRequest
+from hourglass._engine.operations import (
+    ChildOperation,
+    Encode,
+    cancel_external,
+    signal_external,
+    start_child,
+    start_intercepted,
+)
+from hourglass._engine.operations import start_activity as _start_activity
 from hourglass._engine.options import (
     Duration,
     RetryPolicy,
@@ -28,15 +43,237 @@ from hourglass._engine.options import (
     priority,
     retry_rule,
 )
-from hourglass.converter import Payload, SearchAttributes, Signature, encode_search_attributes
+from hourglass._engine.versions import ContinueAsNewVersioningBehavior
+from hourglass.activity import Activity, ActivityOptions
+from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with
+from hourglass.converter import Converter, Payload, SearchAttributes, Signature, encode_search_attributes
 from hourglass.errors import UsageError
-from hourglass.workflow._channels import Channel
 from hourglass.workflow._facts import default_id
-from hourglass.workflow._given import given_message, given_workflow
+from hourglass.workflow._references import Channel, Given, given_message, given_workflow
+
+# --- activities ------------------------------------------------------------
+#
+# Activities by name, or with options of their own for one call. The usual way is to call the activity itself.
+
 
 R = TypeVar("R")
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+@overload
+def execute_activity(
+    activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
+) -> Any: ...
+@overload
+def execute_activity(
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
+) -> R: ...
+def execute_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    """Run an activity and wait for its result: `execute_activity("charge", order, start_to_close_timeout=30)`.
+
+    An activity of another program, or another language, is given by its name; its result is then decoded as `result_type`.
+    """
+    return _begin_activity(activity, args, options, local=False).result()
+
+
+@overload
+def start_activity(
+    activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
+) -> Task[Any]: ...
+@overload
+def start_activity(
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
+) -> Task[R]: ...
+def start_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  # type: ignore[misc]
+    """Begin an activity without waiting for it."""
+    return _begin_activity(activity, args, options, local=False)
+
+
+@overload
+def execute_local_activity(
+    activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
+) -> Any: ...
+@overload
+def execute_local_activity(
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
+) -> R: ...
+def execute_local_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
+    """Run a short activity on this very worker, within the workflow task, and wait for its result."""
+    return _begin_activity(activity, args, options, local=True).result()
+
+
+@overload
+def start_local_activity(
+    activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
+) -> Task[Any]: ...
+@overload
+def start_local_activity(
+    activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
+) -> Task[R]: ...
+def start_local_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  # type: ignore[misc]
+    """Begin a short activity on this very worker without waiting for it."""
+    return _begin_activity(activity, args, options, local=True)
+
+
+def _begin_activity(
+    activity: Any, args: tuple[Any, ...], options: dict[str, Any], *, local: bool
+) -> Task[Any]:
+    if isinstance(activity, Activity):
+        chosen = activity.options(**options) if options else activity
+        return chosen.start_local(*args) if local else chosen.start(*args)
+    if not isinstance(activity, str):
+        raise UsageError(
+            f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
+        )
+    fiber = require_fiber(f"activity {activity}")
+    result_type = options.pop("result_type", Any)
+    settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
+    run = fiber.run
+    if run.outbound is not None:
+        return start_intercepted(
+            run.outbound, activity, list(args), settings, result_type, run.converter.encode_all, local=local
+        )
+    return _start_activity(activity, run.converter.encode_all(args), settings, result_type, local=local)
+
+
+# --- external ------------------------------------------------------------
+#
+# Other workflows, seen from inside a workflow: signal them, ask them to cancel.
+
+
+T = TypeVar("T")
+
+
+class ExternalWorkflowHandle:
+    """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
+
+    def __init__(self, id: str, run_id: str | None) -> None:
+        self.id = id
+        self.run_id = run_id
+
+    @overload
+    def signal(self, signal: str, /, *args: Any) -> None: ...
+    @overload
+    def signal(self, signal: Channel[T], value: T, /) -> None: ...
+    @overload
+    def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
+    def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
+        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
+        run = require_fiber("signalling another workflow").run
+        given = given_message("signal", signal)
+
+        def send(call: SignalExternalWorkflowInput) -> None:
+            signal_external(
+                SignalExternalWorkflow(
+                    seq=0,
+                    workflow_id=call.workflow_id,
+                    run_id=call.workflow_run_id or "",
+                    signal_name=call.signal,
+                    arguments=given.encode(run.converter, call.args),
+                    headers=call.headers,
+                )
+            )
+
+        call = SignalExternalWorkflowInput(
+            signal=given.name,
+            workflow_id=self.id,
+            workflow_run_id=self.run_id,
+            args=list(args),
+            _proceed=send,
+        )
+        send(call) if run.outbound is None else run.outbound.signal_external_workflow(call)
+
+    def cancel(self, reason: str = "") -> None:
+        """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
+        cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
+
+    def __repr__(self) -> str:
+        return f"<external workflow {self.id}>"
+
+
+def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
+    """A handle to another workflow, or with `run_id` to that run alone. Asks nobody whether it exists."""
+    require_fiber("workflow.get_external_workflow_handle")
+    if not isinstance(id, str) or not id:
+        raise UsageError("the id of a workflow must be a text that is not empty")
+    check_text(id, "the id of a workflow")
+    check_text(run_id or "", "run_id")
+    return ExternalWorkflowHandle(id, run_id)
+
+
+# --- continue ------------------------------------------------------------
+#
+# Ending a run by beginning the next one.
+
+
+_AS_BEFORE = ContinueAsNewVersioningBehavior.UNSPECIFIED
+
+
+def continue_as_new(
+    *args: Any,
+    workflow: object = None,
+    task_queue: str = "",
+    run_timeout: Duration | None = None,
+    task_timeout: Duration | None = None,
+    retry_policy: RetryPolicy | None = None,
+    memo: Mapping[str, Any] | None = None,
+    search_attributes: SearchAttributes | None = None,
+    initial_versioning_behavior: ContinueAsNewVersioningBehavior = _AS_BEFORE,
+) -> NoReturn:
+    """End this run and begin a new one with these arguments and an empty history.
+
+    It is of the same workflow unless another is given, as its decorated object or its name; the arguments are checked
+    against its signature before this run ends. What is not given stays as it is. A run that is pinned to a version of the
+    worker stays with it, unless `initial_versioning_behavior` is `AUTO_UPGRADE`.
+    """
+    live = require_fiber("workflow.continue_as_new").run
+    if workflow is None:
+        signature = None if live.definition.dynamic else live.definition.signature
+        given = Given("the workflow", live.state.workflow_type, signature)
+    else:
+        given = given_workflow(workflow)
+    call = ContinueAsNewInput(
+        workflow=given.name,
+        args=list(args),
+        options={
+            "task_queue": task_queue,
+            "run_timeout": run_timeout,
+            "task_timeout": task_timeout,
+            "retry_policy": retry_policy,
+            "memo": memo,
+            "search_attributes": search_attributes,
+            "initial_versioning_behavior": initial_versioning_behavior,
+        },
+        _proceed=functools.partial(_continue, live.converter, given),
+    )
+    if live.outbound is None:
+        _continue(live.converter, given, call)
+    live.outbound.continue_as_new(call)
+    raise UsageError(
+        "an interceptor of continue_as_new returned: it must call the next one, which ends the run"
+    )
+
+
+def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
+    options = call.options
+    memo = named_values(options["memo"] or {}, "memo")
+    raise ContinueAsNewRequest(
+        ContinueAsNew(
+            workflow_type=call.workflow,
+            task_queue=check_text(options["task_queue"], "task_queue"),
+            arguments=given.encode(converter, call.args),
+            run_timeout=optional_seconds(options["run_timeout"], "run_timeout"),
+            task_timeout=optional_seconds(options["task_timeout"], "task_timeout"),
+            retry_policy=retry_rule(options["retry_policy"]),
+            memo={key: converter.encode(value) for key, value in memo.items()},
+            search_attributes=encode_search_attributes(options["search_attributes"] or {}),
+            headers=call.headers,
+            versioning=ContinueAsNewVersioningBehavior(options["initial_versioning_behavior"]),
+        )
+    )
+
+
+# --- children ------------------------------------------------------------
 
 
 class ChildOptions(TypedDict, total=False):

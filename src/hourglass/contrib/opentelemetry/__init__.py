@@ -8,10 +8,8 @@ Span names, and the header that carries a trace, are those of Temporal's own SDK
 
 from __future__ import annotations
 
-from hourglass.contrib.opentelemetry._carrier import HEADER
-from hourglass.contrib.opentelemetry._ids import RunIdGenerator
 from hourglass.contrib.opentelemetry._metrics import export_metrics
 from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
-from hourglass.contrib.opentelemetry._workflows import completed_span
+from hourglass.contrib.opentelemetry._workflows import HEADER, RunIdGenerator, completed_span
 
 __all__ = ["HEADER", "RunIdGenerator", "TracingInterceptor", "completed_span", "export_metrics"]

@@ -12,8 +12,7 @@ from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from hourglass import activity
-from hourglass.contrib.opentelemetry._carrier import Carrier
-from hourglass.contrib.opentelemetry._workflows import TracedWorkflow
+from hourglass.contrib.opentelemetry._workflows import Carrier, TracedWorkflow
 from hourglass.interceptors import (
     ActivityInboundInterceptor,
     AsyncClientOutboundInterceptor,

@@ -18,7 +18,7 @@ from hourglass.testing._explore.properties import Properties, Violation, broken_
 from hourglass.testing._explore.story import Story, StoryTeller
 from hourglass.testing._explore.wording import Words
 from hourglass.testing._stage import Setting, Stage
-from hourglass.workflow._given import given_workflow
+from hourglass.workflow._references import given_workflow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,235 @@
+"""Who holds one of a key's slots and who waits for one, as data, and what changes it. Pure.
+
+Must not know: workflows, signals, time. Invariants: no more are held than the limit allows, but for those who held
+theirs when the limit was lowered; who asks first gets first; a ticket stands in one place at most, however often it is
+told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hourglass import workflow
+from hourglass._engine.context import require_run
+from hourglass._engine.state import PathStep
+from hourglass.errors import ApplicationError, FailureError, UsageError, WorkflowAlreadyStartedError
+from hourglass.workflow import ChildCancellationType, ParentClosePolicy
+
+# --- places ------------------------------------------------------------
+#
+# Who holds one of a key's slots and who waits for one, as data, and what changes it. Pure.
+#
+# Must not know: workflows, signals, time. Invariants: no more are held than the limit allows, but for those who held
+# theirs when the limit was lowered; who asks first gets first; a ticket stands in one place at most, however often it
+# is
+# told.
+
+
+@dataclass(frozen=True)
+class Place:
+    """One who holds or waits: its ticket, and the run that must be told."""
+
+    ticket: str
+    workflow_id: str
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Places:
+    """The slots of one key: those who hold one, and the queue."""
+
+    limit: int = 1
+    held: tuple[Place, ...] = ()
+    waiting: tuple[Place, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody holds and nobody waits."""
+        return not (self.held or self.waiting)
+
+
+def asked(places: Places, place: Place, limit: int) -> Places:
+    """Somebody asks for a slot. The limit of the latest who asks holds, so that a deploy can change it."""
+    known = any(each.ticket == place.ticket for each in (*places.held, *places.waiting))
+    waiting = places.waiting if known else (*places.waiting, place)
+    return replace(places, limit=limit, waiting=waiting)
+
+
+def given_back(places: Places, tickets: Collection[str]) -> Places:
+    """Slots, or places in the queue, are free again."""
+    return replace(
+        places,
+        held=tuple(each for each in places.held if each.ticket not in tickets),
+        waiting=tuple(each for each in places.waiting if each.ticket not in tickets),
+    )
+
+
+def granted(places: Places) -> tuple[Places, tuple[Place, ...]]:
+    """Fill what is free from the head of the queue; gives those who have a slot now."""
+    free = max(0, places.limit - len(places.held))
+    lucky, waiting = places.waiting[:free], places.waiting[free:]
+    return replace(places, held=(*places.held, *lucky), waiting=waiting), lucky
+
+
+# --- desk ------------------------------------------------------------
+#
+# How a run hears from the workflows that keep limits: one signal for all its tickets.
+#
+# Must not know: what the answers mean. Invariants: the handler is there before the first question leaves; an answer
+# that
+# nobody waits for any more is dropped, and one that is repeated changes nothing.
+
+
+ANSWER = "hourglass.limits.answer"
+
+
+class Desk:
+    """What one run has asked for and heard."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, int | None] = {}
+        self.inside: set[tuple[tuple[PathStep, ...], str]] = set()
+        self._wanted: set[str] = set()
+
+    def draw(self) -> str:
+        """A new ticket. From the run's own randomness, so that it is the same in a run that was reset."""
+        ticket = str(workflow.uuid4())
+        self._wanted.add(ticket)
+        return ticket
+
+    def hear(self, ticket: str, value: int | None) -> None:
+        """An answer has come."""
+        if ticket in self._wanted:
+            self.answers.setdefault(ticket, value)
+
+    def forget(self, ticket: str) -> None:
+        """Nobody waits for this ticket any more."""
+        self._wanted.discard(ticket)
+        self.answers.pop(ticket, None)
+
+
+def desk_of_run(what: str) -> Desk:
+    """The desk of the current run; set up when it is first asked for."""
+    known = require_run(what).handlers.known.get(("signal", ANSWER))
+    if known is not None:
+        found: Desk = vars(known[0].fn)["desk"]
+        return found
+    made = Desk()
+
+    def hear(ticket: str, value: int | None = None) -> None:
+        """Hear from a workflow that keeps a limit."""
+        made.hear(ticket, value)
+
+    vars(hear)["desk"] = made
+    workflow.signal(name=ANSWER)(hear)
+    return made
+
+
+# --- reaching ------------------------------------------------------------
+#
+# Between a run and the workflow that keeps a limit: asking it, starting it where there is none, answering.
+#
+# Nothing but signals and a child that is left to itself: no activity and no client, so that a worker without
+# activities
+# serves limits too. Invariants: what was sent has arrived when these return, also where the one who asks is being
+# cancelled; whoever keeps a limit outlives the run that happened to start it.
+
+
+_FIRST_REMINDER, _LAST_REMINDER = 60.0, 3600.0
+_LONGEST_PAUSE = 10.0
+_LONGEST_KEY = 200
+_MANY_MESSAGES = 500
+
+
+def keeper_id(kind: str, key: str) -> str:
+    """The id of the workflow that keeps this key: the same for everybody who uses the target."""
+    if not isinstance(key, str) or not key.strip():
+        raise UsageError("the key of a limit must be a text that is not empty")
+    if len(key) > _LONGEST_KEY:
+        raise UsageError(f"the key of a limit is at most {_LONGEST_KEY} characters long, not {len(key)}")
+    return f"hourglass.{kind}:{key}"
+
+
+def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
+    """Put a question to a keeper; where there is none, start one with `state`, which has the question in it."""
+    pause = 0.0
+    with workflow.shield():
+        while True:
+            try:
+                workflow.get_external_workflow_handle(keeper).signal(signal, question)
+                return
+            except FailureError:
+                if _started(keeper, kind, state, task_queue):
+                    return
+            # Somebody else was quicker, so it can be told now; if not, it comes and goes, or is told too much.
+            workflow.sleep(pause)
+            pause = min(2 * pause or 0.1, _LONGEST_PAUSE)
+
+
+def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
+    try:
+        workflow.start_child_workflow(
+            kind,
+            state,
+            id=keeper,
+            task_queue=task_queue,
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            cancellation_type=ChildCancellationType.ABANDON,
+        )
+    except WorkflowAlreadyStartedError:
+        return False
+    return True
+
+
+def tell(keeper: str, signal: Any, message: Any) -> None:
+    """Tell a keeper something that only matters if it is there."""
+    with workflow.shield():
+        try:
+            workflow.get_external_workflow_handle(keeper).signal(signal, message)
+        except FailureError:
+            pass
+
+
+def wait_for_answer(
+    desk: Desk, ticket: str, deadline: float | None, remind: Callable[[], None], what: str
+) -> bool:
+    """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
+    somebody terminated has forgotten. `what` is told to those who look at the run.
+    """
+    pause = _FIRST_REMINDER
+    while True:
+        left = pause if deadline is None else min(pause, max(0.0, deadline - workflow.time()))
+        try:
+            workflow.wait_condition(
+                lambda: ticket in desk.answers, timeout=left, timeout_summary=f"waits for {what}"
+            )
+            return True
+        except TimeoutError:
+            if deadline is not None and workflow.time() >= deadline:
+                return False
+        remind()
+        pause = min(2 * pause, _LAST_REMINDER)
+
+
+def unreachable(answers: Sequence[tuple[Place, int | None]]) -> list[Place]:
+    """Tell runs, all at once, what their tickets came to; gives those that are not there any more."""
+    with workflow.shield():
+        tasks = [workflow.spawn(_reaches, place, value) for place, value in answers]
+        reached = [task.result() for task in tasks]
+    return [place for (place, _), there in zip(answers, reached, strict=True) if not there]
+
+
+def _reaches(place: Place, value: int | None) -> bool:
+    try:
+        handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
+        handle.signal(ANSWER, place.ticket, value)
+    except ApplicationError as error:
+        return "SignalCountLimit" in (error.type or "")  # it is there, and cannot be told any more
+    return True
+
+
+def is_long(messages: int) -> bool:
+    """Whether a keeper's run has grown enough to continue as a new one."""
+    return messages >= _MANY_MESSAGES or workflow.info().is_continue_as_new_suggested
