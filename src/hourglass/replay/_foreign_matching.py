@@ -10,7 +10,9 @@ over; and a timer that was taken back in the task in which it was asked for.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -19,9 +21,197 @@ from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
+from hourglass._engine import events as e
 from hourglass._engine.events import Payloads
 from hourglass._history import events as h
+from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
+from hourglass.errors import RetryState
 from hourglass.replay._comparison import is_made_up, same_payloads
+from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
+
+# --- foreign locals ------------------------------------------------------------
+#
+# Local activities of a run, against the markers in which its history says how they ended.
+#
+# Must not know: activations, tasks, other commands. SDKs number local activities each in its own way, but all in the
+# order in
+# which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A
+# workflow's
+# `SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no marker of its
+# own takes
+# its value.
+
+
+@dataclass
+class LocalActivities:
+    """The local activities that a run waits for, and the marks of the task in hand that have not been told."""
+
+    waiting: list[c.ScheduleLocalActivity] = field(default_factory=list)
+    marks: list[LocalMark | EffectMark] = field(default_factory=list)
+    time_ns: int = 0
+    _turns: dict[int, Any] = field(default_factory=dict)
+    _numbers: dict[str, list[int]] = field(default_factory=dict)
+    _doomed: dict[str, list[int]] = field(default_factory=dict)
+    _cancelled: list[str] = field(default_factory=list)
+    _named: dict[str, Payload | None] = field(default_factory=dict)
+    _effects: dict[str, str] = field(default_factory=dict)
+    _calls: dict[str, int] = field(default_factory=dict)
+    changed: list[tuple[LocalMark, c.ScheduleLocalActivity]] = field(default_factory=list)
+    """Those that were asked for with other arguments than their marks say."""
+
+    def foresee(self, marks: Iterable[Mark]) -> None:
+        """These are the marks of the whole history."""
+        for mark in marks:
+            if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
+                for table in (self._numbers, self._doomed) if _is_cancelled(mark) else (self._numbers,):
+                    insort(table.setdefault(mark.activity_type, []), int(mark.activity_id))
+
+    def begin_task(self, marks: Iterable[Mark]) -> None:
+        """Another task, with its marks."""
+        self.marks = [mark for mark in marks if isinstance(mark, (LocalMark, EffectMark))]
+
+    def untold(self) -> LocalMark | None:
+        """A mark of the task in hand that is of nothing that the run asked for."""
+        for mark in self.marks:
+            if isinstance(mark, LocalMark) and not self._was_cancelled(mark):
+                return mark
+        return None
+
+    def _was_cancelled(self, mark: LocalMark) -> bool:
+        """Whether a mark says no more than that one was cancelled, which the run was told when it asked for it."""
+        if not _is_cancelled(mark) or mark.activity_type not in self._cancelled:
+            return False
+        self._cancelled.remove(mark.activity_type)
+        return True
+
+    def schedule(self, command: c.ScheduleLocalActivity, turn: Any) -> None:
+        """The run asks for one; `turn` says when the other SDK would have, compared with the others."""
+        self._turns[command.seq] = turn
+        insort(self.waiting, command, key=lambda each: self._turns[each.seq])
+
+    def cancel(self, seq: int) -> list[e.AnyEvent]:
+        """The run asks to cancel one; gives what it is told at once."""
+        for command in self.waiting:
+            if command.seq == seq:
+                self.waiting.remove(command)
+                cause = Failure("Activity cancelled", CanceledFailure())
+                wrapped = _wrapped(command, cause, RetryState.CANCEL_REQUESTED, "Local Activity cancelled")
+                self._cancelled.append(command.activity_type)
+                self._take_number(command.activity_type)
+                return [e.ActivityCancelled(seq, wrapped, is_local=True)]
+        return []
+
+    def _take_number(self, activity_type: str) -> None:
+        """One was cancelled: the number of such a one is no longer among those that are waited for."""
+        doomed = self._doomed.get(activity_type)
+        if doomed:
+            self._drop_number(activity_type, doomed[0])
+
+    def _drop_number(self, activity_type: str, number: int) -> None:
+        for table in (self._numbers, self._doomed):
+            numbers = table.get(activity_type, [])
+            if number in numbers:
+                numbers.remove(number)
+
+    def next_end(self) -> list[e.AnyEvent]:
+        """What the next mark says of one that the run waits for: one at a time, as they ended."""
+        # Those that the run has cancelled have been told already: their marks come last.
+        for mark in sorted(self.marks, key=lambda mark: isinstance(mark, LocalMark) and _is_cancelled(mark)):
+            if isinstance(mark, LocalMark) and self._was_cancelled(mark):
+                self._forget(mark)
+                continue
+            command = self._of(mark)
+            if command is not None:
+                self._forget(mark)
+                self.waiting.remove(command)
+                return [self._told(command, mark)]
+        return self._repeated()
+
+    def _forget(self, mark: LocalMark | EffectMark) -> None:
+        self.marks.remove(mark)
+        if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
+            self._drop_number(mark.activity_type, int(mark.activity_id))
+
+    def _of(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
+        if isinstance(mark, EffectMark):
+            own = {each.activity_type for each in self.marks if isinstance(each, LocalMark)}
+            others = [each for each in self.waiting if each.activity_type not in own]
+            others.sort(key=lambda each: each.activity_type != mark.name)
+            return next((each for each in others if self._is_call(each.activity_type, mark)), None)
+        fitting = [
+            each
+            for each in self.waiting
+            if not mark.activity_type or each.activity_type == mark.activity_type
+        ]
+        if len(fitting) > 1 and mark.activity_id.isdigit():
+            before = bisect_left(self._numbers[mark.activity_type], int(mark.activity_id))
+            return fitting[min(before, len(fitting) - 1)]
+        if mark.arguments is not None:  # Java writes them down
+            known = mark.arguments
+            fitting.sort(key=lambda each: not same_payloads(known, each.arguments))
+        return fitting[0] if fitting else None
+
+    def _is_call(self, activity_type: str, mark: EffectMark) -> bool:
+        """Whether it is for this call that a value was written down: Go counts the calls of each name."""
+        known = self._effects.get(activity_type)
+        if known is None:
+            return True
+        return known == mark.name and mark.call <= self._calls[activity_type] + 1
+
+    def _repeated(self) -> list[e.AnyEvent]:
+        """A `MutableSideEffect` is written down when its value changes: without a mark it is as it was."""
+        for command in self.waiting:
+            if command.activity_type in self._named:
+                self.waiting.remove(command)
+                self._calls[command.activity_type] += 1
+                return [e.ActivityCompleted(command.seq, self._named[command.activity_type], is_local=True)]
+        return []
+
+    def _told(self, command: c.ScheduleLocalActivity, mark: LocalMark | EffectMark) -> e.AnyEvent:
+        seq = command.seq
+        if isinstance(mark, EffectMark):
+            if mark.name:
+                kind = command.activity_type
+                self._named[kind] = mark.value
+                self._effects[kind] = mark.name
+                self._calls[kind] = max(mark.call, self._calls.get(kind, 0) + 1)
+            return e.ActivityCompleted(seq, mark.value, is_local=True)
+        self.time_ns = max(self.time_ns, mark.time_ns)
+        if mark.arguments is not None and not same_payloads(mark.arguments, command.arguments):
+            self.changed.append((mark, command))
+        if mark.backoff:
+            original = mark.original_schedule_ns or command.original_schedule_time_ns
+            return e.ActivityBackedOff(seq, mark.attempt + 1, mark.backoff, original)
+        if mark.failure is None:
+            return e.ActivityCompleted(seq, mark.result, is_local=True)
+        if _is_cancelled(mark):
+            wrapped = _wrapped(command, mark.failure, RetryState.CANCEL_REQUESTED, "Local Activity cancelled")
+            return e.ActivityCancelled(seq, wrapped, is_local=True)
+        state = RetryState.MAXIMUM_ATTEMPTS_REACHED
+        return e.ActivityFailed(
+            seq, _wrapped(command, mark.failure, state, "Local Activity task failed"), is_local=True
+        )
+
+
+def _is_cancelled(mark: LocalMark) -> bool:
+    failure = mark.failure
+    if failure is None:
+        return False
+    cause = failure.cause.info if failure.cause is not None else None
+    return isinstance(failure.info, CanceledFailure) or isinstance(cause, CanceledFailure)
+
+
+def _wrapped(command: c.ScheduleLocalActivity, failure: Failure, state: RetryState, message: str) -> Failure:
+    if isinstance(failure.info, ActivityFailure):
+        return failure
+    info = ActivityFailure(
+        activity_type=command.activity_type, activity_id=command.activity_id, retry_state=state
+    )
+    return Failure(message, info, cause=failure)
+
+
+# --- foreign matching ------------------------------------------------------------
+
 
 _TOLERANCE_NS = 2_000_000
 

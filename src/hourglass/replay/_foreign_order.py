@@ -8,13 +8,54 @@ and so on, a bounded number of times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from hourglass._embedded.workers.cursor import rank
 from hourglass._engine import events as e
 from hourglass._engine.context import HOURGLASS, SINGLE_BATCH
+from hourglass._engine.interception import (
+    SleepInput,
+    WorkflowInboundInterceptor,
+    WorkflowOutboundInterceptor,
+)
+
+# --- foreign naps ------------------------------------------------------------
+#
+# `workflow.sleep(0)` as SDKs have it that start a timer of a millisecond for it: TypeScript's and .NET's.
+#
+# Python's gives way for a turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a
+# millisecond, a sleep of nothing is replayed as one of them. Must not know: events, commands.
+
+
+_NAP = 0.001
+_NAP_NS = 1_000_000
+
+
+def has_naps(recorded: Iterable[Any]) -> bool:
+    """Whether what a history says that was asked for has timers of a millisecond."""
+    return any(item.duration_ns == _NAP_NS for item in recorded)
+
+
+class Naps(WorkflowInboundInterceptor):
+    """Stands next to a run's code, and lets sleeps of nothing take a millisecond."""
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        """The run begins."""
+        self.next.init(_Naps(outbound))
+
+
+class _Naps(WorkflowOutboundInterceptor):
+    def sleep(self, input: SleepInput) -> None:
+        if input.duration == 0:
+            input.duration = _NAP
+        self.next.sleep(input)
+
+
+# --- foreign order ------------------------------------------------------------
+
 
 _WAYS = 6
 """All at once; messages first; one by one; one by one, the last first; all at once and one by one with the timers at the end,

@@ -26,7 +26,7 @@ from hourglass.converter import (
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
 from hourglass.replay._comparison import differs
-from hourglass.replay._foreign_naps import Naps, has_naps
+from hourglass.replay._foreign_order import Naps, has_naps
 from hourglass.replay._history import History
 from hourglass.replay._session import Execution, Session
 

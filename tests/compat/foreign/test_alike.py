@@ -10,10 +10,10 @@ from hourglass._engine import events as e
 from hourglass._temporal.dialect import Dialect
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History
-from hourglass.replay._foreign_locals import LocalActivities
 from hourglass.replay._foreign_markers import LocalMark
+from hourglass.replay._foreign_matching import LocalActivities
 from hourglass.replay._foreign_order import Order
-from hourglass.replay._foreign_origins import ORDERS, Origins
+from hourglass.replay._foreign_walk import ORDERS, Origins
 
 from ._corpus import act
 from .replaying import fits, refused
