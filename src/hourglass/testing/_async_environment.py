@@ -17,11 +17,11 @@ from hourglass._engine.options import Duration
 from hourglass.client import AsyncClient, AsyncWorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
-from hourglass.testing._explore.arrivals import Arrival
-from hourglass.testing._explore.coverage import Exploration
+from hourglass.testing._calls import span
+from hourglass.testing._explore.explorer import Exploration
+from hourglass.testing._explore.possible import Arrival
 from hourglass.testing._faces import EnvironmentFacts
 from hourglass.testing._stage import Setting, Stage
-from hourglass.testing._virtual_time import span
 
 if TYPE_CHECKING:
     from hourglass.testing._environment import Environment

@@ -7,9 +7,9 @@ from hourglass.testing._async_environment import AsyncEnvironment
 from hourglass.testing._calls import Call, call
 from hourglass.testing._choosing import Chooser, Shuffled, Step
 from hourglass.testing._environment import Environment
-from hourglass.testing._explore.arrivals import Arrival, sometime
-from hourglass.testing._explore.coverage import Exploration
-from hourglass.testing._later import Later
+from hourglass.testing._explore.explorer import Exploration
+from hourglass.testing._explore.possible import Arrival, sometime
+from hourglass.testing._faces import Later
 
 __all__ = [
     "ActivityEnvironment",

@@ -20,15 +20,14 @@ from hourglass.client import Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
 from hourglass.testing._async_environment import AsyncEnvironment
-from hourglass.testing._explore.arrivals import Arrival, checked_arrivals
-from hourglass.testing._explore.coverage import Exploration
-from hourglass.testing._explore.explorer import explore, replay
-from hourglass.testing._explore.options import chosen_sorts
+from hourglass.testing._calls import span
+from hourglass.testing._explore.choices import chosen_sorts
+from hourglass.testing._explore.explorer import Exploration, explore, replay
 from hourglass.testing._explore.order import Plan, start_options
+from hourglass.testing._explore.possible import Arrival, checked_arrivals
 from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._faces import EnvironmentFacts
 from hourglass.testing._stage import Setting, Stage
-from hourglass.testing._virtual_time import span
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

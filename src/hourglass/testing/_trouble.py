@@ -6,13 +6,21 @@ again by each wait for that very run, which will never close.
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
+from hourglass._contract.service import Connection, DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._engine.events import RunEvicted
-from hourglass._runtime.code_origin import where_raised
+from hourglass._runtime.code_origin import is_library, is_ours, where_raised
 from hourglass._runtime.hung import LaneStopped
 from hourglass._runtime.parked import ParkedRuns
-from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
+from hourglass.converter import default_converter
+from hourglass.errors import HourglassError, NondeterminismError, ServiceError, WorkflowParked, WorkflowStuck
+
+# --- trouble ------------------------------------------------------------
+
 
 # Why an engine evicts a run whose task it could not accept.
 _REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
@@ -124,3 +132,78 @@ def _described(error: BaseException | None) -> str:
     found = where_raised(error)
     place = f" at {found[0]}:{found[1]}" if found is not None else ""
     return f"{type(error).__name__}{place}: {error}"
+
+
+# --- stuck ------------------------------------------------------------
+#
+# Why nothing happens any more: what the workflows that somebody waits for wait for themselves, and where they stand.
+#
+# Asks the engine and the runs; changes nothing.
+
+
+_PATIENCE = 2.0
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+class Scene(Protocol):
+    """What is asked of a driver."""
+
+    connection: Connection
+    waited_for: list[WaitForClose]
+    troubles: Troubles
+
+    def ask(self, coro: Coroutine[Any, Any, str]) -> str:
+        """Run a coroutine without letting time pass."""
+        ...
+
+
+def explain(scene: Scene, why: str) -> WorkflowStuck:
+    """The error that says so."""
+    said = [scene.ask(_said(scene.connection, each)) for each in tuple(scene.waited_for)]
+    parked = scene.troubles.known()
+    said += [str(each) for each in parked]
+    stuck = WorkflowStuck(f"{why}: {'; '.join(said)}" if said else why)
+    stuck.__cause__ = parked[0] if parked else None
+    return stuck
+
+
+async def _said(connection: Connection, waited: WaitForClose) -> str:
+    name = f"workflow {waited.workflow_id!r}"
+    try:
+        description = await connection.call(
+            DescribeWorkflow(workflow_id=waited.workflow_id, run_id=waited.run_id)
+        )
+    except HourglassError as error:
+        return f"{name}: {error}"
+    pending = [
+        f"activity {each.activity_type} ({each.state.lower().replace('_', ' ')}, attempt {each.attempt})"
+        for each in description.pending_activities
+    ]
+    if pending:
+        return f"{name} waits for {', '.join(pending)}, which somebody else must complete"
+    place = await _place(connection, waited)
+    return (
+        f"{name} waits{place} for a signal, or for a condition that no timer and no activity will make true"
+    )
+
+
+async def _place(connection: Connection, waited: WaitForClose) -> str:
+    question = QueryWorkflow(
+        workflow_id=waited.workflow_id,
+        run_id=waited.run_id,
+        query_name="__stack_trace",
+        rpc_timeout=_PATIENCE,
+    )
+    try:
+        answer = await connection.call(question)
+    except HourglassError:
+        return ""
+    place = place_of(default_converter.decode(answer.result[0], str))
+    return f" at {place}" if place else ""
+
+
+def place_of(stacks: str) -> str:
+    """The line of the author's own that a stack of a workflow ends at; empty if there is none."""
+    found = [match.groupdict() for match in _FRAME.finditer(stacks)]
+    own = [each for each in found if not is_ours(each["file"]) and not is_library(each["file"])]
+    return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""

@@ -31,15 +31,12 @@ from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap
 from hourglass.testing._choosing import Step
 from hourglass.testing._driver import Driver
-from hourglass.testing._explore.arrivals import Arrival
-from hourglass.testing._explore.choices import Choices
-from hourglass.testing._explore.options import Option, Sort
-from hourglass.testing._explore.possible import possible
+from hourglass.testing._explore.choices import Choices, Option, Sort
+from hourglass.testing._explore.possible import Arrival, possible
 from hourglass.testing._explore.queue import StillQueue
 from hourglass.testing._guard import WorkflowHung
 from hourglass.testing._queues import Queue, queues_of
-from hourglass.testing._stuck import explain
-from hourglass.testing._trouble import QuietTroubles
+from hourglass.testing._trouble import QuietTroubles, explain
 
 _MOST_STEPS = 10_000
 _UNHEARD = Mishap(answer_lost=True)

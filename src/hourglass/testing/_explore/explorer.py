@@ -4,17 +4,84 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from hourglass.errors import ExplorationFailed, UsageError
-from hourglass.testing._explore.choices import Choices
-from hourglass.testing._explore.coverage import Coverage, Exploration
+from hourglass.testing._explore.choices import Choices, script_of, token_of
 from hourglass.testing._explore.order import Outcome, Plan, run_order
-from hourglass.testing._explore.search import Search
-from hourglass.testing._explore.shrink import Script, shrink, stripped
-from hourglass.testing._explore.tokens import script_of, token_of
+from hourglass.testing._explore.search import Script, Search, shrink, stripped
 from hourglass.testing._guard import WorkflowHung
+
+# --- coverage ------------------------------------------------------------
+#
+# What an exploration has covered, and the line that tells of it while it goes on.
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """What was covered: different orders, places where a choice was made, states of the workflow.
+
+    `is_complete`: there is no other order. `deviations`: every order with fewer deviations than this was tried.
+    """
+
+    workflow: str
+    orders: int
+    choice_points: int
+    states: int
+    is_complete: bool
+    deviations: int
+    seed: int
+
+    def __str__(self) -> str:
+        what = "all of its" if self.is_complete else f"{self.orders:,}"
+        count = f"{what} {self.orders:,} orders" if self.is_complete else f"{what} orders"
+        return (
+            f"{self.workflow}: {count} explored, {self.choice_points:,} choice points, {self.states:,} states "
+            f"(seed {self.seed})"
+        )
+
+
+@dataclass
+class Coverage:
+    """The same while it grows; on a terminal it says so once a second."""
+
+    workflow: str
+    seed: int
+    orders: set[tuple[int, ...]] = field(default_factory=set)
+    points: set[int] = field(default_factory=set)
+    states: set[int] = field(default_factory=set)
+    _told: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._told = time.monotonic()
+
+    def add(self, order: tuple[int, ...], points: set[int], states: set[int]) -> None:
+        """One order more."""
+        self.orders.add(order)
+        self.points |= points
+        self.states |= states
+        if time.monotonic() - self._told >= 1 and sys.stderr.isatty():
+            self._told = time.monotonic()
+            sys.stderr.write(f"exploring {self.so_far()}\n")
+
+    def so_far(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
+        """What is covered by now."""
+        return Exploration(
+            workflow=self.workflow,
+            orders=len(self.orders),
+            choice_points=len(self.points),
+            states=len(self.states),
+            is_complete=is_complete,
+            deviations=deviations,
+            seed=self.seed,
+        )
+
+
+# --- explorer ------------------------------------------------------------
+
 
 _SILENT = logging.CRITICAL + 1
 

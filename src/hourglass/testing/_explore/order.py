@@ -10,13 +10,11 @@ from hourglass.client import WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import WorkflowFailedError
 from hourglass.testing._cast import Cast
-from hourglass.testing._explore.arrivals import Arrival
-from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.choices import Choices, Sort
 from hourglass.testing._explore.driver import Exploring
-from hourglass.testing._explore.options import Sort
+from hourglass.testing._explore.possible import Arrival
 from hourglass.testing._explore.properties import Properties, Violation, broken_by
-from hourglass.testing._explore.story import Story, StoryTeller
-from hourglass.testing._explore.wording import Words
+from hourglass.testing._explore.story import Story, StoryTeller, Words
 from hourglass.testing._stage import Setting, Stage
 from hourglass.workflow._references import given_workflow
 
