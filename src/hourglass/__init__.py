@@ -36,7 +36,9 @@ The private packages:
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
     _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
-    _bridge       what every engine offers: a handle to poll and complete, a service to call; the holder of handles
+    _contract     what every engine offers: a handle to poll and complete, a service to call; data only
+    _history      Temporal's history as typed data, its JSON and its stored bytes
+    _bridge       the BridgeHolder, owner of every handle
     _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
     _embedded     the engine in this process: over SQLite in one file, or in memory
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
@@ -45,8 +47,8 @@ The private packages:
 
 Imports only go down these ranks (tests/architecture holds us to it):
 
-    errors < {converter, metrics} < {_engine, _supervision, _check} < activity < {workflow, _bridge} < {_temporal, _embedded}
-    < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib} < _story < _cli
+    errors < {converter, metrics} < {_engine, _supervision, _check} < activity < {workflow, _contract, _history} < _bridge
+    < {_temporal, _embedded} < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib} < _story < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps
 it running) and `_temporal/core.py` (the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`,

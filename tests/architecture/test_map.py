@@ -1,30 +1,40 @@
-"""The maps of the largest package are complete: whoever adds a file says what it is for."""
+"""The map of each package is complete: a file that is added says there what it is for."""
 
 from __future__ import annotations
 
-import importlib
+import ast
 import re
-from pathlib import Path
 
 import pytest
 
-import hourglass._embedded as embedded
+from . import source
 
-FLOORS = sorted(path.parent.name for path in Path(embedded.__file__).parent.glob("*/__init__.py"))
-
-
-def test_every_floor_of_the_embedded_engine_is_on_its_map() -> None:
-    """The docstring of the package names each of its packages, and there is no module beside them."""
-    assert [path.name for path in Path(embedded.__file__).parent.glob("*.py")] == ["__init__.py"]
-    named = set(re.findall(r"\w+", embedded.__doc__ or ""))
-    assert set(FLOORS) - named == set()
+PACKAGES = [each for each in source.modules() if each.path.name == "__init__.py" and each.name != "hourglass"]
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_every_file_of_a_floor_is_on_its_map(floor: str) -> None:
-    """The docstring of the package names each of its files, and none that is not there."""
-    package = importlib.import_module(f"hourglass._embedded.{floor}")
-    here = {path.stem for path in Path(str(package.__file__)).parent.glob("*.py")} - {"__init__"}
-    named = set(re.findall(r"\w+", package.__doc__ or ""))
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
+def test_every_file_is_on_the_map(package: source.Module) -> None:
+    """The docstring of a package names each of its modules and packages."""
+    here = {path.stem for path in package.path.parent.glob("*.py")} - {"__init__", "__main__"}
+    here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
+    named = set(re.findall(r"\w+", ast.get_docstring(package.tree) or ""))
     assert here - named == set()
-    assert {word for word in named if "_" in word} - here == set()
+
+
+def test_every_part_is_on_the_map() -> None:
+    """The docstring of the root names each of its modules and packages."""
+    root = source.module("__init__.py")
+    named = set(re.findall(r"\w+", ast.get_docstring(root.tree) or ""))
+    assert {each.part for each in source.modules()} - {"", "__main__"} - named == set()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
+def test_the_map_names_no_file_that_is_gone(package: source.Module) -> None:
+    """An entry of a map, a name in front of two spaces, is a module or a package that exists."""
+    here = {path.stem for path in package.path.parent.glob("*.py")}
+    here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
+    entries = re.findall(
+        r"^(?:    )?((?:\w+, )*\w+)  +\S", ast.get_docstring(package.tree) or "", re.MULTILINE
+    )
+    named = {name for entry in entries for name in entry.split(", ")}
+    assert named - here == set()

@@ -7,12 +7,12 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"_failure_words"}),
     frozenset({"errors"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity"}),
-    frozenset({"workflow", "_bridge"}),
+    frozenset({"workflow", "_contract", "_history"}),
+    frozenset({"_bridge"}),
     frozenset({"_temporal", "_embedded"}),
     frozenset({"_runtime"}),
     frozenset({"client"}),
@@ -24,7 +24,7 @@ RANKS: tuple[frozenset[str], ...] = (
 )
 RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
 
-EMBEDDED = ("timing", "events", "rules", "stores", "running", "workers", "clients", "processes")
+EMBEDDED = ("clock", "waiting", "rules", "store", "engine", "workers", "clients", "sharing")
 """The floors of the embedded engine, lowest first."""
 
 # Importer and imported module, and why the import may go up or sideways.

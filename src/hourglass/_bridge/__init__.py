@@ -1,5 +1,12 @@
-"""Where the runtime meets an engine: protocols and plain data, no engine.
+"""The BridgeHolder: owner of every handle of one Application, and what keeps its handles honest.
 
-`handle` is what a worker needs (poll, complete), `service` what a client needs (requests, answers), `connection` binds the
-two for one target and namespace. Temporal and the embedded engine implement them; nothing above knows which one it has.
+It knows engines only by `_contract`. Lowest first:
+
+    calls      calls that begin at once, one timer for all that take too long, a condition
+    poll_line  one kind of poll on one handle: it owns the raw poll, and keeps what came until it was dispatched
+    handles    the life of a handle, its record, registrations, and the tables that outlive the holder
+    sending    completions on their way to an engine: fenced, in order per run, never cancelled
+    draining   the end of a handle
+    registrar  registrations begin, get their handles, have them replaced, and end
+    holder     `BridgeHolder`
 """

@@ -1,9 +1,13 @@
-"""The life of a handle as data: its states, what moves it from one to the next, its limits, and what its end
-asks for next.
+"""The handles of one Application, as data that outlives the holder: the life of a handle and its limits (pure), the record of one
+handle, the registrations of task queues, and the tables of them all.
 
-Pure: no clock, no loop, no handle. `draining` does what is decided here. Invariants: a state is left only as
-`LIFE` says; nothing comes after closed and abandoned; a handle is finalized only when its polls have ended,
-nothing is open and no call is in flight.
+They decide nothing but the next state of a handle; the holder that started last listens to them. A handle whose tables were
+lost would go on polling and take tasks along, so the tables survive a crash of the holder. Everything belongs to one loop. Invariants:
+
+- Generations and tokens never repeat.
+- What a poll returned is written down in the same step; an entry is taken out only by the caller that then sends its completion.
+- A handle stays in the tables until it is closed or left behind.
+- A registration that has ended never begins again, and says why it ended.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The `hourglass` command.
+"""The `hourglass` command. Imports of its own parts happen inside commands, so that `--help` is quick.
 
-The map: `app` knows all commands by name and loads the one that is asked for; each command is one file with one function, whose
-signature is its options; `loading` imports what people name on the command line; `console` is what they see; `logs` is how a
-worker logs; `connecting` finds the engine, with the codec of `codecs`; `serving` is the worker of `hourglass worker`,
-`dev_worker` that of `hourglass dev`, which `reloading` replaces; `telling` and `why_facts` ask what `show` and `why` tell,
-through `unsealing` where a codec is set. What a history alone does not say, `why_limits` (slots that others hold), `why_added` (a
-pause, a local activity) and `why_absent` (an id of no workflow) add.
-
-Loading this package, or asking for help, loads neither Temporal's libraries nor our engine: a command imports what it needs when
-it runs.
+app         all commands by name, and how one is run: errors become a message and an exit code
+console     what people see, and the only door to it
+loading     from a FILE or a MODULE to modules with decorated workflows and activities
+connecting  a client for one command; options that several commands have
+logs        how a worker logs
+telling     the story of what was named on the command line
+picture     a story on a console
+run, worker, dev, dev_worker                     commands that execute workflows
+workflows, looking, show, why, why_facts         commands about workflows
+check, replay, doctor, backup                    commands about code and files
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def as_json(report: Report) -> str:
+def report_as_json(report: Report) -> str:
     """The report as a JSON document."""
     document = {
         "files": report.files,
@@ -106,7 +106,7 @@ def _as_document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def as_github(report: Report) -> Iterator[str]:
+def report_as_github(report: Report) -> Iterator[str]:
     """A line for each finding that GitHub Actions shows next to the code."""
     for finding in report.findings:
         place, rule = finding.place, finding.rule
@@ -193,9 +193,9 @@ def check(
     found = [_existing(each) for each in paths or ["."]]
     report = _checked(found)
     if as_json:
-        console.write(as_json(report))
+        console.write(report_as_json(report))
     elif as_github:
-        for line in as_github(report):
+        for line in report_as_github(report):
             console.write(line)
     else:
         for text in pretty(report):

@@ -1,4 +1,6 @@
-"""`hourglass cancel`, `terminate` and `reset`: end a workflow, politely, at once, or to begin it anew."""
+"""`hourglass start`, `signal`, `query`, `update`, `cancel`, `terminate` and `reset`: what one does to a workflow, or to all that a
+filter finds.
+"""
 
 from __future__ import annotations
 

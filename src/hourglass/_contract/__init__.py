@@ -1,1 +1,8 @@
-"""What every engine offers: handles for workers, a service for clients; data only."""
+"""What every engine offers: handles for workers, a service for clients. Data and protocols only, no engine.
+
+handle       a worker's open connection to an engine for one task queue: polled and completed
+service      what a client can ask: requests and answers, and the protocol of a connection
+schedules    the same for schedules, with Temporal's cron dialect and a server's checks
+well_formed  the last gate before a request is sent: whether it is made of what an engine can take
+ids          ids for what is new, such as runs and requests
+"""

@@ -1,6 +1,7 @@
-"""Schedules: what starts workflows again and again, as frozen data, and the requests about them.
+"""Schedules as engines take them: what starts workflows again and again, as frozen data; the requests about them; their cron
+strings in Temporal's dialect, read into calendars and intervals; and the checks that a server makes of a spec.
 
-The vocabulary is Temporal's. Times are nanoseconds since the epoch, durations seconds; 0, None or empty means unset.
+Must not know: clocks, stores, the wire. Pure.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """The embedded engine: the part of a Temporal server, and of Core, that one process needs.
 
-    timing      time and waking
-    events      what happened: history events as data, JSON and bytes (pure)
-    rules       what follows from it: (run, occurrence) -> step (pure)
-    stores      what remembers runs: memory, or one SQLite file; lists and their filters
-    running     the engine: applies steps, lets time pass, is ahead of its store
-    workers     Core's part, for one worker: histories as activations, commands as answers
-    clients     what clients ask; answers wait for the store
-    processes   one file, several processes: who owns it, and how the others reach it
+    clock     time as a part: real or virtual, and a timer queue
+    waiting   conditions on one loop
+    rules     what follows from what happened: (run, occurrence, now) -> step (pure)
+    store     what remembers runs: memory, or one SQLite file; lists and their filters
+    engine    applies steps, lets time pass, is ahead of its store
+    workers   Core's part, for one worker: histories as activations, commands as answers
+    clients   what clients ask; answers and refusals wait for the store
+    sharing   one file, several processes: which one owns it, and how the others reach it
 
-Each imports only those above it. Nothing here imports Temporal's packages. `connect_memory` and
-`processes.file_connection.connect_file` are the doors.
+Each imports only those above it. What happened is `hourglass._history`'s. Nothing here imports Temporal's packages.
+`connect_memory` and `sharing.file_connection.connect_file` are the doors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Callbacks by time on one asyncio loop: one timer for all of them, set for the earliest.
+"""Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock, and says when
+it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue: one timer of the loop for all callbacks, set for
+the earliest.
 
-Must not know: runs, what the time of day is (a clock says it). A timer of the loop's for each would cost several times
-as much, and nearly all are cancelled long before their time. Invariants: callbacks run in the order of their due times,
-those of the same instant in the order in which they were asked for; never inside the call that asks; one that raises
-keeps none of the others from running; one that is cancelled is let go of at once, and what is left of it is swept out
-when such remains are the greater part.
+Must not know: runs, stores. `LATEST_NS`, `later`, `to_ns` and `storable` keep every moment within SQLite's 64 bits. Invariants: time
+never goes back below what the monotonic clock vouches for; callbacks come in the order of their times.
 """
 
 from __future__ import annotations

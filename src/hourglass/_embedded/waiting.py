@@ -1,5 +1,7 @@
-"""A bell: wakes everybody who waits for it, on one asyncio loop. A waiter that is cancelled takes nothing
-with it.
+"""Waiting on one loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit; and the warning that what
+waits on a file waits for a worker.
+
+Must not know: files, engines. A ring that meets no waiter is not kept.
 """
 
 from __future__ import annotations

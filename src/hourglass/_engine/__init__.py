@@ -1,5 +1,22 @@
 """PURE: how a plain function becomes durable.
 
 Events in, commands out. Nothing here knows asyncio, a clock, a file, a network or Temporal's classes; randomness comes
-from the run's seed. Reading order: `events`, `commands`, `state`, `scheduler`, `fibers`, `context`, `body`, `evaluator`.
+from the run's seed. In reading order:
+
+    events        what can happen to a run
+    commands      what a run can ask for
+    versions      versions of workers, as data
+    state         all that is known of a run, as data: the journal, and what follows from it
+    scheduler     turns: a queue of ready callbacks, futures, conditions
+    fibers        lines of execution that can be suspended anywhere; alone in knowing greenlet
+    context       a run while it executes: its scheduler, its fibers, the facts of the current activation
+    definition    what a decorated function or class is, checked where it is defined
+    options       what authors may say of activities, children and timers, checked where it is said
+    operations    what fibers wait for: timers, activities, children, other workflows
+    messages      signals, updates and queries, and the fibers of their handlers
+    interception  what may stand between a run and its code
+    body          how a run begins, and what becomes of it when its body ends
+    apply         one handler for each kind of event
+    evaluator     an activation in, a completion out
+    verify        the journal executed again, and compared
 """

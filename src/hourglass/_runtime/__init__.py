@@ -1,5 +1,51 @@
-"""Effects: the control loop and its portal, poll loops, lanes, activity executors, and how a target becomes a connection.
+"""What makes it run: the control loop's thread, the supervision tree, lanes, activities, targets.
 
-No thread that runs user code runs ours: workflow code runs in lanes, activities in threads and on a loop of their own; the
-control loop runs everything else and nothing of the user's.
+The control loop:
+    portal            the way from any thread or loop to the control loop
+    daemon_executor   threads for blocking calls that keep no process alive
+    targets           which engine a client talks to, from a text, the environment or a profile
+
+The tree:
+    plan              what a worker was asked to be, checked
+    application       all that serves one connection, and what outlives the tree's processes
+    subsystem         the supervision tree, as one readable expression
+    processes         the bodies of the tree's processes
+    services          what serves one task queue and outlives its Worker
+    dispatch          from a poll to an answer: one job per item
+    codec_edge        a codec around a handle
+    watchdog          looks for what should be impossible, and mends what stays so
+    sightings         whether the engine sees us
+    reachability      whether the engine answers us
+    worker_view       what a worker tells of itself, its states, Ctrl-C and SIGTERM
+    worker_metrics    the same as metrics
+    status            `/live`, `/ready`, `/status` and `/metrics` over HTTP
+
+Workflow code:
+    resolver          from a type name on the wire to a decorated object
+    cache             what is kept of runs between activations
+    parked            runs that cannot go on, and runs that are held back
+    evaluation        what a lane does with an activation
+    lane, lanes       one thread that runs workflow code; all of a worker's, and how one that hangs is relieved and replaced
+    lane_notes        which run each lane is at, noted where another process can read it
+    deaths            which runs were executing when a process died
+    hung              where code that does not come back stands, and how its thread is stopped
+    watcher           calls that workflow code must not make, seen while it runs
+    code_origin       whether a file is ours, the library's or the author's
+
+Activities:
+    attempts          one attempt in flight
+    activity_calls    the call itself, and its end as the engine wants to hear it
+    activity_threads  threads for `def` activities
+    activity_loop     event loops for `async def` activities
+    process_wire      what a worker and a process beside it say to each other
+    process_pool      processes for activities with `executor="process"`
+    process_child     the program of such a process
+    reporting         results and heartbeats of attempts that outlive their handle
+    executors         runs one attempt where it belongs
+
+The guardian, a small parent process that replaces a worker's process that cannot be saved:
+    guardian_wire     what the two tell each other
+    standstill        a process that stands still, looked at from outside
+    guarded           the guarded side
+    guardian          the guardian's side
 """

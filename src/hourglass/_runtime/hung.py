@@ -1,8 +1,8 @@
-"""`breakpoint()` in workflow code, for as long as one likes.
+"""Code that does not come back: where its thread stands, in the author's frames; how the thread is told to stop, and what becomes of
+one that does not; and the debugger, which is allowed to take its time.
 
-An engine waits a few seconds for a workflow task, people think longer. When the answer comes too late the engine sends the
-whole run again, and the code would stop at the same place for ever. So a breakpoint that this process has passed before,
-on the same events, is passed silently; and while somebody is at one, nobody calls the lane hung.
+Must not know: runs, lanes' queues. A thread is told by an exception that Python raises in it (`PyThreadState_SetAsyncExc`); one that
+cannot be stopped is counted.
 """
 
 from __future__ import annotations

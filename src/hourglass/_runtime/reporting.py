@@ -1,11 +1,5 @@
-"""Heartbeats of attempts that outlive the handle they came through: sent by the client's call instead.
-
-An attempt goes on when its worker or handle is gone; without heartbeats the server would give it up and have
-it run a second time beside the first. While the handle takes heartbeats nothing happens here.
-
-Invariants: one call at a time for an attempt, and never two within the throttle; of what comes meanwhile only
-the newest is kept, with its details, since a heartbeat without them wipes them on the server. The answer to a
-call tells what the handle can tell no more: that the attempt was cancelled, or that nobody waits for it.
+"""Heartbeats and results of attempts that outlive the handle they came through: sent by the handle while it takes them, else by the
+client's calls.
 """
 
 from __future__ import annotations

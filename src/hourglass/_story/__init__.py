@@ -1,12 +1,19 @@
-"""What a run did, as a story: a history in, spans and waits out, and pictures of them. Pure: no clock, file or network.
+"""Pure: what a run did, from its history, and why it stands as it does; drawn for terminals, browsers and paper.
 
-The map: `reading` makes events of JSON; `timeline` makes a `Story` of events, with `steps` and `messages` as its tables, `faults`
-for failures, `attempts` for retries, `waits` for what the run waited for, `values` for payloads. `folding` makes many spans few.
-`axis` is where a moment stands, long waits cut short; `columns` what is seen of a span there. `terminal` draws with characters,
-`svg` and `html` for a browser or paper, `document` for programs.
-
-Why a run stands as it does: `reasons` makes a `diagnosis` of a story and of what others tell about the run, with `reasons_tasks`,
-`reasons_steps` and `reasons_closed` as its parts, `stacks` for the lines that code stands at, `advice` for what to do.
-
-Knows Temporal's JSON form of a history and nothing of clients, engines or consoles.
+text           durations, moments, and how wide text is
+spans          the story as data, and as JSON
+reading        histories in JSON as events
+values         payloads as short text
+faults         failures as chains of faults, and Python's stacks in them
+steps          events become steps, messages and notes
+timeline       from the events of a history to the story of its run
+diagnosis      what `hourglass why` says, as data
+advice         what to do about it
+reasons_tasks  why a run's code is not run
+reasons        why a run stands as it does
+axis           where a moment stands in a picture; many spans into few
+captions       what stands beside the bars
+terminal       the story drawn with characters
+svg            the story as a picture
+html           the story as a page
 """

@@ -1,4 +1,4 @@
-"""Durations and moments as people read them: short, three digits, at most two units."""
+"""Texts of pictures: durations and moments as people read them, and how wide text is, in em, without asking a browser."""
 
 from __future__ import annotations
 

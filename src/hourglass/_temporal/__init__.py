@@ -1,24 +1,22 @@
-"""Temporal as an engine, through Core: the only package that imports `temporalio`.
+"""Temporal as an engine. Alone in importing `temporalio`; `core` alone in meeting its Rust module.
 
-Importing it checks that the installed `temporalio` is one that we know (`version`) and loads nothing else;
-whoever targets Temporal imports `connection` (and `replayer`), which load Core and the protos.
-
-    version       which releases of temporalio we work with
-    core          the one door to Core's Rust objects, and what becomes of them at exit and after a fork
-    configs       the plain objects that Core reads its settings from
-    payloads      payloads, durations, times and retry policies to protobuf and back
-    failures      failures to protobuf and back
-    activations   Core's activations to ours
-    completions   our completions to Core's
-    activities    activity tasks, their results, heartbeats
-    handle        a worker handle over Core
-    connection    connect, and the connection
-    service       the table of requests, and how one is sent
-    calls*        for each request: which RPC, how to build it, how to read its answer
-    refusals      RPC errors as errors of ours
-    histories     histories to Temporal's JSON and back
-    expectations  what a history says that its workflow asked for
-    replayer      a handle that replays histories
+version          which releases of `temporalio` we work with
+configs          the plain objects that Core reads its settings from
+core             the one door to Core: bytes in and out
+payloads         payloads, durations, times and failures to protobuf and back
+activations      Core's activations as ours
+completions      our completions as Core's
+handle           a worker's handle over Core, with Core's traps closed; activity tasks and results
+calls            requests as RPCs: workflows, changes, activities, deployments
+calls_views      requests that look: describe, list, count, histories, pollers
+calls_schedules  requests about schedules
+service          every request, sent; refusals become errors
+connection       connecting to a server
+dialect          which SDK wrote a history
+quick_json       messages from their JSON form, the quick way
+histories        histories as JSON and as messages, and what holds in each
+expectations     what a history says that a workflow asked for
+replayer         a handle that replays histories through Core
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@
     @activity.defn(start_to_close_timeout=30)
     def charge(order_id: str, cents: int) -> str: ...
 
-Called inside a workflow, `charge("o-1", 500)` runs durably: with timeouts, retries and its result on record.
-Called anywhere else it is a plain call. `.start` begins it without waiting, `.local` runs it on the
-workflow's own worker, `.options(…)` changes how one call is made, `.fn` is the function itself. A method can
-be an activity too: hand an instance to the worker, and call `Payments.refund("o-1")` in the workflow.
-
 `def` activities run in threads of the worker, `async def` ones on a loop of its own, and those with
 `@activity.defn(executor="process")` in interpreters beside it, which can be killed.
 
 Activities run at least once. An attempt whose end nobody heard of is made again, so make them idempotent.
+
+    _context     what can be called inside a running activity, and the context that a worker sets around one
+    _definition  `@activity.defn`
+    _options     an activity's options
+    _seen        who wants to know which activities workflow code calls
 """
 
 from __future__ import annotations

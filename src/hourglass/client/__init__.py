@@ -1,9 +1,22 @@
 """Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
 
-The map: `_blocking…` and `_async…` are the two faces, with equal names; `_operations`, `_updates`, `_reset`,
-`_with_start`, `_schedules`, `_activities`, `_task_queues` and `_deployments` hold every operation, once; `_session` runs
-them over a `_link`; `_options`, `_values`, `_schedule_data` and `_schedule_forms` turn what the caller says and gets into
-data; `_waiting` waits for results; `_codec_edge` seals what leaves.
+_activities        operations on activities that are completed from outside
+_async             the asynchronous face
+_async_handles     handles of the asynchronous face
+_blocking          the blocking face
+_blocking_handles  handles of the blocking face
+_bulk              one thing done to many workflows
+_deployments       versions of workers
+_faces             what the blocking and the asynchronous face share
+_interception      what may stand between callers and what they call
+_operations        every operation of the client, written once
+_options           options of a start, checked and built into a request
+_reset             where to reset a run to
+_schedule_data     schedules as authors write them and clients show them
+_schedules         operations on schedules, written once for both faces
+_session           a session
+_updates           operations on updates
+_values            what a client tells of workflows
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Bridges to other people's libraries. Each needs its extra, and is imported by those who want it alone."""
+"""Bridges to other people's libraries. Each needs its extra, and is imported by those who want it alone.
+
+opentelemetry  openTelemetry
+"""
 
 from __future__ import annotations
 

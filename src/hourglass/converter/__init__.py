@@ -1,13 +1,32 @@
 """Values and failures to the wire and back.
 
-`Payload` and `Failure` are Temporal's messages as plain data; `Converter` turns values into payloads and
-exceptions into failures, and back. A `Codec` sees only encoded payloads and works at the edge (encryption,
-compression); neither knows of Temporal's own classes, so that the embedded engine needs none of them.
+    _codec              the codec seam
+    _converter          `Converter`
+    _data               temporal's payload and failure messages as frozen data, without protobuf
+    _failures           exceptions to failures and back, as Temporal's Python SDK does it, so that both read each
+                        other's
+    _foreign            values of libraries that we support but never load
+    _hints              what a type hint is, seen from JSON
+    _json               jSON, typed and fast
+    _mismatch           how decoding says no, before it is known which payload it was
+    _plain              values as builtins of JSON, the slow and thorough way
+    _raw                `RawPayload`
+    _search_attributes  search attributes
+    _signature          `Signature`
+    _typed              decoded JSON to typed values, the slow and thorough way
 """
 
 from __future__ import annotations
 
-from hourglass.converter._codec import Codec, decode_failure, encode_failure, map_failures, map_payloads, seal, unseal
+from hourglass.converter._codec import (
+    Codec,
+    decode_failure,
+    encode_failure,
+    map_failures,
+    map_payloads,
+    seal,
+    unseal,
+)
 from hourglass.converter._converter import Converter, default_converter
 from hourglass.converter._data import (
     ActivityFailure,

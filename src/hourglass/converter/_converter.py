@@ -30,7 +30,8 @@ from hourglass.converter._foreign import (
     model_to_json,
 )
 from hourglass.converter._hints import type_name
-from hourglass.converter._json import Mismatch, decode_json, encode_json
+from hourglass.converter._json import decode_json, encode_json
+from hourglass.converter._mismatch import Mismatch
 from hourglass.converter._raw import RawPayload
 from hourglass.converter._typed import convert
 from hourglass.errors import DecodeError, EncodeError

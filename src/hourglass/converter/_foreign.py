@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from hourglass.converter._hints import bare, is_union, type_name
-from hourglass.converter._json import Mismatch, Place
+from hourglass.converter._mismatch import Mismatch, Place
 
 # --- protobuf -------------------------------------------------------------------------------------
 

@@ -21,9 +21,8 @@ from uuid import UUID
 
 import msgspec
 
-from hourglass.errors import EncodeError
-
 from hourglass.converter._foreign import is_message, is_pydantic_type, message_to_plain, pydantic_to_plain
+from hourglass.errors import EncodeError
 
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 _BINARY = (bytes, bytearray, memoryview)

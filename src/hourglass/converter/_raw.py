@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, overload
 
-from hourglass.errors import DefinitionError
-
 from hourglass.converter._data import Payload
+from hourglass.errors import DefinitionError
 
 if TYPE_CHECKING:
     from hourglass.converter._converter import Converter

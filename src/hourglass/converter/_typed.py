@@ -34,7 +34,7 @@ from hourglass.converter._hints import (
     kind_of,
     type_name,
 )
-from hourglass.converter._json import Mismatch, Place
+from hourglass.converter._mismatch import Mismatch, Place
 
 # --- scalars ------------------------------------------------------------
 #

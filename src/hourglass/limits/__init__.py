@@ -15,9 +15,12 @@ Nothing needs to be set up: a key comes into being when it is first used. Behind
 worker serves by itself. So the limits survive crashes and deploys as every workflow does, and hold for all that use the
 same target, in any process.
 
-The map: `_slot`, `_throttle`, `_debounce` and `_once` are what users call; `_slots`, `_throttles` and `_debouncer` are
-the workflows behind them, `_served` lists those; `_places` and `_turns` decide, purely; `_reaching` and `_desk` carry
-questions and answers between runs.
+    _keepers    slots as data, and how a run and a keeper reach each other
+    _slots      `slot`, and the workflow that keeps the slots of one key
+    _throttles  `throttle`, and the workflow that gives out the turns of one key
+    _debouncer  `debounce`, and the workflow that collects the calls of one key
+    _once       `once`
+    _served     the workflows behind the limits, by their type names
 """
 
 from __future__ import annotations

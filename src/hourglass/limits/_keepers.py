@@ -1,8 +1,5 @@
-"""Who holds one of a key's slots and who waits for one, as data, and what changes it. Pure.
-
-Must not know: workflows, signals, time. Invariants: no more are held than the limit allows, but for those who held
-theirs when the limit was lowered; who asks first gets first; a ticket stands in one place at most, however often it is
-told.
+"""Between a run and the workflow that keeps a limit: the slots of a key as data, the signal by which a run hears from keepers, and how
+a keeper is asked, or started where there is none.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Metrics: counters, gauges and histograms of your own, and those of the worker, in one registry.
 
-    def charge(order: str, cents: int) -> str:          # inside an activity or a workflow
-        activity.metric_meter().create_counter("charges").add(1, {"currency": "eur"})
+def charge(order: str, cents: int) -> str:          # inside an activity or a workflow
+    activity.metric_meter().create_counter("charges").add(1, {"currency": "eur"})
 
-A worker with a status endpoint shows its registry on `/metrics`, in the text format that Prometheus reads;
-`hourglass.contrib.opentelemetry` hands it to OpenTelemetry. In workflows nothing is recorded while a run catches up with
-its history.
+_meter     a meter
+_registry  a registry
+_samples   metrics as data
 """
 
 from __future__ import annotations

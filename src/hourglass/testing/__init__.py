@@ -1,14 +1,31 @@
 """For tests: workflows on virtual time in this process, activities by themselves, and a real Temporal dev server.
 
-    with Environment() as env:
-        env.fake(charge, returns="c-1")
-        assert env.execute_workflow(checkout, order) == "c-1"
+with Environment() as env:
+    env.fake(charge, returns="c-1")
+    assert env.execute_workflow(checkout, order) == "c-1"
 
-    with dev_server() as server, Client.connect(server.target) as client:
-        ...
+with dev_server() as server, Client.connect(server.target) as client:
+    ...
 
-Pytest fixtures around both are in `plugin`. What needs an engine of ours is loaded when it is first used: a dev server
-does not.
+_activity_environment  `ActivityEnvironment`
+_async_environment     the asynchronous face of an environment
+_attempts              runs attempts of activities in an environment
+_calls                 what was called
+_cast                  who plays what in an environment
+_choosing              what happens next, where several things can
+_dev_server            a real Temporal dev server for tests and for trying things out
+_driver                the driver
+_engine_bound          the public names of `hourglass.testing` that need an engine of ours, gathered to be
+                       loaded together
+_environment           `Environment`
+_faces                 what the blocking and the asynchronous environment share
+_guard                 workflow code that never comes back
+_queues                one task queue of an environment
+_session               a client's session over an environment
+_stage                 what an environment is made of, put together
+_trouble               what must not pass in silence
+plugin                 pytest fixtures, there for everybody who has Hourglass and pytest installed
+_explore               `env.explore`
 """
 
 from __future__ import annotations

@@ -11,6 +11,15 @@
 The code of a workflow is executed again after a crash, on the recorded results of what it asked for. So it must be
 deterministic: time, randomness and ids come from `now`, `random` and `uuid4` here, and everything that touches the outside
 world is an activity.
+
+    _cancellation  cancellation as `with` blocks
+    _children      child workflows
+    _definitions   the decorators
+    _facts         deterministic facts
+    _locks         `Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, fair and in the turns of
+                   asyncio's
+    _references    what callers, in a workflow or outside, may give for a workflow or a message, resolved
+    _tasks         waiting and doing several things at once
 """
 
 from __future__ import annotations

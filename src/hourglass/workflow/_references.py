@@ -1,4 +1,6 @@
-"""Channels: signals as a queue that the workflow reads when it likes, with one token for both sides."""
+"""What callers, in a workflow or outside, may give for a workflow or a message, resolved; and channels, the module-level tokens for
+signals that both sides share.
+"""
 
 from __future__ import annotations
 

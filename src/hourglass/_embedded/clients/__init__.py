@@ -1,5 +1,8 @@
-"""What clients ask; answers wait for the store.
+"""What clients ask of the engine. Answers and refusals leave only when what they rest on is durable.
 
-connection, requests, answering     a client's door, what it may ask, how it is answered
-update_requests, reset_requests, schedule_requests, schedule_listing, watch_requests, deployment_requests
+answering          what all handlers share: the run that is meant, the answer, the wait for something
+update_requests    updates
+schedule_requests  schedules
+requests           all others, and the table of handlers
+connection         a connection to an engine in this process
 """

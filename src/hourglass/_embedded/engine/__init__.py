@@ -1,10 +1,14 @@
-"""The engine: applies steps, lets time pass, is ahead of its store. Thin.
+"""The engine: applies steps to runs, lets time pass, and is ahead of its store.
 
-engine                              all of these put together
-ledger, record, alarms, together, others, awaiting      runs in memory, and what they do to each other
-offers, task_desk, update_desk, attempt_desk, schedule_desk, upkeep     who takes what, and when
-activity_tasks, queries, starting   what is handed out, asked and begun
-attributes                          which search attributes there are, of which types
-deployments                         which versions of workers there are, which is current
-unserved                            waits that nobody would end
+task_queues   what waits to be taken, and which handles could take it
+run           a run in memory
+attributes    search attributes as the engine takes them
+transactions  several runs changed as one, and what runs ask of others
+runs          all runs in memory, over a store
+starting      starting a workflow: the policies for ids that are taken or were used
+deployments   versions of workers, and which worker may take what
+dispatch      tasks, queries, attempts and updates between runs and handles
+schedules     looks at each schedule when its time has come
+upkeep        runs that nothing uses now: opening, waking, retention
+engine        all of it, put together
 """

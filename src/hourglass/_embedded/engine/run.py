@@ -1,7 +1,6 @@
-"""A run in memory: what the engine knows of it and who deals with it now.
+"""A run in memory: what the engine knows of it, which worker has what of it, and the queries that wait for it.
 
-Must not know: how runs change, who keeps them. Invariant: what is here beside `run` and `events` follows from
-them or concerns this process alone, so that a record can be dropped and made again from the store.
+Must not know: other runs, stores. `Awaiting` is the seam through which runs tell schedules of their ends.
 """
 
 from __future__ import annotations

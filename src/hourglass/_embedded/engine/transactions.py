@@ -1,9 +1,7 @@
-"""Steps of several runs that become durable as one change: a step, the run that it leads to, and all that it asks
-of other runs.
+"""Transactions over several runs, and what runs ask of other runs: starts of children, their ends, signals, cancels.
 
-Must not know: how runs change, how a store remembers. It gathers the parts while they happen and hands them over
-when all that was asked for is done. Invariants: what was asked first is done first, and what that leads to comes
-after all that was asked before, however deep it goes; what has happened is handed over even if somebody raises.
+A step, the run that it leads to and all that it asks of other runs become durable as one change. Invariant: all parts of a
+transaction are in memory before any of them is announced.
 """
 
 from __future__ import annotations

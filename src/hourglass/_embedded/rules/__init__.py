@@ -1,13 +1,17 @@
-"""What follows from what happened: (run, occurrence) -> `Step`. Pure.
+"""What follows from what happened: `(run, occurrence, now) -> Step`. Pure. The rules are a Temporal server's.
 
-run, relations, limits              a run as data, its relations to others, how large it may grow
-transitions, task_transitions, beginnings, recovery, activities, followers, draft       one step of a run
-children, command_checks, start_rules       runs that are asked for by other runs, and what is refused
-updates, update_answers             what waits for a run, and what it answers
-rebuilding, resetting               a run from the beginning of a history; begun anew from one of its tasks
-versioning                          which version of worker a run belongs to
-priorities                          what is taken first of what waits
-wakes, durations                    when a run must be looked at again
-workflow_cron, seed                 when the next run begins, its randomness
-schedule_record, schedule_times, schedule_overlaps, schedule_transitions    what starts runs again and again
+run             a run as the engine knows it: frozen data that follows from its history, and what it is tied to
+limits          how large things may grow, in Temporal's words
+draft           the pen of a transition: writes events and keeps the run in step; what begins when a worker takes something
+wakes           when a run must be looked at again
+versioning      which version of worker a run belongs to
+activities      decisions about one activity: when it is due, whether it is tried again, how it ended
+schedule_times  when a schedule, or a workflow with a cron string, acts
+followers       which run follows another: continue-as-new, retry, cron
+children        what happens between a run and others
+updates         the updates of one run
+tasks           a worker's handling of a workflow task: checks of its commands, start, answer, failure, timeout
+transitions     what happens from outside, from time passing, and from a crash
+resetting       a run begins anew from a task of another
+schedules       a schedule, and what it does as time passes
 """

@@ -1,4 +1,6 @@
-"""Which of the starts that wait go now, which wait on, and which are skipped: the overlap policies. Pure."""
+"""A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to record, with what to
+start. The overlap policy decides which of the starts that wait go now, which wait on, and which are skipped.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which commands of a task cannot be accepted, and why: Temporal's rules, in Temporal's words. Pure.
+"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure: `(run, answer, now) -> Step`.
 
-Must not know: how commands are carried out. A command is checked against the run as the commands before it left
-it.
+Before an answer is applied its commands are checked: which cannot be accepted, and why, by Temporal's rules and in Temporal's
+words. Answers to updates become events here, too.
 """
 
 from __future__ import annotations

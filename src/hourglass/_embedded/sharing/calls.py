@@ -1,7 +1,8 @@
-"""Whether a request that was sent again, because its answer was lost, had been carried out the first time.
+"""A call to a file's engine from this process, by whatever way leads to one: the engine that is open here, the owner over its
+socket, or, where no process owns the file, one short transaction of our own. It goes on until there is an answer.
 
-Most requests have an id that the engine remembers. These do not, and a second one is refused because the first
-succeeded: what there is now tells. Must not know: how a request finds its engine.
+A request whose answer was lost is sent again; engines know it by its id. A client that waits is warned when no worker serves
+the workflow's task queue.
 """
 
 from __future__ import annotations

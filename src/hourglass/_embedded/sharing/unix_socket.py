@@ -1,8 +1,5 @@
-"""Open descriptors that a forked child must not keep: locks and sockets whose end tells others that we are gone.
-
-A child of `fork` shares them, and while it lives nobody notices our death: the lock stays taken, peers see no
-end of their connections. So the child replaces each by the null device, at once. They are replaced and not
-closed because objects of ours still know their numbers. Must not know: what the descriptors are for.
+"""The Unix socket beside a database file: how it is made, reached and trusted; frames on it (four bytes of length and that many
+bytes); and the descriptors that a forked child must not keep, because their end tells other processes something.
 """
 
 from __future__ import annotations

@@ -1,9 +1,17 @@
 """What remembers runs, and what can be found in it.
 
-store, memory_store, read_only_store    the seam, the one in memory, and a file that cannot be written
-sqlite_store, database, schema, stored_form, stored_reads, stored_steps, stored_schedules       the one in a file
-store_thread, coalesce, batch_writer, written_runs, durability, disk_faults, known_ids   how it is written, what may fail
-inherited, standstill, file_copy, backup    forks, and copies of a file in use
-listing, visibility, memory_listing, list_reader         the lists, and the threads that make them
-filter_tokens, filters, filter_sql, attribute_values        the list filter language
+store            the protocol between the engine, which decides, and a store, which remembers
+filters          Temporal's list filters: the text of one as data
+filter_sql       a filter as SQL, and the types of search attributes
+visibility       the list of runs, kept in SQLite
+list_reader      lists and counts, on threads and connections of their own
+memory           the store in memory
+fork_safety      no fork in the middle of SQLite's work
+disk_faults      what can go wrong with the file, and what it means
+database         opening a file, its tables and formats, copies of it
+records          runs, events and schedules as rows
+writer           batches of changes into the tables
+commit_thread    the thread that commits what was queued while the last commit ran
+sqlite           the durable store
+read_only_store  a file that can only be read now, for want of room on its disk
 """

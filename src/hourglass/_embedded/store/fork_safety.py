@@ -1,13 +1,8 @@
-"""No fork in the middle of SQLite's work, nor of anything else that a child must not inherit by halves.
+"""Forks and SQLite: no fork happens in the middle of SQLite's work, or of anything else that a child must not get by halves; and
+a child leaves alone the files that its parent has open.
 
-SQLite's mutexes belong to the process, not to a file. One that a thread of ours holds at the instant of a fork is
-held for ever in the child, where that thread does not exist, and the child's first use of SQLite hangs, on whatever
-file. So all our work with SQLite is done inside `WORK`, and a fork waits until nobody is inside: at most for one
-commit, or for one portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened and
-noted) is done inside, too. Must not know: files, what the work is.
-
-Invariants: each thread has a lock of its own, so that nobody but a fork ever waits for another; a thread may enter
-again while it is inside.
+`WORK` is held around such work; a fork waits for it. `keep` and `close` know the open connections, so that a child never
+closes a descriptor of the database: closing one drops the parent's POSIX locks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""Lists of runs that are kept in memory: the same index as a file's, made when it is first asked for.
-
-Must not know: who keeps the runs. Most engines in memory are those of tests, which never list: until somebody
-does, a change costs one entry in a table. On virtual time a list takes no time: it is answered at once. On real time only
-what is small is; all else is left to a thread (`list_reader`). Invariant: an answer is about the runs as they are when
-it is given.
+"""A store that remembers in memory, for as long as it is there. Everything is durable at once. Lists are made on demand, over the
+same index as a file's.
 """
 
 from __future__ import annotations

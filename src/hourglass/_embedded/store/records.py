@@ -1,9 +1,8 @@
-"""How runs and their events look as bytes in the file: MessagePack maps by field name, defaults left out.
+"""Runs, their events and schedules as rows of the file: how they look as bytes (MessagePack maps by field name, which only
+grow), and how single ones are read, in one statement and one row each.
 
-Must not know: SQL, threads, files. It is read for years, so: fields are only added, each with a default; a
-default never changes, for what equals it was not written; what is not known is passed over. The kinds of
-events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities and
-children were asked for with are in its events, and come from there again.
+Must not know: when anything is written (see `writer`), lists (see `visibility`). Invariant: what any released version wrote can be
+read.
 """
 
 from __future__ import annotations

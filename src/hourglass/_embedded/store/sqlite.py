@@ -1,8 +1,11 @@
-"""Who waits for which change: numbers are given on the control loop, commits are reported by the store thread.
+"""The durable store: an engine's runs in one SQLite file.
 
-Must not know: files, SQL, what the changes are. Invariants: numbers count from 1 without a gap; a waiter is woken
-when its number is durable, or gets the error that ended everything, or the one for which this change alone was
-refused; one call wakes all that one commit satisfies.
+Changes are numbered on the control loop and committed by a thread of their own, in groups; `Durability` knows which number is durable
+and who waits for which. Reads of single runs happen on the control loop, lists on threads of their own. `KnownIds`, a Bloom filter
+over the workflow ids that were used, spares most starts a read.
+
+Must not know: what runs do. Invariants: a number is durable only when all numbers before it are, but for those that were
+refused; after a failure nothing is acknowledged any more.
 """
 
 from __future__ import annotations

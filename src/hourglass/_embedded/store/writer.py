@@ -1,7 +1,8 @@
-"""Changes that are committed together, as one change per run or schedule: only the last state need be written.
+"""Writes batches of changes into the tables, with as few statements as can be: changes that are committed together become one change
+per run, and all rows of a batch go through one statement.
 
-Pure. Must not know: SQL, threads. Invariants: no event, no request id and no touched thing is lost; runs keep the
-order in which they first appear, events and requests theirs. Most runs change once in a batch: then nothing is made.
+Must not know: threads, what a change means. The writer remembers the open runs that it wrote last, so that it need not read them.
+Invariant: a batch is written whole, or, where one change of it cannot be, without that change and what rests on it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Heartbeats of a handle's attempts, thinned out: what a loop reports a thousand times a second is stored now and
-then.
+"""The attempts of activities that one handle has taken: kept until they may leave the engine, and their heartbeats, which are
+throttled here.
 
-Must not know: runs, the store. These are Core's rules. Invariants: the first heartbeat of an attempt passes at
-once, and then one per interval, the newest; the interval is shorter than the attempt's heartbeat timeout; what
-is kept back is not lost when the attempt fails.
+Must not know: workflow tasks. Invariant: an attempt is given out only when the change that it rests on is durable.
 """
 
 from __future__ import annotations

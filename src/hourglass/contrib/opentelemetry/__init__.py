@@ -1,9 +1,11 @@
 """OpenTelemetry: traces that follow a request through clients, workflows and activities, and metrics. `pip install
 hourglass-temporal[opentelemetry]`.
 
-    client = Client.connect("local:", interceptors=[TracingInterceptor()])
-
 Span names, and the header that carries a trace, are those of Temporal's own SDKs: a trace goes on through workers of theirs.
+
+    _metrics    a registry's metrics handed to OpenTelemetry
+    _tracing    `TracingInterceptor`
+    _workflows  spans of workflows
 """
 
 from __future__ import annotations
