@@ -48,7 +48,8 @@ The private packages:
 Imports only go down these ranks (tests/architecture holds us to it):
 
     errors < {converter, metrics} < {_engine, _supervision, _check} < activity < {workflow, _contract, _history} < _bridge
-    < {_temporal, _embedded} < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib} < _story < _cli
+    < {_temporal, _embedded} < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib}
+    < _story < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps
 it running) and `_temporal/core.py` (the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`,

@@ -1,13 +1,14 @@
-"""What the holder's parts share: calls that begin at once, one timer for all calls that take too long, and a condition on
-one loop.
+"""What the holder's parts share: calls that begin at once, one timer for all calls that take too long, and a condition
+on one loop.
 
-`begin` runs a coroutine right away, in the turn of its caller: a call on an engine in this process mostly ends there and then, and
-costs no task. `Patience` tells of each call that has not ended within a fixed limit: the limit is the same for all, so
-the oldest is always the next to be overdue, and one timer serves thousands. `Bell` wakes all waiters together.
+`begin` runs a coroutine right away, in the turn of its caller: a call on an engine in this process mostly ends
+there and then, and costs no task. `Patience` tells of each call that has not ended within a fixed limit: the limit
+is the same for all, so the oldest is always the next to be overdue, and one timer serves thousands. `Bell` wakes
+all waiters together.
 
-Must not know: what the calls are for. Everything belongs to one loop. Invariants: a coroutine that was begun is never dropped; each
-thing watched is told of once at most, and not after it was forgotten; a ring that meets no waiter is not kept, so a
-waiter looks first and waits then, without an await in between.
+Must not know: what the calls are for. Everything belongs to one loop. Invariants: a coroutine that was begun is
+never dropped; each thing watched is told of once at most, and not after it was forgotten; a ring that meets no
+waiter is not kept, so a waiter looks first and waits then, without an await in between.
 """
 
 from __future__ import annotations

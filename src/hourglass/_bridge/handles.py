@@ -1,11 +1,13 @@
-"""The handles of one Application, as data that outlives the holder: the life of a handle and its limits (pure), the record of one
-handle, the registrations of task queues, and the tables of them all.
+"""The handles of one Application, as data that outlives the holder: the life of a handle and its limits (pure), the
+record of one handle, the registrations of task queues, and the tables of them all.
 
-They decide nothing but the next state of a handle; the holder that started last listens to them. A handle whose tables were
-lost would go on polling and take tasks along, so the tables survive a crash of the holder. Everything belongs to one loop. Invariants:
+They decide nothing but the next state of a handle; the holder that started last listens to them. A handle whose
+tables were lost would go on polling and take tasks along, so the tables survive a crash of the holder. Everything
+belongs to one loop. Invariants:
 
 - Generations and tokens never repeat.
-- What a poll returned is written down in the same step; an entry is taken out only by the caller that then sends its completion.
+- What a poll returned is written down in the same step; an entry is taken out only by the caller that then sends
+  its completion.
 - A handle stays in the tables until it is closed or left behind.
 - A registration that has ended never begins again, and says why it ended.
 """

@@ -13,9 +13,145 @@ from hourglass._check import order, rules
 from hourglass._check.durable import BY_REFERENCE
 from hourglass._check.external import READS, is_function, rule_of_call
 from hourglass._check.order import Ordering, changed_meanwhile
+from hourglass._check.resolving import Resolver
+from hourglass._check.scopes import Scope
 from hourglass._check.seen import Hit, Lens, Seen
-from hourglass._check.sharing import SharedUses
+from hourglass._check.sharing import MUTATORS, Shared
 from hourglass._check.values import Class, External, Func, Instance, Value
+
+# --- defaults ------------------------------------------------------------
+#
+# Parameters whose default is a list, a dict or a set: one object, made once, that every call without that argument
+# shares.
+
+
+_CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+
+
+def default_changed(node: ast.AST, scope: Scope) -> Iterator[str]:
+    """The parameters of a function whose shared default a statement or call changes itself."""
+    name = _changed(node)
+    if (
+        name and name in _shared(scope) and len(scope.names.get(name, ())) == 1
+    ):  # bound anew, it may be a copy
+        yield name
+
+
+def _changed(node: ast.AST) -> str:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in MUTATORS:
+            return name
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]):
+            return name
+        case ast.AugAssign(target=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name))):
+            return name
+        case ast.Delete(targets=[ast.Subscript(value=ast.Name(id=name))]):
+            return name
+        case _:
+            return ""
+
+
+def _shared(scope: Scope) -> set[str]:
+    node = scope.node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    given = node.args
+    places = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(reversed(places), reversed(given.defaults), strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    return {parameter.arg for parameter, default in pairs if isinstance(default, _CONTAINERS)}
+
+
+# --- import time ------------------------------------------------------------
+#
+# Variables that each process makes for itself while it imports a module: from a clock, randomness, or its
+# environment.
+
+
+_DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
+
+
+def made_at_import(variable: Shared, resolver: Resolver) -> str | None:
+    """What a variable is made from that is something else in the next process; None if it is a constant."""
+    for value in _values(variable):
+        for node in ast.walk(value):
+            if isinstance(node, ast.Call | ast.Attribute) and (found := _differs(node, variable, resolver)):
+                return found
+    return None
+
+
+def _values(variable: Shared) -> Iterator[ast.expr]:
+    """What is assigned to a variable, but for lines whose comment allows it."""
+    for binding in variable.module.scope.names.get(variable.name, ()):
+        value = getattr(binding.meaning, "value", None)
+        if isinstance(value, ast.expr) and binding.line not in variable.module.allowed:
+            yield value
+
+
+def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: Resolver) -> str | None:
+    target = node.func if isinstance(node, ast.Call) else node
+    for each in resolver.values(target, variable.module.scope):
+        name = each.name if isinstance(each, External) else ""
+        if isinstance(node, ast.Call) and rule_of_call(name, node) in _DIFFERS:
+            return f"{name.replace('()', '')}()"
+        if READS.get(name) in _DIFFERS:
+            return name
+    return None
+
+
+# --- shared uses ------------------------------------------------------------
+#
+# How one function uses variables that runs share: what it changes, what it reads that others change or processes
+# make.
+
+
+class SharedUses:
+    """Told of the nodes of a function; gives the code and message of each rule that one breaks."""
+
+    def __init__(self, lens: Lens, scope: Scope, receiver: Class | None) -> None:
+        self._lens = lens
+        self._scope = scope
+        self._receiver = receiver
+        self._changed: set[tuple[Shared, int]] = set()  # said already, and worse than reading
+
+    def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
+        """What a statement or call changes."""
+        for name in default_changed(node, self._scope):
+            yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
+        for change in self._lens.sharing.changes(node, self._scope, self._receiver):
+            if not self._is_ours(change.variable):
+                self._changed.add((change.variable, getattr(node, "lineno", 0)))
+                yield rules.GLOBALS, f"it changes {change.variable.name}, which all runs in a process share"
+
+    def read(self, node: ast.expr) -> Iterator[tuple[str, str]]:
+        """What is wrong with reading a variable."""
+        variable = self._lens.sharing.variable(node, self._scope, self._receiver)
+        if variable is None or self._is_ours(variable) or (variable, node.lineno) in self._changed:
+            return
+        changed = self._lens.sharing.changed_at(variable)
+        if changed is not None:
+            module, place = changed
+            line = getattr(place, "lineno", 1)
+            if line not in module.allowed:
+                by = f"{module.shown}:{line} changes while the program runs"
+                yield rules.GLOBALS, f"it reads {variable.name}, which {by}"
+            return
+        made = made_at_import(variable, self._lens.resolver)
+        if made is not None:
+            yield rules.IMPORT_TIME, f"{variable.name} is made from {made} when its module is imported"
+
+    def _is_ours(self, variable: Shared) -> bool:
+        """Channels and other things of Hourglass are meant to be shared."""
+        if "." in variable.name:
+            return False
+        values = self._lens.resolver.lookup(variable.name, variable.module.scope)
+        return any(isinstance(each, External) and each.name.startswith("hourglass.") for each in values)
+
+
+# --- body ------------------------------------------------------------
+
 
 _DECIDED_BY_PROCESS = (
     "hourglass.workflow.is_replaying",

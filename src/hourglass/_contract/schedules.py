@@ -1,5 +1,6 @@
-"""Schedules as engines take them: what starts workflows again and again, as frozen data; the requests about them; their cron
-strings in Temporal's dialect, read into calendars and intervals; and the checks that a server makes of a spec.
+"""Schedules as engines take them: what starts workflows again and again, as frozen data; the requests about them;
+their cron strings in Temporal's dialect, read into calendars and intervals; and the checks that a server makes of a
+spec.
 
 Must not know: clocks, stores, the wire. Pure.
 """

@@ -1,9 +1,10 @@
-"""Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock, and says when
-it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue: one timer of the loop for all callbacks, set for
-the earliest.
+"""Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock,
+and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue: one timer of the
+loop for all callbacks, set for the earliest.
 
-Must not know: runs, stores. `LATEST_NS`, `later`, `to_ns` and `storable` keep every moment within SQLite's 64 bits. Invariants: time
-never goes back below what the monotonic clock vouches for; callbacks come in the order of their times.
+Must not know: runs, stores. `LATEST_NS`, `later`, `to_ns` and `storable` keep every moment within SQLite's 64 bits.
+Invariants: time never goes back below what the monotonic clock vouches for; callbacks come in the order of their
+times.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Waiting on one loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit; and the warning that what
-waits on a file waits for a worker.
+"""Waiting on one loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit; and the
+warning that what waits on a file waits for a worker.
 
 Must not know: files, engines. A ring that meets no waiter is not kept.
 """

@@ -1,8 +1,8 @@
 """History: what happened to a run, as frozen data. Kinds, names and attributes are Temporal's.
 
-Must not know: JSON (see `json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is never
-changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds since the epoch; 0 or
-empty means unset.
+Must not know: JSON (see `json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
+never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
+since the epoch; 0 or empty means unset.
 """
 
 from __future__ import annotations

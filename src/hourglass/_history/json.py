@@ -1,7 +1,7 @@
 """A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every replayer read.
 
-Must not know: runs, decisions. Protobuf's JSON rules hold: names in camel case, 64-bit numbers and enums as text, what has its
-default is left out. One small writer per kind of event, and a table of them.
+Must not know: runs, decisions. Protobuf's JSON rules hold: names in camel case, 64-bit numbers and enums as text,
+what has its default is left out. One small writer per kind of event, and a table of them.
 """
 
 from __future__ import annotations

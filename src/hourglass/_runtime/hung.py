@@ -1,8 +1,8 @@
-"""Code that does not come back: where its thread stands, in the author's frames; how the thread is told to stop, and what becomes of
-one that does not; and the debugger, which is allowed to take its time.
+"""Code that does not come back: where its thread stands, in the author's frames; how the thread is told to stop, and
+what becomes of one that does not; and the debugger, which is allowed to take its time.
 
-Must not know: runs, lanes' queues. A thread is told by an exception that Python raises in it (`PyThreadState_SetAsyncExc`); one that
-cannot be stopped is counted.
+Must not know: runs, lanes' queues. A thread is told by an exception that Python raises in it
+(`PyThreadState_SetAsyncExc`); one that cannot be stopped is counted.
 """
 
 from __future__ import annotations

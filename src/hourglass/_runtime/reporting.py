@@ -1,5 +1,5 @@
-"""Heartbeats and results of attempts that outlive the handle they came through: sent by the handle while it takes them, else by the
-client's calls.
+"""Heartbeats and results of attempts that outlive the handle they came through: sent by the handle while it takes
+them, else by the client's calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Between a run and the workflow that keeps a limit: the slots of a key as data, the signal by which a run hears from keepers, and how
-a keeper is asked, or started where there is none.
+"""Between a run and the workflow that keeps a limit: the slots of a key as data, the signal by which a run hears from
+keepers, and how a keeper is asked, or started where there is none.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ _driver                the driver
 _engine_bound          the public names of `hourglass.testing` that need an engine of ours, gathered to be
                        loaded together
 _environment           `Environment`
+_fakes                 what a test says about an activity that is not run
+_bench                 what all environments of a process share, so that one costs next to nothing
 _faces                 what the blocking and the asynchronous environment share
 _guard                 workflow code that never comes back
 _queues                one task queue of an environment

@@ -37,12 +37,12 @@ from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.metrics import Registry, default_registry
+from hourglass.testing._bench import activity_loop, activity_threads
 from hourglass.testing._calls import Call, Recorded
-from hourglass.testing._cast import Fake, Raisable, raised
 from hourglass.testing._choosing import Step, StepKind
 from hourglass.testing._driver import Driver
+from hourglass.testing._fakes import Fake, Raisable, raised
 from hourglass.testing._queues import Queue
-from hourglass.testing._stage import activity_loop, activity_threads
 from hourglass.testing._trouble import is_to_be_let_out
 
 # Often enough for the timeout of automatic heartbeats, and seldom enough for hours to pass quickly.

@@ -13,7 +13,7 @@ from hourglass._embedded.clock import SECOND
 from hourglass._engine.options import Duration, seconds
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError, UsageError
-from hourglass.testing._cast import Fake
+from hourglass.testing._fakes import Fake
 
 # --- virtual time ------------------------------------------------------------
 #

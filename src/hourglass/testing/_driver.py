@@ -29,11 +29,11 @@ from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
 from hourglass.activity._seen import listening
 from hourglass.errors import InternalError, UsageError
+from hourglass.testing._bench import QuietLoop
 from hourglass.testing._cast import Cast
 from hourglass.testing._choosing import Chooser, Step, StepKind
 from hourglass.testing._guard import Guard
 from hourglass.testing._queues import Queue, queues_of
-from hourglass.testing._stage import QuietLoop
 from hourglass.testing._trouble import Troubles, explain
 
 T = TypeVar("T")

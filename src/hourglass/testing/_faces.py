@@ -20,10 +20,10 @@ from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 from hourglass.testing._calls import Call, as_datetime, as_ns, span
-from hourglass.testing._cast import UNSET, Raisable, Raises, make_fake
 from hourglass.testing._choosing import Chooser, InOrder, Step
 from hourglass.testing._driver import Driver
 from hourglass.testing._explore.possible import Mishaps, checked_errors
+from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
 from hourglass.testing._guard import DEADLOCK_TIMEOUT
 from hourglass.testing._stage import Setting, Stage
 from hourglass.workflow import Channel

@@ -16,7 +16,7 @@ from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.parked import task_failed
-from hourglass.testing._stage import Poll, QuietLoop
+from hourglass.testing._bench import Poll, QuietLoop
 
 IDENTITY = "test-worker"
 

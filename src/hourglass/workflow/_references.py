@@ -1,5 +1,5 @@
-"""What callers, in a workflow or outside, may give for a workflow or a message, resolved; and channels, the module-level tokens for
-signals that both sides share.
+"""What callers, in a workflow or outside, may give for a workflow or a message, resolved; and channels, the module-
+level tokens for signals that both sides share.
 """
 
 from __future__ import annotations

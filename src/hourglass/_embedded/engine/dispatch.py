@@ -1,8 +1,8 @@
-"""Dispatch: workflow tasks and queries, attempts of activities, and updates, from the runs that want them to the handles that take
-them, and back.
+"""Dispatch: workflow tasks and queries, attempts of activities, and updates, from the runs that want them to the
+handles that take them, and back.
 
-Must not know: activations (see `workers`), how runs change (see `rules`). Invariants: a task and an attempt are with one handle at
-most; a run's queries wait while it has a task; a run that a handle knows goes to no other.
+Must not know: activations (see `workers`), how runs change (see `rules`). Invariants: a task and an attempt are
+with one handle at most; a run's queries wait while it has a task; a run that a handle knows goes to no other.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The runs of an engine: in memory, ahead of a store, each with the timer at which it is looked at again.
 
-Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a transition's `Step`, which
-goes into memory and to the store at once; then all that it concerns are told. Nothing here waits.
+Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
+transition's `Step`, which goes into memory and to the store at once; then all that it concerns are told. Nothing
+here waits.
 
-Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other runs are
-one change in the store; a run that is in memory is there once, and is dropped only when nothing uses it and all of
-it is durable; a step costs the same however much is pending.
+Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
+runs are one change in the store; a run that is in memory is there once, and is dropped only when nothing uses it
+and all of it is durable; a step costs the same however much is pending.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transactions over several runs, and what runs ask of other runs: starts of children, their ends, signals, cancels.
 
-A step, the run that it leads to and all that it asks of other runs become durable as one change. Invariant: all parts of a
-transaction are in memory before any of them is announced.
+A step, the run that it leads to and all that it asks of other runs become durable as one change. Invariant: all
+parts of a transaction are in memory before any of them is announced.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to record, with what to
-start. The overlap policy decides which of the starts that wait go now, which wait on, and which are skipped.
+"""A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to record,
+with what to start. The overlap policy decides which of the starts that wait go now, which wait on, and which are
+skipped.
 """
 
 from __future__ import annotations

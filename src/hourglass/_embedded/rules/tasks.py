@@ -1,7 +1,8 @@
-"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure: `(run, answer, now) -> Step`.
+"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure: `(run, answer,
+now) -> Step`.
 
-Before an answer is applied its commands are checked: which cannot be accepted, and why, by Temporal's rules and in Temporal's
-words. Answers to updates become events here, too.
+Before an answer is applied its commands are checked: which cannot be accepted, and why, by Temporal's rules and in
+Temporal's words. Answers to updates become events here, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A call to a file's engine from this process, by whatever way leads to one: the engine that is open here, the owner over its
-socket, or, where no process owns the file, one short transaction of our own. It goes on until there is an answer.
+"""A call to a file's engine from this process, by whatever way leads to one: the engine that is open here, the owner
+over its socket, or, where no process owns the file, one short transaction of our own. It goes on until there is an
+answer.
 
-A request whose answer was lost is sent again; engines know it by its id. A client that waits is warned when no worker serves
-the workflow's task queue.
+A request whose answer was lost is sent again; engines know it by its id. A client that waits is warned when no
+worker serves the workflow's task queue.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The Unix socket beside a database file: how it is made, reached and trusted; frames on it (four bytes of length and that many
-bytes); and the descriptors that a forked child must not keep, because their end tells other processes something.
+"""The Unix socket beside a database file: how it is made, reached and trusted; frames on it (four bytes of length and
+that many bytes); and the descriptors that a forked child must not keep, because their end tells other processes
+something.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Forks and SQLite: no fork happens in the middle of SQLite's work, or of anything else that a child must not get by halves; and
-a child leaves alone the files that its parent has open.
+"""Forks and SQLite: no fork happens in the middle of SQLite's work, or of anything else that a child must not get by
+halves; and a child leaves alone the files that its parent has open.
 
-`WORK` is held around such work; a fork waits for it. `keep` and `close` know the open connections, so that a child never
-closes a descriptor of the database: closing one drops the parent's POSIX locks.
+`WORK` is held around such work; a fork waits for it. `keep` and `close` know the open connections, so that a child
+never closes a descriptor of the database: closing one drops the parent's POSIX locks.
 """
 
 from __future__ import annotations

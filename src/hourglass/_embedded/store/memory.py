@@ -1,5 +1,5 @@
-"""A store that remembers in memory, for as long as it is there. Everything is durable at once. Lists are made on demand, over the
-same index as a file's.
+"""A store that remembers in memory, for as long as it is there. Everything is durable at once. Lists are made on
+demand, over the same index as a file's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs, their events and schedules as rows of the file: how they look as bytes (MessagePack maps by field name, which only
-grow), and how single ones are read, in one statement and one row each.
+"""Runs, their events and schedules as rows of the file: how they look as bytes (MessagePack maps by field name, which
+only grow), and how single ones are read, in one statement and one row each.
 
-Must not know: when anything is written (see `writer`), lists (see `visibility`). Invariant: what any released version wrote can be
-read.
+Must not know: when anything is written (see `writer`), lists (see `visibility`). Invariant: what any released
+version wrote can be read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The durable store: an engine's runs in one SQLite file.
 
-Changes are numbered on the control loop and committed by a thread of their own, in groups; `Durability` knows which number is durable
-and who waits for which. Reads of single runs happen on the control loop, lists on threads of their own. `KnownIds`, a Bloom filter
-over the workflow ids that were used, spares most starts a read.
+Changes are numbered on the control loop and committed by a thread of their own, in groups; `Durability` knows which
+number is durable and who waits for which. Reads of single runs happen on the control loop, lists on threads of
+their own. `KnownIds`, a Bloom filter over the workflow ids that were used, spares most starts a read.
 
-Must not know: what runs do. Invariants: a number is durable only when all numbers before it are, but for those that were
-refused; after a failure nothing is acknowledged any more.
+Must not know: what runs do. Invariants: a number is durable only when all numbers before it are, but for those that
+were refused; after a failure nothing is acknowledged any more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Writes batches of changes into the tables, with as few statements as can be: changes that are committed together become one change
-per run, and all rows of a batch go through one statement.
+"""Writes batches of changes into the tables, with as few statements as can be: changes that are committed together
+become one change per run, and all rows of a batch go through one statement.
 
-Must not know: threads, what a change means. The writer remembers the open runs that it wrote last, so that it need not read them.
-Invariant: a batch is written whole, or, where one change of it cannot be, without that change and what rests on it.
+Must not know: threads, what a change means. The writer remembers the open runs that it wrote last, so that it need
+not read them. Invariant: a batch is written whole, or, where one change of it cannot be, without that change and
+what rests on it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The attempts of activities that one handle has taken: kept until they may leave the engine, and their heartbeats, which are
-throttled here.
+"""The attempts of activities that one handle has taken: kept until they may leave the engine, and their heartbeats,
+which are throttled here.
 
 Must not know: workflow tasks. Invariant: an attempt is given out only when the change that it rests on is durable.
 """

@@ -13,7 +13,7 @@ from random import Random
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from hourglass.errors import UsageError
-from hourglass.testing._cast import Raisable
+from hourglass.testing._fakes import Raisable
 
 # --- options ------------------------------------------------------------
 #

@@ -17,8 +17,8 @@ from hourglass._embedded.rules.run import Activity
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
 from hourglass.errors import ApplicationError, ServiceError, UpdateFailedError, UsageError
-from hourglass.testing._cast import Raisable
 from hourglass.testing._explore.choices import Option, Sort
+from hourglass.testing._fakes import Raisable
 from hourglass.workflow import Channel
 
 # --- arrivals ------------------------------------------------------------
