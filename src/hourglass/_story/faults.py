@@ -125,14 +125,18 @@ def _kind(module: str, function: str) -> Waits | None:
     return _FUNCTIONS.get((module, function)) or _MODULES.get(module)
 
 
-# The first frame of ours below the author's says what was called.
+# The first frame of ours below the author's says what was called. Workers of 0.1.0 have other files, so their names stay.
 _FUNCTIONS = {
+    ("_calls", "execute_activity"): Waits.ACTIVITY,
+    ("_calls", "execute_local_activity"): Waits.ACTIVITY,
+    ("_references", "receive"): Waits.SIGNAL,
     ("_tasks", "sleep"): Waits.TIMER,
     ("_tasks", "wait_condition"): Waits.CONDITION,
     ("_definition", "__call__"): Waits.ACTIVITY,
     ("_definitions", "__call__"): Waits.CHILD,
 }
 _MODULES = {
+    "_calls": Waits.CHILD,
     "_channels": Waits.SIGNAL,
     "_locks": Waits.LOCK,
     "_activities": Waits.ACTIVITY,

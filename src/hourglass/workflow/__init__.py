@@ -12,8 +12,8 @@ The code of a workflow is executed again after a crash, on the recorded results 
 deterministic: time, randomness and ids come from `now`, `random` and `uuid4` here, and everything that touches the outside
 world is an activity.
 
+    _calls         what a workflow asks for: activities, children, other workflows, its next run
     _cancellation  cancellation as `with` blocks
-    _children      child workflows
     _definitions   the decorators
     _facts         deterministic facts
     _locks         `Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, fair and in the turns of
@@ -34,8 +34,7 @@ from hourglass._engine.versions import (
 )
 from hourglass.converter import RawPayload
 from hourglass.errors import Cancelled
-from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
-from hourglass.workflow._children import (
+from hourglass.workflow._calls import (
     ChildOptions,
     ChildWorkflowHandle,
     ExternalWorkflowHandle,
@@ -48,6 +47,7 @@ from hourglass.workflow._children import (
     start_child_workflow,
     start_local_activity,
 )
+from hourglass.workflow._cancellation import Scope, Timeout, scope, shield, timeout
 from hourglass.workflow._definitions import (
     Query,
     RunMethod,

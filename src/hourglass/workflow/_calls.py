@@ -1,4 +1,4 @@
-"""Child workflows: started by calling a workflow inside a workflow, by `.start`, or by name."""
+"""What a workflow asks for: activities by name, child workflows, signals to and cancels of others, its own next run."""
 
 from __future__ import annotations
 
