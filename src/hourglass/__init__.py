@@ -51,9 +51,10 @@ Imports only go down these ranks (tests/architecture holds us to it):
     < {_temporal, _embedded} < _runtime < client < {worker, replay, interceptors, progress} < {testing, limits, contrib}
     < _story < _cli
 
-Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_runtime/subsystem.py` (what keeps
-it running) and `_temporal/core.py` (the door to Temporal). After that `_engine/events.py`, `commands.py`, `state.py`,
-`scheduler.py`, `fibers.py` and `context.py`, in this order; ARCHITECTURE.md has the words and the threads.
+Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
+`engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
+Temporal). After that `_engine/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py` and `context.py`, in this
+order; ARCHITECTURE.md has the words and the threads.
 
 Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
 Temporal's libraries only when a Temporal server is the target.
