@@ -346,7 +346,11 @@ class Worker(WorkerFacts):
             async with asyncio.timeout(self._plan.graceful_timeout + _EXIT_MARGIN):
                 return await self._end()
         except TimeoutError:
-            return None  # it goes on in the background
+            if _applications.get(self._key) is self._application:
+                del _applications[
+                    self._key
+                ]  # it goes on in the background; whatever is served next has another
+            return None
 
     def _not_started(self) -> None:
         self._life.failed()

@@ -94,7 +94,7 @@ def holds(kind: str, seconds: float) -> str:
         case "local":
             return sleeps.local(seconds)
         case "local after local":
-            return sleeps.local(0.0) + sleeps.local(seconds)
+            return sleeps.local(seconds / 2) + sleeps.local(seconds / 2)  # the signal comes during the first
         case "local that is told":
             return is_told.local()
         case "local that swallows":

@@ -10,6 +10,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -353,7 +354,10 @@ class Asked:
         """Queues that are served, as far as runs of late use them: a server has no list of its queues."""
         newest = islice(self.client.list_workflows(), _NEWEST)
         seen = dict.fromkeys(["default", *(each.task_queue for each in newest)])
-        for other in islice((each for each in seen if each and each != name), _MOST_QUEUES):
+        others = (each for each in seen if each and each != name)
+        # The one that was meant is most like it, and others may be many.
+        alike = sorted(others, key=lambda each: -SequenceMatcher(None, name, each).ratio())
+        for other in alike[:_MOST_QUEUES]:
             described = self._queue(other)
             if described is not None and any(_alive(described.workflow_pollers)):
                 yield other

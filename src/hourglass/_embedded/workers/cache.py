@@ -316,7 +316,7 @@ class Cache:
     def hand_over(self, run_id: str) -> None:
         """We are leaving: if no attempt of a run that rests is in our worker's hands, somebody else makes them."""
         cached = self._runs.get(run_id)
-        if cached is not None and cached.resting and not self.local.is_in_hand(run_id):
+        if cached is not None and cached.resting and not self.local.goes_on_here(run_id):
             self._finish(cached, again=True)
             self.local.forget(run_id)
 
@@ -332,7 +332,7 @@ class Cache:
         cached.resting = True
         self._engine.tasks.rest(record, True)
         run_id = cached.cursor.run_id
-        if self._letting_go and not self.local.is_in_hand(run_id):
+        if self._letting_go and not self.local.goes_on_here(run_id):
             self.hand_over(run_id)
             return
         latest = _latest_answer(record.run)

@@ -238,12 +238,17 @@ class EngineHandle:
                 rests_on = self._hand.rests_on or self._local.rests_on
                 if rests_on:
                     await self._until_durable(rests_on)
-                elif self._closing and not self._hand.out and not self._local.has_out:
+                elif self._closing and not self._hand.out and not self._local.has_out and not self._may_ask:
                     raise Shutdown("the handle is shut down")
                 else:
                     await self._activity_bell.wait()
         finally:
             self._hand.polls -= 1
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether a run whose activation is out may still ask for a local activity that is made here."""
+        return bool(self._cache.outstanding) and not self._local.is_stopped
 
     def take_activities(self) -> list[ActivityItem]:
         """Those that a poll would bring at once."""
@@ -320,6 +325,7 @@ class EngineHandle:
     def _stop_activities(self) -> None:
         self._hand.stop()
         self._local.stop("WORKER_SHUTDOWN")
+        self._cache.let_go()  # what waits for attempts that do not begin here any more is another worker's
         self._activity_bell.ring()
 
     async def finalize_shutdown(self) -> None:

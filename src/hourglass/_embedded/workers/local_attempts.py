@@ -112,6 +112,7 @@ class LocalAttempts:
         self._cancels: deque[ActivityCancel] = deque()
         self._numbers = itertools.count(1)
         self._closing = False
+        self._stopped = False
 
     # --- what the run asks for ------------------------------------------------------------------------------
 
@@ -160,9 +161,18 @@ class LocalAttempts:
                 self._lose(attempt)
             self._drop(attempt)
 
-    def is_in_hand(self, run_id: str) -> bool:
-        """Whether a worker has an attempt of this run."""
-        return any(each.phase is _Phase.IN_HAND for each in self._known.get(run_id, {}).values())
+    def goes_on_here(self, run_id: str) -> bool:
+        """Whether the worker has an attempt of this run, or will be given one that waits for nothing else."""
+        known = self._known.get(run_id, {}).values()
+        return any(
+            each.phase is _Phase.IN_HAND or (each.phase is _Phase.WAITING and not self._stopped)
+            for each in known
+        )
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no attempt begins any more."""
+        return self._stopped
 
     # --- what the worker gets and gives back ----------------------------------------------------------------
 
@@ -219,12 +229,14 @@ class LocalAttempts:
                 self._settle(attempt, Ending.FAILED, failure=failure)
 
     def stop(self, reason: str) -> None:
-        """Ask all attempts that are being made to stop."""
+        """Ask all attempts that are being made to stop, and begin no more."""
+        self._stopped = True
         self._cancels.extend(ActivityCancel(token, reason) for token in self._in_hand)
 
     def close(self) -> None:
-        """Begin no more attempts."""
+        """The worker takes no new tasks. What its runs still ask for is done here within the graceful time, if it has any."""
         self._closing = True
+        self._stopped = self._config.graceful_shutdown <= 0
 
     def abandon(self) -> None:
         """Give up everything."""
@@ -240,7 +252,7 @@ class LocalAttempts:
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
             self._waiting.popleft()  # cancelled, or timed out
         limit = self._config.max_concurrent_local_activities
-        return bool(self._waiting) and not self._closing and len(self._in_hand) < limit
+        return bool(self._waiting) and not self._stopped and len(self._in_hand) < limit
 
     def _start(self, attempt: _Attempt) -> ActivityTask:
         attempt.phase = _Phase.IN_HAND
@@ -298,7 +310,7 @@ class LocalAttempts:
             attempt.ready_ns = later(self._clock.now_ns(), to_ns(delay))
             attempt.started_ns = 0
             self._set_alarm(attempt)
-            if self._closing and not self.is_in_hand(attempt.run.run_id):
+            if self._closing and not self.goes_on_here(attempt.run.run_id):
                 self._stalled(attempt.run.run_id)
 
     def _settle(
