@@ -20,6 +20,7 @@ from hourglass._embedded.store.store import Store
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Command, Succeeded, TaskFailed
 from hourglass._engine.events import Activation, Event, RunEvicted
+from hourglass._history.events import kind_of
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ class World:
     def kinds(self, workflow_id: str = "w") -> list[str]:
         record = self.connection.engine.current(workflow_id)
         assert record is not None
-        return [type(event.attributes).__name__ for event in record.events]
+        return [kind_of(event.attributes) for event in record.events]
 
     async def close(self) -> None:
         await self.connection.close()

@@ -150,7 +150,8 @@ def test_temporal_reads_every_kind_of_event(kind: type[h.Attributes]) -> None:
     assert proto.event_id == 3
     attributes = proto.WhichOneof("attributes")
     assert attributes == EventType.Name(proto.event_type)[len("EVENT_TYPE_") :].lower() + "_event_attributes"
-    key = kind.__name__[0].lower() + kind.__name__[1:] + "EventAttributes"
+    name = h.kind_of(_example(kind))
+    key = name[0].lower() + name[1:] + "EventAttributes"
     assert set(MessageToDict(proto)[key]) == set(json.loads(document)[key])
 
 

@@ -68,6 +68,11 @@ class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="Lo
     summary: Payload | None = None
 
 
+def kind_of(attributes: Attributes) -> str:
+    """Temporal's name for a kind of event. A marker is one kind there; what it marks is told by its name."""
+    return "MarkerRecorded" if type(attributes) is LocalActivityMarkerRecorded else type(attributes).__name__
+
+
 class RecordLocalActivity(Command, frozen=True):
     """Core's own command: write this marker (but for the task that it belongs to)."""
 

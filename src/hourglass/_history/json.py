@@ -539,7 +539,7 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 def event_json(event: h.HistoryEvent) -> bytes:
     """One event as JSON."""
-    kind = type(event.attributes).__name__
+    kind = h.kind_of(event.attributes)
     name = _WORD.sub("_", kind).upper()
     document = {
         "eventId": str(event.id),

@@ -16,6 +16,7 @@ from hourglass._embedded.store import database, fork_safety
 from hourglass._embedded.store.records import FIND_REQUEST
 from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._embedded.store.store import Stored
+from hourglass._history.events import kind_of
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
@@ -35,7 +36,7 @@ def described(stored: Stored) -> dict[str, Any]:
         "attempt": run.started.attempt,
         "status": run.status.value,
         "length": run.length,
-        "kinds": [type(event.attributes).__name__ for event in stored.events],
+        "kinds": [kind_of(event.attributes) for event in stored.events],
         "times": [event.time_ns for event in stored.events],
         "attempts": {key: activity.attempt for key, activity in run.activities.items()},
         "timers": {key: timer.due_ns for key, timer in run.timers.items()},

@@ -60,10 +60,10 @@ def test_a_new_id_costs_no_read(open_store: Open, monkeypatch: pytest.MonkeyPatc
 
 def test_run_ids_are_random_uuids() -> None:
     """Each is a UUID of version 4, and none comes twice."""
-    ids = [ids.new_id() for _ in range(1000)]
-    assert len(set(ids)) == 1000
-    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in ids} == {(4, uuid.RFC_4122)}
-    assert all(str(uuid.UUID(each)) == each for each in ids)
+    made = [ids.new_id() for _ in range(1000)]
+    assert len(set(made)) == 1000
+    assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in made} == {(4, uuid.RFC_4122)}
+    assert all(str(uuid.UUID(each)) == each for each in made)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

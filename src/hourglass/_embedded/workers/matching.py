@@ -202,7 +202,7 @@ def describe_event(event: h.HistoryEvent) -> str:
             what = f" {attributes.update_id!r}"
         case _:
             what = ""
-    return f"{type(attributes).__name__}{what}"
+    return f"{h.kind_of(attributes)}{what}"
 
 
 def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> NondeterminismError:
