@@ -18,10 +18,10 @@ demo: $(READY)  ## a checkout that survives being killed: no server, one file; k
 demo-temporal: $(READY)  ## the same on a real Temporal dev server
 	$(BIN)/python examples/checkout.py --temporal
 
-# Much of the suite waits for servers, timers and processes, so there are more workers than one core needs. Each
+# Much of the suite waits for servers, timers and processes, so there are two workers for each core of a small machine. Each
 # gets one stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together,
 # so each worker starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other.
-WORKERS ?= 2
+WORKERS ?= 4
 
 test: $(READY)  ## the whole suite (WORKERS=0 for one process)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
