@@ -1,9 +1,10 @@
 """What happens between a run and others, seen from one of them: `(run, occurrence, now) -> Step`. Pure.
 
-Must not know: how the other run is found, the store. The first part is for a task that asks for something, the
-second for the run that asked, the third for the run that was asked. Invariants: each ask is answered in the
-history by one event that names the one by which it was asked for; a child is pending from that event to its
-end.
+First come the rules that hold for every start of a workflow, by a client or by a parent. The others are for a task
+that asks for something, for the run that asked, and for the run that was asked.
+
+Must not know: requests, how the other run is found, the store. Invariants: each ask is answered in the history by one
+event that names the one by which it was asked for; a child is pending from that event to its end.
 """
 
 from __future__ import annotations
@@ -33,12 +34,7 @@ from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 from hourglass._history import events as h
 from hourglass._history import events as o
 
-# --- start rules ------------------------------------------------------------
-#
-# Rules that hold for every start of a workflow, by a client or by a parent. Pure.
-#
-# Must not know: requests, commands, the engine.
-
+# --- every start --------------------------------------------------------------------------------------------
 
 DEFAULT_TASK_TIMEOUT = 10.0
 LONGEST = 100 * 365 * 86_400.0
@@ -68,11 +64,8 @@ def timeouts(execution: float | None, run: float | None, task: float | None) -> 
     return whole, one, min(each, one) if one else each
 
 
-# --- children ------------------------------------------------------------
-
-
 ENGINE = "history-service"
-"""Who it is that acts for a run on another, in Temporal's words."""
+"""The identity of the engine where it acts for a run on another, in Temporal's words."""
 
 # --- a task asks --------------------------------------------------------------------------------------------
 

@@ -1,14 +1,17 @@
-"""The pen of a transition: writes events with their ids and times and keeps the run in step with them.
+"""The pen of a transition: writes events with their ids and times and keeps the run in step with them. Also here: the
+levels of priority at which work waits on a task queue, and what begins when a worker takes a task or an attempt.
 
-A draft lives inside one transition and is seen by nobody else; the transition as a whole stays a function of
-its arguments. It knows the one rule that all share: while a worker has the run's task, what happens is held
-back and written after the task's end, as Temporal does it, so that a worker's answer never meets events that
-it has not seen.
+Must not know: how a task or an attempt ends, queues, handles. A draft lives inside one transition and never leaves it;
+the transition as a whole stays a function of its arguments. It knows the one rule that all transitions share: while a
+worker has the run's task, what happens is held back and written after the task's end, as Temporal does it, so that a
+worker's answer never meets events that it has not seen.
 
 Invariants: what is pending changes only by `put_*` and `drop_*`, which note what they touch; the run that a draft
 began with, and its tables, are never changed: a draft writes on a copy of its own, which it gives away when it is
 done; where nothing has changed it gives back the run that it began with. (A frozen run is written to only here, before
-anybody has seen it: a step takes a dozen changes, and a new object for each was a tenth of the engine's time.)
+the draft gives it away: a step takes a dozen changes, and a new object for each was a tenth of the engine's time.)
+A worker that ends something while it polls takes what that leads to eagerly: the end and the beginning are one step,
+which costs half of two, and what it takes is what it would have been given next, with the same events and times.
 """
 
 from __future__ import annotations
@@ -38,21 +41,17 @@ from hourglass._history import events as h
 from hourglass._history.encoding import encode
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
-# --- priorities ------------------------------------------------------------
-#
-# What is taken first of what waits on a task queue. Pure.
-#
-# A priority key is a number from 1, the most urgent, to 5, as on a Temporal server; what is beyond counts as 5, and
-# where none
-# is given 3 does. An activity without one has that of its workflow, and so has a child without one (see `children`).
-
+# --- priorities ---------------------------------------------------------------------------------------------
 
 LEVELS = (1, 2, 3, 4, 5)
+"""The priority keys of a Temporal server: 1 is the most urgent, what is beyond 5 counts as 5."""
+
 _USUAL = 3
+"""The level where no key is given."""
 
 
 def key_of(run: Run, activity: Activity) -> int:
-    """The priority key of an activity; 0: none."""
+    """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
     return activity.spec.priority_key or run.started.priority_key
 
 
@@ -62,13 +61,13 @@ def level_of(run: Run, activity: Activity | None = None) -> int:
     return min(key, LEVELS[-1]) if key > 0 else _USUAL
 
 
-# --- draft ------------------------------------------------------------
+# --- the draft ----------------------------------------------------------------------------------------------
 
 
 class Draft:
     """Events written so far, and the run as it stands."""
 
-    # What a draft of no other kind needs to say begins as the class's.
+    # Defaults on the class, so that `__init__`, which runs for every step, need not set them.
     _changed = False
     _own_activities = False
     _own_timers = False
@@ -251,12 +250,11 @@ class Draft:
             )
 
     def drop_speculative_task(self) -> None:
-        """Something happened, so that an ordinary task is wanted instead, if nobody has taken the speculative
-        one.
+        """Something happened, so that an ordinary task is wanted in place of a speculative one that no worker has taken.
 
-        A Temporal server writes the task that nobody took before what happened. Right behind an empty task Core
-        reads that as a heartbeat of the latter and replays the two as one, which they were not if the update
-        is refused. Without a trace of the speculative task there is nothing to mistake.
+        A Temporal server writes the scheduled event of that speculative task before the event of what happened. Right
+        behind an empty task Core reads that as a heartbeat of the latter and replays the two as one, which they were
+        not if the update is refused. Without a trace of the speculative task there is nothing to mistake.
         """
         task = self.run.task
         if task is not None and task.speculative and not task.started_event_id:
@@ -352,14 +350,7 @@ def is_backing_off(run: Run, now_ns: int) -> bool:
     return run.task_count == 0 and now_ns < first_task_ns(run)
 
 
-# --- beginnings ------------------------------------------------------------
-#
-# What begins when a worker takes something of a run: its task, or an attempt of an activity. Pure.
-#
-# Must not know: how either ends, queues, handles. A worker that ends something while it waits for more takes what
-# that
-# leads to at once (Temporal says eagerly): then the end and the beginning are one step, which costs half of two.
-# Invariant: what is taken at once is what the worker would have been given next, with the same events and times.
+# --- what begins when a worker takes a task or an attempt ---------------------------------------------------
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):
@@ -381,7 +372,7 @@ def start_task(
 
 
 def take_task(draft: Draft, eager: Eager) -> None:
-    """Whoever wrote what stands in the draft takes the task that it leads to, if it leads to one."""
+    """The worker whose report stands in the draft takes the task that it leads to, if it leads to one."""
     task = draft.run.task
     if task is None or task.started_event_id or task.available_ns > draft.now_ns:
         return
@@ -397,7 +388,7 @@ def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> S
 
 
 def take_attempts(draft: Draft, eager: Eager) -> None:
-    """Whoever asked for activities in the draft takes those that wait on its queue, as many as it can."""
+    """The worker whose commands asked for activities takes those that wait on its queue, as many as it has slots for."""
     left = 0 if eager.limits.overgrown(draft.run) else eager.attempts
     wanted: list[Activity] = []
     for event_id in sorted(draft.touched) if left else ():

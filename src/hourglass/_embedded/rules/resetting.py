@@ -3,7 +3,11 @@
 Must not know: how runs are found, what becomes of the run that it takes the place of. As on a Temporal server the
 new run has the history of the old one up to that task, which fails there; what came from outside after that is
 sent to the new run again, in its order: signals, updates (as admitted), and what became of children that were
-started before. Invariant: the old run's history is never changed.
+started before. `rebuild` makes the run that the kept events lead to: activities that were pending are wanted anew, at
+their first attempt and with all their time; timers fire when they were to.
+
+Invariants: the old run's history is never changed; for a history that the engine wrote, what is pending after `rebuild`
+is what the engine had pending then.
 """
 
 from __future__ import annotations
@@ -37,13 +41,7 @@ from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload, ResetFailure
 from hourglass.errors import ServiceError
 
-# --- rebuilding ------------------------------------------------------------
-#
-# A run as the beginning of a history leaves it: `(run id, events, now) -> Run`. Pure.
-#
-# Must not know: resets, which are what it is for. Activities that were pending are wanted anew, at their first
-# attempt and with all their time; timers fire when they were to. Invariant: for a history that the engine wrote,
-# what is pending is what the engine had pending then.
+# --- a run as the beginning of a history leaves it ----------------------------------------------------------
 
 
 class _Rebuilt:
@@ -195,12 +193,11 @@ def _merge(known: dict[str, Payload], changes: dict[str, Payload]) -> None:
         del known[name]
 
 
-# --- resetting ------------------------------------------------------------
-
+# --- the reset ----------------------------------------------------------------------------------------------
 
 ENGINE = "history-service"
 RESETTER = "history-resetter"
-"""Who it is that ends a run because it is reset, in Temporal's words."""
+"""The identity by which the engine ends a run because it is reset, in Temporal's words."""
 
 
 def reset(
@@ -274,7 +271,7 @@ def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Step:
 
 
 def note_reset(run: Run, new_run_id: str, now_ns: int) -> Step:
-    """A run that has closed was reset: who looks for it finds the other."""
+    """A run that has closed was reset: a client that asks for it is led to the run in its place."""
     draft = Draft(run, now_ns)
     draft.change(reset_run_id=new_run_id)
     return draft.step()

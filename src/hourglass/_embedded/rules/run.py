@@ -1,8 +1,13 @@
-"""A run as the engine knows it: frozen data that follows from its history, and what is in flight for it.
+"""A run as the engine knows it: frozen data that follows from its history, what is in flight for it, and what ties it
+to other runs.
 
-Must not know: clocks, handles, how decisions are made. Invariants: `length` is the number of events written;
-while a task is started nothing but its end is written and what happens is `held`; a closed run has no task,
-timer, activity or child. Nothing of this can be part of a cycle, so the collector need not look at it (`gc=False`).
+Must not know: clocks, handles, how decisions are made, how a request to another run is carried out (see
+`engine.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its
+end is written and what happens is `held`; a closed run has no task, timer, activity or child. A transition asks for
+effects on other runs (`Step.asks`); the engine carries them out after it, in the same change of the store. So the run
+that asked and the run that was asked agree after every crash, and no ask is ever repeated.
+
+Nothing of this can be part of a cycle, so the collector need not look at it (`gc=False`).
 """
 
 from __future__ import annotations
@@ -20,13 +25,7 @@ from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.converter import Failure, Payload
 
-# --- relations ------------------------------------------------------------
-#
-# What ties a run to others, as data: its children, and what it asks the engine to do to other runs.
-#
-# Must not know: runs, how anything is done (see `others`). An ask is made by a transition (`Step.asks`), and is
-# carried out after it, in the same change of the store: so a run that asked and the run that was asked agree
-# after every crash, and no ask is ever repeated.
+# --- what ties a run to others ------------------------------------------------------------------------------
 
 
 class Child(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +38,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestCancelChild(Command, frozen=True, kw_only=True):
-    """Core's own command: ask a child of this run to cancel. Nobody hears of its outcome."""
+    """Core's own command: ask a child of this run to cancel. The run is not told whether the request arrived."""
 
     workflow_id: str
     namespace: str
@@ -54,14 +53,14 @@ class StartChild(msgspec.Struct, frozen=True):
 
 
 class SendSignal(msgspec.Struct, frozen=True):
-    """Send this signal; the event by which it was asked for."""
+    """Send this signal, which the run asked for by the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: o.SignalExternalWorkflowExecutionInitiated
 
 
 class SendCancel(msgspec.Struct, frozen=True):
-    """Ask this workflow to cancel; the event by which it was asked for."""
+    """Ask this workflow to cancel, which the run asked for by the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: o.RequestCancelExternalWorkflowExecutionInitiated
@@ -84,13 +83,13 @@ class TellSchedule(msgspec.Struct, frozen=True):
 Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule
 
 
-# --- run ------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------
 
 
 RUNNING = WorkflowStatus.RUNNING
 
 JUST_BEFORE = -1
-"""As a link in a held event: the event written right before it."""
+"""As a link in a held event, which has no id yet: the event written right before it."""
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -111,7 +110,9 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after_ns: int = 0
     """The time of the event that asked for it, where the clock was set back since: no event of it has an earlier one."""
     deferred: bool = False
-    """Whether somebody outside of the engine will end this attempt: it outlives the process that began it."""
+    """Whether a client will complete this attempt by its token (asynchronous completion): it outlives the worker process
+    that began it.
+    """
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False):
@@ -207,9 +208,11 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """What a transition leads to: the run afterwards, the events to append, what is pending and was put or
-    dropped (by the id of the event that began it), the run that follows it, if any, what other runs are
-    asked for, and the signals that the following run begins with. `encoded` are the events as bytes, one each.
+    """What a transition leads to.
+
+    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one each. `touched` names the
+    pending activities, timers and children that were put or dropped, by the id of the event that began each. `follower`
+    is the first event of the run that follows, if any, which begins with `signals`. `asks` are the effects on other runs.
     """
 
     run: Run

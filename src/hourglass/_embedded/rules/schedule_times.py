@@ -1,9 +1,14 @@
-"""When a schedule acts: the times that a spec names, one after the other. Pure: no clock, the zone database aside.
+"""When a schedule, or a workflow with a cron string, acts: the times that a spec names, one after the other. Pure: no
+clock, the zone database aside.
 
 The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, read at that
 time, shows numbers that are all in its ranges. So a wall time that a clock change leaps over never comes, and one that
 it repeats comes twice. (Temporal's server 1.32 keeps to it where clocks leap over an hour, and where they go back west
 of Greenwich; east of it, and where they leap over half an hour, it loses or misplaces times. We keep to the rule.)
+
+The cron dialect of workflows is the Temporal server's, and not the one of its schedules: five fields; where both a day
+of the month and a day of the week are given either is enough, as in crontab; `@every` counts from the run before, in
+whole seconds, and `?` is `*`. Times in between that have passed when a run ends are left out.
 
 All times are nanoseconds since the epoch; times of a spec are whole seconds, but for their jitter.
 """
@@ -34,9 +39,6 @@ from hourglass._contract.schedules import (
 )
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable
 from hourglass.errors import UsageError
-
-# --- schedule times ------------------------------------------------------------
-
 
 NANOS = 1_000_000_000
 _DAY = 86400
@@ -164,7 +166,7 @@ class Zone:
 
     @property
     def never_changes(self) -> bool:
-        """Whether it is UTC itself, not a definition of somebody's."""
+        """Whether it is UTC itself, not a zone by that name whose data came with a spec."""
         return self.info is _UTC
 
     def offset(self, second: int) -> int:
@@ -280,16 +282,7 @@ def _next_of(interval: IntervalSpec, second: int) -> int:
     return ((second - offset) // every + 1) * every + offset
 
 
-# --- workflow cron ------------------------------------------------------------
-#
-# When a workflow with a cron schedule runs next. Pure: no clock, the zone database aside.
-#
-# The dialect is that of a Temporal server for workflows, which is not the one of its schedules: five fields; where
-# both a
-# day of the month and a day of the week are given either is enough, as in crontab; `@every` counts from the run
-# before,
-# in whole seconds, and `?` is `*`. Times in between that have passed when a run ends are left out.
-
+# --- cron strings of workflows ------------------------------------------------------------------------------
 
 _FIELDS = 5
 

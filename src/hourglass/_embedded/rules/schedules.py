@@ -1,6 +1,17 @@
 """A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to record,
-with what to start. The overlap policy decides which of the starts that wait go now, which wait on, and which are
-skipped.
+with what to start and to end on the way.
+
+Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
+
+- `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine starts
+  `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
+  `Step.terminate`; all in the transaction that keeps the new record.
+- `closed` when a workflow that the record lists as running has closed, its retries and continuations included.
+- `create`, `patch` and `update` for requests; the record's `describe` and `summarize` answer.
+
+Times are nanoseconds since the epoch. Overlap and catch-up are decided as Temporal's scheduler decides them: the
+overlap policy says which of the starts that wait go now, which wait on, and which are skipped; a start that must wait
+keeps the policy that it came with, or gets the schedule's own at the moment it is looked at.
 """
 
 from __future__ import annotations
@@ -33,10 +44,7 @@ from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
 from hourglass._engine.events import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
-# --- schedule overlaps ------------------------------------------------------------
-#
-# Which of the starts that wait go now, which wait on, and which are skipped: the overlap policies. Pure.
-
+# --- overlap policies ---------------------------------------------------------------------------------------
 
 MOST_WAITING = 1000
 """So many starts may wait; what comes on top is dropped, and counted."""
@@ -77,7 +85,7 @@ def sort_out(waiting: Sequence[Due], running: bool, default: OverlapPolicy) -> S
         else:
             found = _overlapping(found, due, policy, running)
     if found.cancel or found.terminate:
-        # They would be ended at once: whoever ends what runs means these too.
+        # They would be ended at once: a policy that ends what runs means these too.
         found = found._replace(together=())
     return found
 
@@ -99,10 +107,7 @@ def _overlapping(found: Sorted, due: Due, policy: OverlapPolicy, running: bool) 
             return found._replace(skipped=found.skipped + 1)
 
 
-# --- schedule record ------------------------------------------------------------
-#
-# A schedule as the embedded engine keeps it: one frozen record, and what clients are shown of it. Pure.
-
+# --- the record, and what clients are shown of it -----------------------------------------------------------
 
 YEAR = 365 * 86400.0
 SHORTEST_CATCHUP = 10.0
@@ -227,24 +232,7 @@ def storable_backfill(backfill: Backfill) -> Backfill:
     )
 
 
-# --- schedule transitions ------------------------------------------------------------
-#
-# What a schedule does as time passes: pure transitions from record to record, with what to start and to end on the
-# way.
-#
-# Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
-#
-# - `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine
-# starts
-#   `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
-#   `Step.terminate`; all in the transaction that keeps the new record.
-# - `closed` when a workflow that the record lists as running has closed, its retries and continuations included.
-# - `create`, `patch` and `update` for requests; the record's `describe` and `summarize` answer.
-#
-# Times are nanoseconds since the epoch. Overlap and catch-up are decided as Temporal's scheduler decides them: a
-# start that
-# must wait keeps the policy that it came with, or gets the schedule's own at the moment it is looked at.
-
+# --- transitions --------------------------------------------------------------------------------------------
 
 BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
@@ -379,7 +367,7 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 
 
 def identity(record: Record) -> str:
-    """By whom the workflows of a schedule are started and ended."""
+    """The identity under which a schedule starts and ends its workflows."""
     return f"hourglass-scheduler-{record.schedule_id}"
 
 

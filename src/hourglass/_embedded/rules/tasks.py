@@ -1,8 +1,13 @@
 """What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure: `(run, answer,
 now) -> Step`.
 
-Before an answer is applied its commands are checked: which cannot be accepted, and why, by Temporal's rules and in
-Temporal's words. Answers to updates become events here, too.
+Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`), because Core's
+sequence numbers are the worker's affair. Each command is checked against the run as the commands before it left it:
+which cannot be accepted, and why, follows Temporal's rules and is said in Temporal's words.
+
+Invariants: commands are applied in order, a terminal one last; a terminal command is refused while something is held
+(UnhandledCommand), but not twice in a row because of signals if it continues as new: they go on to the next run; a
+command that passes a limit is refused too, and of an answer that is refused nothing counts.
 """
 
 from __future__ import annotations
@@ -45,12 +50,7 @@ from hourglass._history.events import (
 from hourglass.converter import Failure, Payload
 from hourglass.errors import UsageError
 
-# --- command checks ------------------------------------------------------------
-#
-# Which commands of a task cannot be accepted, and why: Temporal's rules, in Temporal's words. Pure.
-#
-# Must not know: how commands are carried out. A command is checked against the run as the commands before it left
-# it.
+# --- checks of commands -------------------------------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -204,7 +204,9 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
 
 
 def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
-    """Ids that nobody chose are numbers of the run, and differ."""
+    """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence number,
+    which is new in any case.
+    """
     if command.activity_id == str(command.seq):
         return
     if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
@@ -238,9 +240,7 @@ def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCa
             )
 
 
-# --- update answers ------------------------------------------------------------
-#
-# A worker's answers to updates, as events: part of `task_transitions`. Pure.
+# --- answers to updates -------------------------------------------------------------------------------------
 
 
 def write_answer(
@@ -285,19 +285,10 @@ def _accepted_just_now(draft: Draft, update_id: str) -> int:
     raise TypeError(f"update {update_id!r} was not accepted")
 
 
-# --- task transitions ------------------------------------------------------------
-#
-# What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure.
-#
-# Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`),
-# because numbers are the worker's affair. Invariants: commands are applied in order, a terminal one last; a
-# terminal command is refused while something is held (UnhandledCommand), but not twice in a row because of signals if
-# it
-# continues as new: they go on to the next run; a command that passes a limit is refused too, and of an answer that is
-# refused nothing counts.
-
+# --- transitions of a task ----------------------------------------------------------------------------------
 
 LONGEST_WAIT = 600.0
+"""Seconds that a task which keeps failing waits at most before its next attempt."""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
@@ -361,6 +352,8 @@ def complete_task(
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
+        # A command's values can only be too large if its events are: measuring those, which `write` does anyway, spares
+        # nearly all commands a look at their payloads.
         size = draft.run.history_size
         follower = _apply(draft, sent, completed, new_run_id) or follower
         if draft.run.history_size - size > limits.blob_bytes:

@@ -1,8 +1,11 @@
-"""What happens to a run from outside, and from time passing: `(run, occurrence, now) -> Step`. Pure.
+"""What happens to a run from outside, from time passing, and from a crash: `(run, occurrence, now) -> Step`. Pure.
 
-Must not know: handles, queues, where time comes from, which requests were carried out before. The transitions
-of a workflow task (start, answer, failure) are in `task_transitions`, those after a crash in `recovery`.
-Invariants: a closed run never changes; no transition looks at more of what is pending than it is told to.
+Must not know: handles, queues, stores, where time comes from, which requests were carried out before, how the engine
+learns that a process ended. The transitions of a workflow task (start, answer, failure) are in `tasks`.
+
+Invariants: a closed run never changes; no transition looks at more of what is pending than it is told to. After a
+crash no worker has a task or an attempt that a worker of the ended process had; an attempt that was deferred goes on,
+for a client will complete it; a run that had nothing in flight does not change.
 """
 
 from __future__ import annotations
@@ -26,11 +29,8 @@ from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
-# --- transitions ------------------------------------------------------------
-
-
 NO_REASON = "terminated by user via frontend"
-"""Why a run was terminated where its terminator did not say, in Temporal's words."""
+"""The reason of a termination whose request gives none, in Temporal's words."""
 
 
 def open_run(
@@ -88,7 +88,7 @@ def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Step:
 
 
 def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Step:
-    """Somebody ends the run without asking it."""
+    """A client terminates the run: it ends without being asked."""
     draft = Draft(run, now_ns)
     final = h.WorkflowExecutionTerminated(
         reason=request.reason or NO_REASON, details=request.details, identity=request.identity
@@ -106,7 +106,7 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Step:
 
 
 def give_back_attempt(run: Run, activity: Activity, now_ns: int) -> Step:
-    """An attempt that was taken but reached no worker waits again, as if nobody had taken it."""
+    """An attempt that was taken but reached no worker waits again, as if it had not been taken."""
     draft = Draft(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
     draft.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
@@ -189,7 +189,7 @@ def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns
 
 
 def defer_activity(run: Run, activity: Activity, now_ns: int) -> Step:
-    """A worker leaves an attempt to somebody else, who will end it by its token."""
+    """A worker leaves an attempt to a client, which will complete it by its token (asynchronous completion)."""
     draft = Draft(run, now_ns)
     draft.put_activity(msgspec.structs.replace(activity, deferred=True))
     return draft.step()
@@ -302,13 +302,7 @@ def _end(draft: Draft, activity: Activity, events: tuple[h.Attributes, ...]) -> 
     draft.happen(*events)
 
 
-# --- recovery ------------------------------------------------------------
-#
-# What a crash does to a run: `(run, now) -> Step`. Pure.
-#
-# Must not know: stores, epochs, how it is found out that a process ended. Invariants: what was in the hands of a
-# worker of that process is in nobody's hands afterwards; an attempt that was deferred is somebody else's and
-# goes on; a run that had nothing in flight does not change.
+# --- after a crash ------------------------------------------------------------------------------------------
 
 
 def needs_recovery(run: Run) -> bool:
@@ -352,7 +346,7 @@ def try_now(run: Run, now_ns: int) -> Step:
 
 
 def _is_speculative(run: Run) -> bool:
-    """Whether the run's task was for updates that waited in memory: they are gone, and asked for again."""
+    """Whether the run's task was for updates that waited in memory: they are gone, and their clients ask again."""
     return run.task is not None and run.task.speculative
 
 

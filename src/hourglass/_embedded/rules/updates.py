@@ -1,12 +1,13 @@
 """The updates of one run: which wait, which are accepted, which are done.
 
-Must not know: askers, queues, the engine. What was accepted or completed follows from the history, which is read
-once and then as it grows; what waits is in memory alone, as on a Temporal server: until it is accepted it is
-nobody's promise, and whoever asked asks again after a crash. The exception are updates that a reset has written
-into the history. Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain:
-the id of one that is accepted is kept as a request that the run has carried out, and so are those of the calls that
-asked for it; a refused update is forgotten, and
-only those who wait for it hear of it.
+Must not know: clients, queues, the engine. What was accepted or completed follows from the history, which is read
+once and then as it grows; what waits is in memory alone, as on a Temporal server: until an update is accepted the engine
+has promised nothing, and the client that waits for it asks again after a crash. The exception are updates that a reset
+has written into the history.
+
+Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain: the id of one that is
+accepted is kept as a request that the run has carried out, and so are those of the calls that asked for it; a refused
+update is forgotten, and only the clients that wait for it are told.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class Updates:
         return self.waiting.get(update_id) or self.written.get(update_id)
 
     def admit(self, request: u.UpdateRequest) -> Waiting:
-        """Somebody asks for an update of a new id."""
+        """A client asks for an update of a new id."""
         return self.waiting.setdefault(request.update_id, Waiting(request))
 
     def give(self, task_number: int) -> tuple[u.UpdateRequest, ...]:

@@ -1,6 +1,6 @@
 """Which version of worker a run belongs to, and what its history and the lists say of that. Pure.
 
-Must not know: workers, queues of tasks, which versions there are; `deployments` does. The rules are Temporal's: a run that
+Must not know: workers, task queues, which versions there are (see `engine.deployments`). The rules are Temporal's: a run that
 is pinned stays with its version, and so do its children on the same queue and the runs that it continues as; any other
 goes to the version that is current when its next task is taken.
 """

@@ -93,7 +93,9 @@ class Wakes:
         return min(item, whole) if item and whole else item or whole
 
     def due(self, now_ns: int) -> list[int]:
-        """What must be looked at now, by event id; whoever asks looks, and says so by `look`."""
+        """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it again by
+        `look` or `put_off`.
+        """
         found: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
             when, event_id = heapq.heappop(self._heap)
@@ -132,4 +134,4 @@ class Wakes:
 
 
 _NONE: dict[int, int] = {}
-"""Of those who have nothing that is later than its entry: nobody writes here."""
+"""The `_later` of all `Wakes` that have nothing later than its entry, shared to spare each a table: never written to."""
