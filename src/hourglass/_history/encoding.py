@@ -1,7 +1,7 @@
 """What is stored, as bytes: MessagePack.
 
-Must not know: SQL, what is stored. An event is encoded once, by whoever writes it: how long it is counts against its
-run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also with
+Must not know: SQL, what is stored. The transition that writes an event encodes it, once: its length counts against
+its run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also with
 half a character in a name; bytes of values that are put together by `array` are those of the values in a list.
 """
 
@@ -21,7 +21,7 @@ def encode(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        # A name with half a character in it must not stop the writing for everybody else.
+        # A lone surrogate in one name must not fail the commit that the changes of other runs share.
         return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
 
 

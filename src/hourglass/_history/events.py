@@ -2,7 +2,11 @@
 
 Must not know: JSON (see `json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
 never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
-since the epoch; 0 or empty means unset.
+since the epoch; 0 or empty means unset. A namespace is written out, since histories are read elsewhere; an empty run
+id means the latest run of a workflow.
+
+What leaves no event: an attempt of a local activity, until it ends for good or waits long for the next; an update
+that was refused; and one that is not accepted yet, which waits in memory, but for those that a reset admits again.
 """
 
 from __future__ import annotations
@@ -23,11 +27,6 @@ from hourglass._engine.versions import (
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState, TimeoutType
 
-# --- history base ------------------------------------------------------------
-#
-# What every kind of history event has in common. The kinds are in `history` and `history_others`.
-
-
 Fields: TypeAlias = dict[str, Payload]
 
 
@@ -35,20 +34,14 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, 
     """What one kind of history event says."""
 
 
-# --- history local ------------------------------------------------------------
-#
-# The event by which a history tells of a local activity: a marker, in which Core writes down how it ended.
-#
-# Must not know: JSON (see `history_local_json`), decisions, clocks. An attempt of a local activity leaves no trace;
-# one that ends for good, or that is to be tried again after a long pause, is one marker.
-
+# --- local activities ---------------------------------------------------------------------------------------
 
 NO_INDEX = -1
 """In a marker that does not say in which activation of its task it was told."""
 
 
 class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="LocalActivityMarkerRecorded"):
-    """A local activity ended, or waits (`backoff_ns`) for its next attempt.
+    """A local activity ended for good, or waits long (`backoff_ns`) for its next attempt: Core's marker for it.
 
     `activation_index` is the place, among the activations of its task, of the one that the run heard it in: a replay
     tells it in the same one.
@@ -82,12 +75,7 @@ class RecordLocalActivity(Command, frozen=True):
 LOCAL_KINDS: tuple[type[Attributes], ...] = (LocalActivityMarkerRecorded,)
 
 
-# --- history others ------------------------------------------------------------
-#
-# The events by which a history tells of other runs: children, signals to and cancels of other workflows.
-#
-# The same invariants hold as in `history`, which names all kinds. A namespace is written out, since
-# histories are read elsewhere; an empty run id means the latest run of a workflow.
+# --- other runs: children, signals to other workflows, requests to cancel them ------------------------------
 
 
 class StartChildFailedCause(IntEnum):
@@ -103,9 +91,6 @@ class ExternalFailedCause(IntEnum):
     EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND = 1
     NAMESPACE_NOT_FOUND = 2
     SIGNAL_COUNT_LIMIT_EXCEEDED = 3
-
-
-# --- children -----------------------------------------------------------------------------------------------
 
 
 class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
@@ -194,11 +179,8 @@ class ChildWorkflowExecutionTerminated(ChildEnd, frozen=True, kw_only=True):
     """The child was ended without being asked."""
 
 
-# --- others -------------------------------------------------------------------------------------------------
-
-
 class SignalExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run sends a signal; with `child_only` to a child of its own or to nobody."""
+    """The run sends a signal; with `child_only` the target must be a child of its own."""
 
     namespace: str
     workflow_id: str
@@ -230,7 +212,7 @@ class ExternalWorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
 
 
 class RequestCancelExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run asks another to cancel; with `child_only` a child of its own or nobody."""
+    """The run asks another to cancel; with `child_only` the target must be a child of its own."""
 
     namespace: str
     workflow_id: str
@@ -277,16 +259,11 @@ OTHER_KINDS: tuple[type[Attributes], ...] = (
 )
 
 
-# --- history updates ------------------------------------------------------------
-#
-# The events by which a history tells of updates; part of `history`, whose rules hold.
-#
-# An update that was refused leaves no event. `WorkflowExecutionUpdateAdmitted` stands only in runs that were reset:
-# everywhere else an update that is not accepted yet waits in memory.
+# --- updates ------------------------------------------------------------------------------------------------
 
 
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What somebody asked for."""
+    """An update as a client asked for it."""
 
     update_id: str
     name: str
@@ -296,7 +273,7 @@ class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
 
 
 class WorkflowExecutionUpdateAdmitted(Attributes, frozen=True, kw_only=True):
-    """The update was asked of the run that this one was reset from."""
+    """The update was asked of the run that this one was reset from. Stands only in histories of such runs."""
 
     request: UpdateRequest
 
@@ -330,15 +307,7 @@ UPDATE_KINDS: tuple[type[Attributes], ...] = (
 )
 
 
-# --- history ------------------------------------------------------------
-#
-# History: what happened to a run, as frozen data. Kinds, names and attributes are Temporal's.
-#
-# The events that tell of other runs are in `history_others`, those of updates in `history_updates`. Must not
-# know: JSON (see `history_json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
-# never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
-# since the epoch; 0 or empty means unset.
-
+# --- why a workflow task failed, by Temporal's numbers ------------------------------------------------------
 
 UNHANDLED_COMMAND = 1
 """Temporal's number for a task that tried to close a run while something new had arrived."""
@@ -387,6 +356,8 @@ RESET_WORKFLOW = 20
 
 FEATURE_DISABLED = 35
 """Temporal's number for a task with a command that the engine cannot carry out."""
+
+# --- the run itself, its tasks, activities and timers -------------------------------------------------------
 
 PATCHES = "TemporalChangeVersion"
 """The search attribute under which Temporal keeps the patches of a run."""
@@ -612,7 +583,7 @@ class WorkflowPropertiesModified(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
-    """Somebody sent a signal."""
+    """A client or another run sent a signal."""
 
     signal_name: str
     arguments: Payloads = ()
@@ -624,7 +595,7 @@ class WorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
-    """Somebody asked the run to cancel."""
+    """A client or another run asked the run to cancel."""
 
     reason: str = ""
     identity: str = ""

@@ -1,7 +1,9 @@
-"""A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every replayer read.
+"""A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every SDK's replayer read.
 
-Must not know: runs, decisions. Protobuf's JSON rules hold: names in camel case, 64-bit numbers and enums as text,
-what has its default is left out. One small writer per kind of event, and a table of them.
+Must not know: runs, engines, decisions. Protobuf's JSON rules hold: names in camelCase, 64-bit integers as strings,
+bytes in base64, durations as "1.5s", times as RFC 3339, enums by name, defaults left out. One small writer per kind of
+event, and a table of them. `PATCH_MARKER`, `LOCAL_MARKER` and the flags in `sdkMetadata` are what Core itself writes,
+so that Core replays what we wrote.
 """
 
 from __future__ import annotations
@@ -41,12 +43,7 @@ from hourglass.converter import (
     TimeoutFailure,
 )
 
-# --- failure json ------------------------------------------------------------
-#
-# Payloads and failures in Temporal's JSON form.
-#
-# Must not know: events, runs. The rules are protobuf's: see `history_json`.
-
+# --- payloads and failures ----------------------------------------------------------------------------------
 
 Json: TypeAlias = dict[str, Any]
 
@@ -143,11 +140,7 @@ def _some(key: str, value: Json | None) -> Json:
     return {} if value is None else {key: value}
 
 
-# --- json parts ------------------------------------------------------------
-#
-# Pieces of Temporal's JSON that events of many kinds are written with: times, durations, queues, policies.
-#
-# Must not know: events. Protobuf's JSON rules hold (see `history_json`).
+# --- times, durations, queues, policies ---------------------------------------------------------------------
 
 
 def time_json(ns: int) -> str:
@@ -212,9 +205,7 @@ def retry_json(rule: RetryRule | None) -> Json | None:
     )
 
 
-# --- history versions json ------------------------------------------------------------
-#
-# What events say of versions of workers, as JSON.
+# --- versions of workers ------------------------------------------------------------------------------------
 
 
 def version_json(version: WorkerDeploymentVersion | None) -> Json | None:
@@ -225,7 +216,7 @@ def version_json(version: WorkerDeploymentVersion | None) -> Json | None:
 
 
 def override_json(override: VersioningOverride | None) -> Json | None:
-    """What a run was told from outside."""
+    """The versioning override that a client gave a run."""
     if override is None:
         return None
     if isinstance(override, PinnedVersioningOverride):
@@ -245,7 +236,7 @@ def continuing_json(behavior: ContinueAsNewVersioningBehavior) -> str | None:
 
 
 def worker_version_json(version: WorkerDeploymentVersion | None, behavior: VersioningBehavior) -> Json:
-    """Whose answer a task had, and what becomes of the run."""
+    """The version of the worker that answered a task, and whether the run is pinned to it."""
     if version is None:
         return {}
     return {
@@ -256,14 +247,12 @@ def worker_version_json(version: WorkerDeploymentVersion | None, behavior: Versi
     }
 
 
-# --- history local json ------------------------------------------------------------
-#
-# The JSON of a local activity's marker, as Core writes and reads it; part of `history_json`, whose rules hold.
-#
-# What Core needs of a marker is JSON in a payload of its own, with times and durations in seconds and nanoseconds.
-
+# --- local activities ---------------------------------------------------------------------------------------
 
 LOCAL_MARKER = "core_local_activity"
+"""The name of Core's marker. What Core needs of it is JSON in a payload of its own, with times and durations in
+seconds and nanoseconds.
+"""
 
 
 def _local_marker(a: local.LocalActivityMarkerRecorded) -> Json:
@@ -304,9 +293,7 @@ LOCAL_WRITERS: dict[type[Attributes], Callable[[Any], Json]] = {
 }
 
 
-# --- history updates json ------------------------------------------------------------
-#
-# The JSON of those events by which a history tells of updates; part of `history_json`, whose rules hold.
+# --- updates ------------------------------------------------------------------------------------------------
 
 
 def _request(request: u.UpdateRequest) -> Json:
@@ -358,9 +345,7 @@ UPDATE_WRITERS: dict[type[Attributes], Callable[[Any], Json]] = {
 }
 
 
-# --- history others json ------------------------------------------------------------
-#
-# The JSON of those events by which a history tells of other runs; part of `history_json`, whose rules hold.
+# --- other runs ---------------------------------------------------------------------------------------------
 
 
 def execution_json(workflow_id: str, run_id: str) -> Json:
@@ -498,15 +483,7 @@ OTHER_WRITERS: dict[type[Attributes], Callable[[Any], Json]] = {
 }
 
 
-# --- history json ------------------------------------------------------------
-#
-# A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every SDK's
-# replayer read.
-#
-# Must not know: runs, engines. Protobuf's JSON rules hold: names in camelCase, 64-bit integers as strings,
-# bytes in base64, durations as "1.5s", times as RFC 3339, enums by name, defaults left out. `PATCH_MARKER` and
-# the flags in `sdkMetadata` are what Core itself writes, so that Core replays what we wrote.
-
+# --- the run itself, its tasks, activities and timers -------------------------------------------------------
 
 PATCH_MARKER = "core_patch"
 CORE_FLAGS = (1, 2, 3)
