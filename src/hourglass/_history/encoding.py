@@ -1,8 +1,8 @@
 """What is stored, as bytes: MessagePack.
 
 Must not know: SQL, what is stored. The transition that writes an event encodes it, once: its length counts against
-its run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also with
-half a character in a name; bytes of values that are put together by `array` are those of the values in a list.
+its run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also
+with half a character in a name; bytes of values that are put together by `array` are those of the values in a list.
 """
 
 from __future__ import annotations

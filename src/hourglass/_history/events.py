@@ -319,7 +319,8 @@ BAD_SCHEDULE_ACTIVITY = 2
 """Temporal's number for a task that asked for an activity that cannot be."""
 
 BAD_REQUEST_CANCEL_EXTERNAL = 10
-"""Temporal's number for a task that started a child and asked to cancel it at once, or named no workflow that can be."""
+"""Temporal's number for a task that started a child and asked to cancel it at once, or named no workflow that can be.
+"""
 
 BAD_CONTINUE_AS_NEW = 11
 """Temporal's number for a task that would continue as what cannot be."""

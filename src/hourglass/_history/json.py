@@ -1,9 +1,9 @@
 """A history in Temporal's JSON form: the one that `temporal workflow show`, its web UI and every SDK's replayer read.
 
 Must not know: runs, engines, decisions. Protobuf's JSON rules hold: names in camelCase, 64-bit integers as strings,
-bytes in base64, durations as "1.5s", times as RFC 3339, enums by name, defaults left out. One small writer per kind of
-event, and a table of them. `PATCH_MARKER`, `LOCAL_MARKER` and the flags in `sdkMetadata` are what Core itself writes,
-so that Core replays what we wrote.
+bytes in base64, durations as "1.5s", times as RFC 3339, enums by name, defaults left out. One small writer per kind
+of event, and a table of them. `PATCH_MARKER`, `LOCAL_MARKER` and the flags in `sdkMetadata` are what Core itself
+writes, so that Core replays what we wrote.
 """
 
 from __future__ import annotations
@@ -487,7 +487,9 @@ OTHER_WRITERS: dict[type[Attributes], Callable[[Any], Json]] = {
 
 PATCH_MARKER = "core_patch"
 CORE_FLAGS = (1, 2, 3)
-"""Core's own flags that fit what we write: ids and types are checked, patches are indexed, terminal commands come last."""
+"""Core's own flags that fit what we write: ids and types are checked, patches are indexed, terminal commands come
+last.
+"""
 
 TASK_FAILURE_CAUSES = {
     0: "UNSPECIFIED",

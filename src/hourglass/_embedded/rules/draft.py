@@ -1,17 +1,18 @@
 """The pen of a transition: writes events with their ids and times and keeps the run in step with them. Also here: the
 levels of priority at which work waits on a task queue, and what begins when a worker takes a task or an attempt.
 
-Must not know: how a task or an attempt ends, queues, handles. A draft lives inside one transition and never leaves it;
-the transition as a whole stays a function of its arguments. It knows the one rule that all transitions share: while a
-worker has the run's task, what happens is held back and written after the task's end, as Temporal does it, so that a
-worker's answer never meets events that it has not seen.
+Must not know: how a task or an attempt ends, queues, handles. A draft lives inside one transition and never leaves
+it; the transition as a whole stays a function of its arguments. It knows the one rule that all transitions share:
+while a worker has the run's task, what happens is held back and written after the task's end, as Temporal does it, so
+that a worker's answer never meets events that it has not seen.
 
 Invariants: what is pending changes only by `put_*` and `drop_*`, which note what they touch; the run that a draft
 began with, and its tables, are never changed: a draft writes on a copy of its own, which it gives away when it is
-done; where nothing has changed it gives back the run that it began with. (A frozen run is written to only here, before
-the draft gives it away: a step takes a dozen changes, and a new object for each was a tenth of the engine's time.)
-A worker that ends something while it polls takes what that leads to eagerly: the end and the beginning are one step,
-which costs half of two, and what it takes is what it would have been given next, with the same events and times.
+done; where nothing has changed it gives back the run that it began with. (A frozen run is written to only here,
+before the draft gives it away: a step takes a dozen changes, and a new object for each was a tenth of the engine's
+time.) A worker that ends something while it polls takes what that leads to eagerly: the end and the beginning are one
+step, which costs half of two, and what it takes is what it would have been given next, with the same events and
+times.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ class Draft:
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def want_task(self, *, at_once: bool = False) -> None:
-        """Schedule a task, unless one is wanted already, or the run still waits for its first (`at_once`: no longer)."""
+        """Schedule a task, unless one is wanted already, or the run still waits for its first (`at_once`: ignore that)."""
         if self.run.task is None and (at_once or not is_backing_off(self.run, self.now_ns)):
             self._schedule(attempt=1, available_ns=self.now_ns)
 
@@ -250,7 +251,8 @@ class Draft:
             )
 
     def drop_speculative_task(self) -> None:
-        """Something happened, so that an ordinary task is wanted in place of a speculative one that no worker has taken.
+        """Something happened, so that an ordinary task is wanted in place of a speculative one that no worker has
+        taken.
 
         A Temporal server writes the scheduled event of that speculative task before the event of what happened. Right
         behind an empty task Core reads that as a heartbeat of the latter and replays the two as one, which they were
@@ -388,7 +390,7 @@ def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> S
 
 
 def take_attempts(draft: Draft, eager: Eager) -> None:
-    """The worker whose commands asked for activities takes those that wait on its queue, as many as it has slots for."""
+    """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
     left = 0 if eager.limits.overgrown(draft.run) else eager.attempts
     wanted: list[Activity] = []
     for event_id in sorted(draft.touched) if left else ():

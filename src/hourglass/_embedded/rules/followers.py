@@ -53,8 +53,8 @@ def retry_follower(
 def next_attempt_or_run(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> tuple[RetryState, h.WorkflowExecutionStarted | None]:
-    """What follows a run that failed, or timed out (no failure): its next attempt; else, where it has a cron schedule,
-    its next run. With the state of its retries.
+    """What follows a run that failed, or timed out (no failure): its next attempt; else, where it has a cron
+    schedule, its next run. With the state of its retries.
     """
     follower = retry_follower(run, failure, new_run_id, now_ns)
     if isinstance(follower, RetryState):

@@ -40,8 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
     held_events: int = 5_000
-    """What may happen during one workflow task before it is failed. A server says 100, to spare its own memory; here that
-    would make a run with hundreds of activities begin its task anew, from the whole history, again and again.
+    """What may happen during one workflow task before it is failed. A server says 100, to spare its own memory; here
+    that would make a run with hundreds of activities begin its task anew, from the whole history, again and again.
     """
     held_bytes: int = 25 * MEGABYTE
     """The same in bytes: what is held is written with every step of the run."""
@@ -118,7 +118,8 @@ _NAMES: Mapping[type[Request[Any]], Mapping[str, str]] = {
     CancelWorkflow: {"request_id": "RequestId length exceeds limit."},
     UpdateWorkflow: {"update_id": "UpdateId length exceeds limit."},
 }
-"""Names that may be too long, and what a server says then. Names by which something is only looked for are not found."""
+"""Names that may be too long, and what a server says then. Names by which something is only looked for are not found.
+"""
 
 
 def blob_size(value: object) -> int:

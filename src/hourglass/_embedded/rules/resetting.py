@@ -6,8 +6,8 @@ sent to the new run again, in its order: signals, updates (as admitted), and wha
 started before. `rebuild` makes the run that the kept events lead to: activities that were pending are wanted anew, at
 their first attempt and with all their time; timers fire when they were to.
 
-Invariants: the old run's history is never changed; for a history that the engine wrote, what is pending after `rebuild`
-is what the engine had pending then.
+Invariants: the old run's history is never changed; for a history that the engine wrote, what is pending after
+`rebuild` is what the engine had pending then.
 """
 
 from __future__ import annotations
@@ -258,8 +258,8 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
 def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Step:
     """A run that is open ends, because another takes its place.
 
-    Children that the other knows too are now the other's; so is the word to the parent. Those that it does not know go on
-    all the same, whatever their policies say: a server's rule.
+    Children that the other knows too are now the other's; so is the word to the parent. Those that it does not know
+    go on all the same, whatever their policies say: a server's rule.
     """
     draft = Draft(run, now_ns)
     draft.close(h.WorkflowExecutionTerminated(reason=reason, identity=RESETTER), WorkflowStatus.TERMINATED)

@@ -108,10 +108,10 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     identity: str = ""
     cancel_requested_event_id: int = 0
     after_ns: int = 0
-    """The time of the event that asked for it, where the clock was set back since: no event of it has an earlier one."""
+    """The time of the event that asked for it, where the clock was set back since: its events are no earlier."""
     deferred: bool = False
-    """Whether a client will complete this attempt by its token (asynchronous completion): it outlives the worker process
-    that began it.
+    """Whether a client will complete this attempt by its token (asynchronous completion): it outlives the worker
+    process that began it.
     """
 
 
@@ -210,9 +210,10 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Step(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to.
 
-    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one each. `touched` names the
-    pending activities, timers and children that were put or dropped, by the id of the event that began each. `follower`
-    is the first event of the run that follows, if any, which begins with `signals`. `asks` are the effects on other runs.
+    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one each. `touched` names
+    the pending activities, timers and children that were put or dropped, by the id of the event that began each.
+    `follower` is the first event of the run that follows, if any, which begins with `signals`. `asks` are the effects
+    on other runs.
     """
 
     run: Run

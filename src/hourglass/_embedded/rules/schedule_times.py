@@ -2,13 +2,14 @@
 clock, the zone database aside.
 
 The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, read at that
-time, shows numbers that are all in its ranges. So a wall time that a clock change leaps over never comes, and one that
-it repeats comes twice. (Temporal's server 1.32 keeps to it where clocks leap over an hour, and where they go back west
-of Greenwich; east of it, and where they leap over half an hour, it loses or misplaces times. We keep to the rule.)
+time, shows numbers that are all in its ranges. So a wall time that a clock change leaps over never comes, and one
+that it repeats comes twice. (Temporal's server 1.32 keeps to it where clocks leap over an hour, and where they go
+back west of Greenwich; east of it, and where they leap over half an hour, it loses or misplaces times. We keep to the
+rule.)
 
-The cron dialect of workflows is the Temporal server's, and not the one of its schedules: five fields; where both a day
-of the month and a day of the week are given either is enough, as in crontab; `@every` counts from the run before, in
-whole seconds, and `?` is `*`. Times in between that have passed when a run ends are left out.
+The cron dialect of workflows is the Temporal server's, and not the one of its schedules: five fields; where both a
+day of the month and a day of the week are given either is enough, as in crontab; `@every` counts from the run before,
+in whole seconds, and `?` is `*`. Times in between that have passed when a run ends are left out.
 
 All times are nanoseconds since the epoch; times of a spec are whole seconds, but for their jitter.
 """
@@ -205,7 +206,7 @@ def next_match(calendar: Calendar, zone: Zone, after: int) -> int | None:
         change = zone.first_change(begin, min(until, _END))
         if change is None:
             return None if wall is None else until
-        # Up to the change the clock runs evenly, so that nothing there matches; from the change on it shows other times.
+        # Up to the change the clock runs evenly, so that nothing there matches; from then on it shows other times.
         begin = change
 
 

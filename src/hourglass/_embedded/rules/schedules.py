@@ -1,5 +1,5 @@
-"""A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to record,
-with what to start and to end on the way.
+"""A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to
+record, with what to start and to end on the way.
 
 Must not know: clocks, stores, workflows. The engine keeps a `Record` for each schedule and drives it:
 
@@ -119,7 +119,8 @@ RECENT_LISTED, UPCOMING_LISTED = 5, 5
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is canonical.
+    """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is
+    canonical.
 
     The result of the last workflow that completed, and the failure if one has failed since, are given to the next.
     """

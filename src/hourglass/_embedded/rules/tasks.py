@@ -54,8 +54,8 @@ from hourglass.errors import UsageError
 
 
 class Refused(Exception):
-    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless the
-    run is ended for it.
+    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless
+    the run is ended for it.
     """
 
     def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
@@ -204,8 +204,8 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
 
 
 def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
-    """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence number,
-    which is new in any case.
+    """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
+    number, which is new in any case.
     """
     if command.activity_id == str(command.seq):
         return
@@ -352,7 +352,7 @@ def complete_task(
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
-        # A command's values can only be too large if its events are: measuring those, which `write` does anyway, spares
+        # A command's values can only be too large if its events are: `write` measures those anyway, which spares
         # nearly all commands a look at their payloads.
         size = draft.run.history_size
         follower = _apply(draft, sent, completed, new_run_id) or follower
@@ -369,9 +369,10 @@ def complete_task(
 
 
 def _signals_for_next(run: Run, answer: Answer) -> tuple[h.WorkflowExecutionSignaled, ...]:
-    """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as if
-    each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all the
-    time would then never come to continue, and be ended by the limit on its history. So only the first is refused.
+    """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as
+    if each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all
+    the time would then never come to continue, and be ended by the limit on its history. So only the first is
+    refused.
     """
     is_continued = bool(answer.commands) and type(answer.commands[-1].command) is c.ContinueAsNew
     if not is_continued or not task_of(run).after_refusal:

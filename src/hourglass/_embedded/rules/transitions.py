@@ -239,8 +239,8 @@ def cancel_activity(run: Run, activity: Activity, details: Payloads, identity: s
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
 ) -> Step:
-    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may not
-    have reached its worker, for the store stands still, does not time out: its clock begins again.
+    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may
+    not have reached its worker, for the store stands still, does not time out: its clock begins again.
     """
     draft = Draft(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:

@@ -1,13 +1,13 @@
 """The updates of one run: which wait, which are accepted, which are done.
 
 Must not know: clients, queues, the engine. What was accepted or completed follows from the history, which is read
-once and then as it grows; what waits is in memory alone, as on a Temporal server: until an update is accepted the engine
-has promised nothing, and the client that waits for it asks again after a crash. The exception are updates that a reset
-has written into the history.
+once and then as it grows; what waits is in memory alone, as on a Temporal server: until an update is accepted the
+engine has promised nothing, and the client that waits for it asks again after a crash. The exception are updates that
+a reset has written into the history.
 
-Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain: the id of one that is
-accepted is kept as a request that the run has carried out, and so are those of the calls that asked for it; a refused
-update is forgotten, and only the clients that wait for it are told.
+Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain: the id of one that
+is accepted is kept as a request that the run has carried out, and so are those of the calls that asked for it; a
+refused update is forgotten, and only the clients that wait for it are told.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from hourglass.converter import ApplicationFailure, Failure
 
 
 def request_id(run: Run, update_id: str) -> str:
-    """The name under which a run that accepts an update is remembered as having carried it out. The runs of a chain share
-    it; those of another workflow that has the id later do not, for update ids are chosen by people.
+    """The name under which a run that accepts an update is remembered as having carried it out. The runs of a chain
+    share it; those of another workflow that has the id later do not, for update ids are chosen by people.
     """
     return f"update/{run.started.first_run_id}/{update_id}"
 
 
 def call_id(request_id: str) -> str:
-    """The name under which a call for an update is remembered, by the run that accepted it, along all runs of a workflow."""
+    """The name under which a call for an update is remembered, by the run that accepted it, along all runs of a
+    workflow.
+    """
     return f"{request_id}/update"
 
 
@@ -51,8 +53,8 @@ UNPROCESSED = Failure(
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """An update that is not accepted yet. `task_number` is the task that it was given to a worker with, `calls` are the
-    ids of the calls that ask for it.
+    """An update that is not accepted yet. `task_number` is the task that it was given to a worker with, `calls` are
+    the ids of the calls that ask for it.
     """
 
     request: u.UpdateRequest

@@ -1,8 +1,8 @@
 """Which version of worker a run belongs to, and what its history and the lists say of that. Pure.
 
-Must not know: workers, task queues, which versions there are (see `engine.deployments`). The rules are Temporal's: a run that
-is pinned stays with its version, and so do its children on the same queue and the runs that it continues as; any other
-goes to the version that is current when its next task is taken.
+Must not know: workers, task queues, which versions there are (see `engine.deployments`). The rules are Temporal's: a
+run that is pinned stays with its version, and so do its children on the same queue and the runs that it continues as;
+any other goes to the version that is current when its next task is taken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _VERSION = "TemporalWorkerDeploymentVersion"
 _BEHAVIOR = "TemporalWorkflowVersioningBehavior"
 _USED = "TemporalUsedWorkerDeploymentVersions"
 ATTRIBUTES = frozenset((_DEPLOYMENT, _VERSION, _BEHAVIOR, _USED))
-"""The search attributes by which runs of a version are found. The engine sets them; a run that follows begins without."""
+"""The search attributes by which runs of a version are found. The engine sets them; a run that follows begins
+without.
+"""
 
 
 def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
@@ -54,7 +56,9 @@ def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
 
 
 def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | None:
-    """What a child is told because its parent was: to stay with a version. That the parent moves on is its own affair."""
+    """What a child is told because its parent was: to stay with a version. That the parent moves on is its own
+    affair.
+    """
     override = run.started.versioning_override
     pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.task_queue
     return override if pins else None  # type: ignore[return-value]

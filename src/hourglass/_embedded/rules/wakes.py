@@ -1,10 +1,10 @@
 """When a run must be looked at again, kept so that a step costs the same however much is pending.
 
-Must not know: clocks, alarms, the store. What each pending thing needs is pure (`item_wake_ns`,
-`run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs
-by now (a heartbeat came): that is noted, and mended when it comes up, which is cheaper than keeping all of them exact.
-Invariants: for everything pending that needs a time there is an entry at that time or before; whatever changes is
-looked at, so that what a thing needs is worked out once per change.
+Must not know: clocks, alarms, the store. What each pending thing needs is pure (`item_wake_ns`, `run_wake_ns`);
+`Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing needs by now (a heartbeat
+came): that is noted, and mended when it comes up, which is cheaper than keeping all of them exact. Invariants: for
+everything pending that needs a time there is an entry at that time or before; whatever changes is looked at, so that
+what a thing needs is worked out once per change.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Wakes:
         return earliest
 
     def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
-        """These were due, and cannot be dealt with now: they come up again at this time, unless they change before."""
+        """These were due, and cannot be dealt with now: they come up again at this time, or when they change."""
         for event_id in event_ids:
             self._enter(until_ns, event_id)
 
@@ -93,8 +93,8 @@ class Wakes:
         return min(item, whole) if item and whole else item or whole
 
     def due(self, now_ns: int) -> list[int]:
-        """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it again by
-        `look` or `put_off`.
+        """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it
+        again by `look` or `put_off`.
         """
         found: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -134,4 +134,4 @@ class Wakes:
 
 
 _NONE: dict[int, int] = {}
-"""The `_later` of all `Wakes` that have nothing later than its entry, shared to spare each a table: never written to."""
+"""The `_later` of all `Wakes` that have nothing later than its entry: one empty table for all, never written to."""

@@ -22,7 +22,7 @@ from hourglass._embedded.store.store import Change, ScheduleChange
 logger = logging.getLogger("hourglass")
 
 MOST_CHANGES = 4096
-"""More than that is left for the next commit, so that somebody hears something."""
+"""More than that is left for the next commit, so that the calls that wait for the first of them are answered soon."""
 
 B = TypeVar("B")
 
@@ -106,6 +106,7 @@ class StoreThread(Generic[B]):
         try:
             while turns := self._take():
                 batch = self._write(turns)
+                # Reported first: the calls that wait need not wait for a checkpoint, too.
                 self._on_commit(turns[-1].number)
                 self._sink.rest(batch)
         except Exception as failure:

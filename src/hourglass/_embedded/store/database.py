@@ -1,9 +1,25 @@
-"""Opening an engine's file: making a new one, checking an old one, the settings of the connections.
+"""An engine's file: its tables and formats, opening it or making a new one, the settings of the connections, copies.
 
-Must not know: runs, events. Invariants: a file that is in use is touched by SQLite only, never by `open()` (closing
-such a descriptor would drop the locks that SQLite holds in this process); a new file is its user's alone, and appears
-whole or not at all;
-a file that cannot be used is left as it was. One connection writes, and it alone checkpoints.
+Must not know: runs, events, what the blobs hold (see `records`), threads. The tables:
+
+    meta      the namespace; the epoch, one more at each opening
+    runs      one row per run: its state, when it must be looked at, when it closed
+    events    append-only; each row has the events of one run that were committed together, from `first_id` on
+    pending   activities and timers that are under way, by the event that began them
+    requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
+              by the id, for a request may come again when its workflow has gone on in other runs
+    schedules one row per schedule: its record, when it acts next, the workflows that it waits for
+
+Invariants of a file: one that is in use is touched by SQLite only, never by `open()` (closing such a descriptor would
+drop the locks that SQLite holds in this process); a new one is its user's alone, and appears whole or not at all; one
+that cannot be used is left as it was. One connection writes, and it alone checkpoints. The format is in SQLite's own
+header (`user_version`), beside a mark that says whose file it is (`application_id`); a file of a newer format is
+refused; a migration is one transaction, after a copy of the file was kept beside it.
+
+Invariants of a copy: it is one moment of the file, for a read transaction is held while SQLite's online backup copies
+the pages in portions, so that the owner's commits neither disturb the copy nor wait for it; it appears whole, checked
+and synced, or not at all; nothing that is there is overwritten unasked; it can be read by those users only who can
+read what was copied.
 """
 
 from __future__ import annotations
@@ -28,22 +44,7 @@ from hourglass.errors import StorageError
 __all__ = ["backup"]
 
 
-# --- schema ------------------------------------------------------------
-#
-# The tables of an engine's file, its format number, and how older formats become this one.
-#
-# Must not know: what the blobs hold (see `stored_form`), threads. Invariants: the format is in SQLite's own header
-# (`user_version`), beside a mark that says whose file it is (`application_id`); a file of a newer format is
-# refused; a migration is one transaction, after a copy of the file was kept beside it.
-#
-#     meta      the namespace; the epoch, one more at each opening
-#     runs      one row per run: its state, when it must be looked at, when it closed
-#     events    append-only; each row has the events of one run that were committed together, from `first_id` on
-#     pending   activities and timers that are under way, by the event that began them
-#     requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
-#               by the id, for a request may come again when its workflow has gone on in other runs
-#     schedules one row per schedule: its record, when it acts next, the workflows that it waits for
-
+# --- tables and formats -------------------------------------------------------------------------------------
 
 FORMAT = 1
 APPLICATION_ID = 0x48475253
@@ -198,19 +199,11 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchall()[0][0])
 
 
-# --- file copy ------------------------------------------------------------
-#
-# Copies of a database that is in use, and files that appear under their name whole.
-#
-# Must not know: what is in the database. A copy is one moment: a read transaction is held while SQLite's online
-# backup copies the pages in portions, so that whoever writes is never in the way and never waits. Invariants: a
-# copy appears whole, checked and synced, or not at all; nothing that is there is overwritten unasked; a copy
-# can be read by those users only who can read what was copied.
-
+# --- copies, and files that appear under their name whole ---------------------------------------------------
 
 PAGES = 512
 PAUSE = 0.002
-"""Seconds between portions: the disk and the interpreter belong to others too."""
+"""Seconds between portions: commits need the disk too, and other threads the interpreter."""
 
 
 Progress: TypeAlias = Callable[[int, int], object]
@@ -318,8 +311,7 @@ def _remove(draft: str) -> None:
             os.unlink(leftover)
 
 
-# --- database ------------------------------------------------------------
-
+# --- opening ------------------------------------------------------------------------------------------------
 
 OLDEST_SQLITE = (3, 37, 0)
 BUSY_SECONDS = 5.0
@@ -430,7 +422,7 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
             connection.close()
         put_in_place(draft, path, overwrite=False)
     except FileExistsError:
-        pass  # somebody else was quicker; theirs is checked like any other
+        pass  # another process was quicker; its file is checked like any other
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
@@ -500,7 +492,7 @@ def _connect_reader(path: str) -> sqlite3.Connection:
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """A connection that reads a file which somebody may own, and never changes it. Close it by `inherited`."""
+    """A connection that reads a file, which a process may own, and never writes. Close it by `fork_safety.close`."""
     _check_place(path)
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
@@ -546,12 +538,7 @@ def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
         raise storage_error(known_as or path, error) from error
 
 
-# --- backup ------------------------------------------------------------
-#
-# `backup`: a copy of an engine's file, taken while it is in use.
-#
-# Must not know: runs, events, the store. Invariants: the file is only read, by SQLite, whoever owns it; what is
-# copied is one moment of it.
+# --- the backup that users ask for --------------------------------------------------------------------------
 
 
 def backup(

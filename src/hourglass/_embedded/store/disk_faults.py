@@ -3,7 +3,7 @@ to do.
 
 Must not know: runs, events, threads. Invariants: every failure of SQLite becomes a `StorageError` that names the
 file, what happened and what to do; no text of a statement and no value is ever part of it. Only failures that
-leave the file as it was before the transaction are held; after an I/O error nobody knows what the disk has, and
+leave the file as it was before the transaction are held; after an I/O error it is unknown what the disk has, and
 the file must be opened anew. What is wrong with one change is never taken for a fault of the file.
 """
 
@@ -92,7 +92,7 @@ _ADVICE = {
 
 
 def storage_error(path: str, error: Exception) -> StorageError:
-    """The failure as our users see it; the original is for the log of whoever raises it."""
+    """The failure as our users see it; the caller raises it from the original, or logs that."""
     if isinstance(error, StorageError):
         return error
     code, name = _code(error), _name(error)
@@ -153,8 +153,8 @@ def is_permanent(error: StorageError) -> bool:
 
 
 def _is_want_of_room(path: str, code: int) -> bool:
-    """Whether a file could not be read or opened only because there is no room: SQLite needs some beside it, and calls
-    the want of it an error of the disk, or a file that cannot be opened.
+    """Whether a file could not be read or opened only because there is no room: SQLite needs some beside it, and
+    calls the want of it an error of the disk, or a file that cannot be opened.
     """
     if code == _SHARED_MEMORY_SIZE:
         return True
@@ -176,7 +176,7 @@ def no_room(path: str) -> StorageError:
 
 
 def free_bytes(path: str) -> int | None:
-    """How much is free on the disk of a file, for this user; None if nobody can tell."""
+    """How much is free on the disk of a file, for this user; None if the system does not say."""
     try:
         space = os.statvfs(os.path.dirname(path) or ".")
     except OSError:
@@ -232,8 +232,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is None
-    where nobody can tell; below `reserve_bytes` new workflows are refused.
+    """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is
+    None where the system does not say; below `reserve_bytes` new workflows are refused.
     """
 
     path: str
@@ -268,7 +268,7 @@ class Surroundings:
         return self._shortage
 
     def free_bytes(self) -> int | None:
-        """How much is free; None if nobody can tell."""
+        """How much is free; None if the system does not say."""
         return free_bytes(self._path)
 
     def check_file(self) -> None:

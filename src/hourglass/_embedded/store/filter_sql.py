@@ -1,12 +1,17 @@
 """A list filter as SQL: what attributes there are, what may be asked of each, and a condition with bound values.
+Before that: search attributes as an index sees them, their types, and payloads as values that SQLite can compare.
 
-Must not know: who runs it. What a filter says never becomes part of the SQL text: names are looked up in tables of
-ours or bound, operators come from tables, values are bound. Meanings are those of the Temporal dev server, found
-by trying: a comparison with a missing attribute holds neither plainly nor negated, but a list or text that is
-missing passes `!=` and NOT IN; STARTS_WITH and the texts of lists do not mind the case of letters; a Text is found
-by any of the words given.
+Must not know: connections, which store runs it. What a filter says never becomes part of the SQL text: names are
+looked up in tables of ours or bound, operators come from tables, values are bound. Meanings are those of the Temporal
+dev server, found by trying: a comparison with a missing attribute holds neither plainly nor negated, but a list or
+text that is missing passes `!=` and NOT IN; STARTS_WITH and the texts of lists do not mind the case of letters; a
+Text is found by any of the words given.
 
-Invariant: `statement` gives SQL that SQLite can run, or raises a `ServiceError`.
+Times are whole microseconds, as Temporal's own index keeps them. A payload says its type in its metadata; one that
+does not gets the type of its JSON value, and a text that is an RFC 3339 time is taken for one.
+
+Invariants: `statement` gives SQL that SQLite can run, or raises a `ServiceError`; in the index texts of lists are in
+lower case and texts of type Text are their words, in the form that `words` gives, since they are looked up so.
 """
 
 from __future__ import annotations
@@ -27,15 +32,7 @@ from hourglass._embedded.store.filters import parse_duration, refusal
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError
 
-# --- attribute values ------------------------------------------------------------
-#
-# Search attributes as an index sees them: their types, and payloads as values that SQLite can compare.
-#
-# Must not know: tables, filters. Times are whole microseconds, as Temporal's own index keeps them. A payload says
-# its type in its metadata; one that does not gets the type of its JSON value, and a text that is an RFC 3339 time
-# is taken for one. Invariants: texts of lists are in lower case and texts of type Text are their words, in the form
-# that `words` gives, since they are looked up so.
-
+# --- values of search attributes ----------------------------------------------------------------------------
 
 Indexed: TypeAlias = str | int | float
 
@@ -116,7 +113,7 @@ def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
 
 
 def fits(payload: Payload, kind: AttributeType) -> bool:
-    """Whether a server takes a payload for an attribute of that type. One that takes the attribute away always fits."""
+    """Whether a server takes a payload for an attribute of that type. One that unsets the attribute always fits."""
     if payload.encoding == "binary/null" or payload.data == b"null":
         return True
     value = _value(payload)
@@ -161,8 +158,7 @@ def _value(payload: Payload) -> Any:
         return None
 
 
-# --- filter sql ------------------------------------------------------------
-
+# --- a filter as a condition --------------------------------------------------------------------------------
 
 Types: TypeAlias = Mapping[str, AttributeType]
 

@@ -2,9 +2,14 @@
 
     WorkflowType = 'Order' AND (ExecutionStatus IN ('Failed', 'TimedOut') OR Amount > 100) AND NOT Region IS NULL
 
-Must not know: which attributes exist, types, SQL. Names are case-sensitive, keywords are not; AND binds more
-tightly than OR, NOT more than both. Invariants: `parse` gives a `Query` or raises a `ServiceError`, whatever
-the text; what it gives is bounded in depth and width, so that whoever walks it needs no guard.
+Must not know: which attributes exist, types, SQL. The lexical rules are those of the Temporal server, which reads
+filters with a MySQL parser: names in backticks, texts in either quotes with a doubled quote or a backslash inside,
+comments. Names are case-sensitive, keywords are not; AND binds more tightly than OR, NOT more than both. Durations
+are written as the server takes them for ExecutionDuration: Go's form with days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or
+nanoseconds.
+
+Invariants: `parse` gives a `Query` or raises a `ServiceError` that says where the text went wrong, whatever the text;
+the tokens end with `END`; a query is bounded in depth and width, so that code that walks it needs no guard.
 """
 
 from __future__ import annotations
@@ -18,15 +23,7 @@ from typing import TypeAlias
 
 from hourglass.errors import ServiceError
 
-# --- filter tokens ------------------------------------------------------------
-#
-# The words of a list filter: names, keywords, quoted texts, numbers and signs, each with its place.
-#
-# Must not know: what they mean together. The lexical rules are those of the Temporal server, which reads filters
-# with a MySQL parser: names in backticks, texts in either quotes with a doubled quote or a backslash inside,
-# comments. Invariant: whatever the text, the outcome is a tuple of tokens that ends with `END`, or a `ServiceError`
-# that says where it went wrong.
-
+# --- tokens: names, keywords, quoted texts, numbers and signs, each with its place --------------------------
 
 _INT64 = range(-(2**63), 2**63)
 
@@ -133,12 +130,7 @@ def _number(raw: str, position: int) -> int | float:
     return value
 
 
-# --- durations ------------------------------------------------------------
-#
-# Durations as list filters write them: Go's form with days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or nanoseconds.
-#
-# Must not know: filters. The forms are those that the Temporal server takes for ExecutionDuration.
-
+# --- durations ----------------------------------------------------------------------------------------------
 
 _UNITS = {
     "ns": 1,
@@ -176,8 +168,7 @@ def _parsed(text: str) -> int | None:
     return None
 
 
-# --- filters ------------------------------------------------------------
-
+# --- queries ------------------------------------------------------------------------------------------------
 
 MAX_DEPTH = 40
 MAX_CONDITIONS = 400

@@ -1,8 +1,20 @@
 """Forks and SQLite: no fork happens in the middle of SQLite's work, or of anything else that a child must not get by
 halves; and a child leaves alone the files that its parent has open.
 
-`WORK` is held around such work; a fork waits for it. `keep` and `close` know the open connections, so that a child
-never closes a descriptor of the database: closing one drops the parent's POSIX locks.
+Must not know: what the work is. SQLite's mutexes belong to the process, not to a file. One that a thread of ours
+holds at the instant of a fork is held for ever in the child, where that thread does not exist, and the child's first
+use of SQLite hangs, on whatever file. So all our work with SQLite is done inside `WORK`, and a fork waits until no
+thread is inside: at most for one commit, or for one portion of a copy. Whatever else must not be cut in two by a fork
+(a descriptor that is opened and noted) is done inside, too.
+
+A connection that is used, closed or freed in a child can destroy the file or hang on a lock that a thread of the
+parent held. And a child cannot even open the same file anew: SQLite remembers per process which locks it holds on a
+file, the memory is inherited, the locks are not; so the child would read and write without any. `keep` and `close`
+therefore know the open connections.
+
+Invariants: each thread has a lock of its own, so that threads never wait for each other here, only a fork for them; a
+thread may enter again while it is inside; in a child every inherited connection is leaked for ever, and opening a
+file that the parent had open is refused.
 """
 
 from __future__ import annotations
@@ -18,20 +30,7 @@ from types import TracebackType
 from hourglass._embedded.store.disk_faults import Identity
 from hourglass.errors import StorageError
 
-# --- standstill ------------------------------------------------------------
-#
-# No fork in the middle of SQLite's work, nor of anything else that a child must not inherit by halves.
-#
-# SQLite's mutexes belong to the process, not to a file. One that a thread of ours holds at the instant of a fork is
-# held for ever in the child, where that thread does not exist, and the child's first use of SQLite hangs, on whatever
-# file. So all our work with SQLite is done inside `WORK`, and a fork waits until nobody is inside: at most for one
-# commit, or for one portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened
-# and
-# noted) is done inside, too. Must not know: files, what the work is.
-#
-# Invariants: each thread has a lock of its own, so that nobody but a fork ever waits for another; a thread may enter
-# again while it is inside.
-
+# --- the fork lock ------------------------------------------------------------------------------------------
 
 _entrance = threading.Lock()
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
@@ -75,6 +74,7 @@ WORK = Work()
 
 
 def _before_fork() -> None:
+    # First the door: until the fork is over no thread that is new to `WORK` can add a lock that is not taken here.
     _entrance.acquire()
     WORK.fork_waits = True
     for lock in list(_locks):
@@ -83,6 +83,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
+    # In the child, too: the forking thread took these locks, and is the one thread that exists there.
     for lock in _taken:
         lock.release()
     _taken.clear()
@@ -94,15 +95,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
-# --- inherited ------------------------------------------------------------
-#
-# Files that are open in SQLite, so that a forked child leaves them alone.
-#
-# A connection that is used, closed or freed in a child can destroy the file or hang on a lock that a thread of the
-# parent held. And a child cannot even open the same file anew: SQLite remembers per process which locks it holds on
-# a file, the memory is inherited, the locks are not; so the child would read and write without any. Invariants:
-# in a child every inherited connection is leaked for ever, and opening a file that the parent had open is refused.
-
+# --- connections that a child inherits ----------------------------------------------------------------------
 
 _open: dict[int, tuple[sqlite3.Connection, Identity]] = {}
 _inherited: set[Identity] = set()

@@ -1,9 +1,10 @@
-"""Lists and counts, on threads and connections of their own: however long one takes, it stops nobody else.
+"""Lists and counts, on threads and connections of their own: however long one takes, it stops neither the control
+loop nor a commit.
 
-Must not know: filters, runs, who asks. A question waits for its turn and is then worked on; both together take
-`LIST_SECONDS` at most, after which whoever asked is told so. Invariants: a question is answered or refused within its
-limit; one that nobody waits for any more is dropped; a fork waits for none of them (it interrupts them, and they
-begin again after it); everything runs inside `WORK`.
+Must not know: filters, runs, clients. A question waits for its turn and is then worked on; both together take
+`LIST_SECONDS` at most, after which the caller gets a `ServiceTimeoutError`. Invariants: a question is answered or
+refused within its limit; one whose caller has given up is dropped; a fork waits for none of them (it interrupts them,
+and they begin again after it); everything runs inside `WORK`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ LIST_SECONDS = 10.0
 """How long a list or a count may take, with the wait for those before it."""
 
 LOOK_EVERY = 500_000
-"""After so many of SQLite's instructions, some ten milliseconds, it is looked whether to go on: each look costs a fight for
-the interpreter.
+"""After so many of SQLite's instructions, some ten milliseconds, it is looked whether to go on: each look costs a
+fight for the interpreter.
 """
 
 
@@ -123,7 +124,7 @@ class ListReader:
                         raise
                 finally:
                     connection.set_progress_handler(None, 0)
-        return None  # nobody waits any more
+        return None  # the caller waits no longer
 
     def _must_stop(self, question: _Question) -> bool:
         return WORK.fork_waits or self._closing or question.answer.done() or time.monotonic() > question.until
@@ -148,7 +149,7 @@ def is_interrupted(error: BaseException | None) -> bool:
 
 
 def _tell(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    with suppress(RuntimeError):  # the loop is closed, and everyone on it is gone
+    with suppress(RuntimeError):  # the loop is closed, and the caller with it
         answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
 
 

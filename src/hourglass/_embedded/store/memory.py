@@ -1,5 +1,9 @@
 """A store that remembers in memory, for as long as it is there. Everything is durable at once. Lists are made on
 demand, over the same index as a file's.
+
+Must not know: the engine. The store keeps what it is given and shares it: runs and events are frozen. A new engine
+over the same store finds what the old one left, which is what a crash looks like in tests. Invariant: a list is about
+the runs as they are when it is given.
 """
 
 from __future__ import annotations
@@ -26,17 +30,7 @@ from hourglass._embedded.store.store import (
 )
 from hourglass._history import events as h
 
-# --- memory listing ------------------------------------------------------------
-#
-# Lists of runs that are kept in memory: the same index as a file's, made when it is first asked for.
-#
-# Must not know: who keeps the runs. Most engines in memory are those of tests, which never list: until somebody
-# does, a change costs one entry in a table. On virtual time a list takes no time: it is answered at once. On real
-# time only
-# what is small is; all else is left to a thread (`list_reader`). Invariant: an answer is about the runs as they are
-# when
-# it is given.
-
+# --- lists --------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -48,8 +42,13 @@ LITTLE = 200_000
 
 
 class MemoryListing:
-    """Lists the runs of a table that somebody else keeps and tells us of. `types` are the search attributes that are
-    known before their first use, by Temporal's names of types. On `real_time` nothing long is done on the control loop.
+    """Lists the runs of a table that its owner keeps, calling `changed` for each change. The index is made at the
+    first question: most engines in memory are those of tests, which never list, and until then a change costs one
+    entry in a table.
+
+    `types` are the search attributes that are known before their first use, by Temporal's names of types. On virtual
+    time a list takes no time: it is answered at once. On `real_time` only what is small is answered on the control
+    loop; all else is left to a thread (`list_reader`).
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class MemoryListing:
         return await self._ask(lambda connection: visibility.groups(connection, text))
 
     def close(self) -> None:
-        """Let go of the index; it is made anew if somebody asks again."""
+        """Let go of the index; it is made anew at the next question."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -134,18 +133,13 @@ class MemoryListing:
             try:
                 visibility.write(connection, [run for _, run in found if run is not None])
                 visibility.remove(connection, [run_id for run_id, run in found if run is None])
-            except BaseException:  # interrupted: whoever asks next enters them
+            except BaseException:  # interrupted: the next question enters them
                 self._changed |= dict.fromkeys(portion)
                 raise
         return connection
 
 
-# --- memory store ------------------------------------------------------------
-#
-# A store that remembers in memory, for as long as it is there: everything is durable at once.
-#
-# Must not know: the engine. It keeps what it is given and shares it: runs and events are frozen. A new engine
-# over the same store finds what the old one left, which is what a crash looks like in tests.
+# --- the store ----------------------------------------------------------------------------------------------
 
 
 class MemoryStore:

@@ -1,7 +1,7 @@
 """A file that can only be read now, for want of room on its disk: questions are answered, nothing is changed.
 
-Must not know: who asks, requests. The caller has the file's lock. Invariant: no change ever becomes durable; whoever waits
-for one is told why.
+Must not know: clients, requests. The caller has the file's lock. Invariant: no change ever becomes durable; a call
+that waits for one raises why.
 """
 
 from __future__ import annotations

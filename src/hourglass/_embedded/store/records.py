@@ -1,8 +1,16 @@
-"""Runs, their events and schedules as rows of the file: how they look as bytes (MessagePack maps by field name, which
-only grow), and how single ones are read, in one statement and one row each.
+"""Runs, their events and schedules as rows of the file: how they look as bytes (MessagePack maps by field name,
+defaults left out), and how single ones are read, in one statement and one row each.
 
-Must not know: when anything is written (see `writer`), lists (see `visibility`). Invariant: what any released
-version wrote can be read.
+Must not know: threads, transactions (the caller's), when anything is written (see `writer`), what is still queued,
+lists (see `visibility`). Each row that SQLite gives costs a fight for the interpreter beside busy threads, so a whole
+history comes as one text of hexadecimal pieces.
+
+Invariants: what any released version wrote can be read, for years; so fields are only added, each with a default; a
+default never changes, for what equals it was not written; what is not known is passed over. The kinds of events are
+told apart by name. Nothing of a run is stored twice: its start, its end and what its activities and children were
+asked for with are in its events, and come from there again. A schedule's row is replaced whole; the workflows that it
+waits for stand beside its record, so that opening a file reads no record. Every statement is read to its end, for one
+that is left open keeps the log from being emptied.
 """
 
 from __future__ import annotations
@@ -26,15 +34,7 @@ from hourglass._history import events as h
 from hourglass._history.encoding import encode, plain
 from hourglass._history.events import StartChildWorkflowExecutionInitiated
 
-# --- stored form ------------------------------------------------------------
-#
-# How runs and their events look as bytes in the file: MessagePack maps by field name, defaults left out.
-#
-# Must not know: SQL, threads, files. It is read for years, so: fields are only added, each with a default; a
-# default never changes, for what equals it was not written; what is not known is passed over. The kinds of
-# events are told apart by name. Nothing is stored twice: a run's start, its end and what its activities and
-# children were asked for with are in its events, and come from there again.
-
+# --- runs and events as bytes -------------------------------------------------------------------------------
 
 S = TypeVar("S", bound=h.Attributes)
 
@@ -149,7 +149,7 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
 
 
 def shown_form(run: Run) -> Run:
-    """A run whose names are all plain, for those who write them as columns."""
+    """A run whose names are all plain, as columns of the lists must have them."""
     shown = (run.started, run.memo, run.search_attributes)
     try:
         msgspec.msgpack.encode(shown)
@@ -183,14 +183,7 @@ def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
     return last if isinstance(last, h.FINAL) else None
 
 
-# --- stored reads ------------------------------------------------------------
-#
-# Reads single runs from the file, in one statement and one row each.
-#
-# Must not know: who asks, what is still queued. Each row that SQLite gives costs a fight for the interpreter beside
-# busy threads, so a whole history comes as one text of hexadecimal pieces. Invariants: nothing is changed; every
-# statement is read to its end, for one that is left open keeps the log from being emptied.
-
+# --- reading single runs ------------------------------------------------------------------------------------
 
 _LOAD = """
 SELECT CAST(state AS BLOB),
@@ -210,7 +203,7 @@ _LARGEST = 2**63 - 1
 
 
 class StoredReads:
-    """Point reads on one connection."""
+    """Point reads on one connection. Nothing is changed."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self.connection = connection
@@ -332,14 +325,7 @@ def _history(pieces: Mapping[int, bytes]) -> list[h.HistoryEvent]:
     return history
 
 
-# --- stored schedules ------------------------------------------------------------
-#
-# Schedules in the file: one row each, its record as MessagePack.
-#
-# Must not know: threads, transactions (the caller's), when a schedule acts. As with runs, fields are only added, each
-# with a default, and what is not known is passed over. Invariants: a row is replaced whole; the workflows that a
-# schedule waits for stand beside its record, so that opening a file reads no record.
-
+# --- schedules ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("hourglass.embedded")
 

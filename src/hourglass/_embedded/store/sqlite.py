@@ -1,11 +1,15 @@
 """The durable store: an engine's runs in one SQLite file.
 
-Changes are numbered on the control loop and committed by a thread of their own, in groups; `Durability` knows which
-number is durable and who waits for which. Reads of single runs happen on the control loop, lists on threads of
-their own. `KnownIds`, a Bloom filter over the workflow ids that were used, spares most starts a read.
+Must not know: transitions, queues, sockets, which process may own the file (its owner opens it). Changes are numbered
+on the control loop and committed by the store thread, in groups, on the one connection that writes; `Durability`
+knows which number is durable and wakes the calls that wait for it. Single runs are read on the control loop, by a
+second connection; lists have their own threads and connections (`list_reader`). A change is handed to the thread at
+the end of the turn in which a call waits for it, or `PATIENCE` later. `KnownIds`, a Bloom filter over the workflow
+ids that were used, spares most starts a read.
 
-Must not know: what runs do. Invariants: a number is durable only when all numbers before it are, but for those that
-were refused; after a failure nothing is acknowledged any more.
+Invariants: those of `store`; everything that is appended in one turn of the control loop, without a wait in between,
+becomes durable together; a number is durable only when all numbers before it are, but for those that were refused;
+after a failure nothing is acknowledged any more.
 """
 
 from __future__ import annotations
@@ -41,21 +45,19 @@ from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
-# --- durability ------------------------------------------------------------
-#
-# Who waits for which change: numbers are given on the control loop, commits are reported by the store thread.
-#
-# Must not know: files, SQL, what the changes are. Invariants: numbers count from 1 without a gap; a waiter is woken
-# when its number is durable, or gets the error that ended everything, or the one for which this change alone was
-# refused; one call wakes all that one commit satisfies.
-
+# --- which changes are durable, and the calls that wait for them ---------------------------------------------
 
 _REMEMBERED = 10_000
-"""So many refusals are remembered: callers wait for theirs at once."""
+"""So many refusals are remembered: a call that waits for its change does so right after it was appended."""
 
 
 class Durability:
-    """How far everything is durable. `committed` and `end` may be called on any thread, the rest on one loop."""
+    """How far everything is durable: numbers are given on the control loop, commits are reported by the store thread.
+
+    `committed`, `refuse` and `end` may be called on any thread, the rest on one loop. Invariants: numbers count from
+    1 without a gap; a waiter is woken when its number is durable, or gets the error that ended everything, or the one
+    for which this change alone was refused; one call wakes all that one commit satisfies.
+    """
 
     def __init__(self) -> None:
         self._given = 0
@@ -86,7 +88,9 @@ class Durability:
         return number <= self._committed and number not in self._refused
 
     async def wait(self, number: int) -> None:
-        """Wait until this change is durable; raises what ended everything, or why it was refused, if it never will be."""
+        """Wait until this change is durable; raises what ended everything, or why it was refused, if it never will
+        be.
+        """
         if number in self._refused:
             raise _copy(self._refused[number])
         if number <= self._committed:
@@ -94,8 +98,10 @@ class Durability:
         self._loop = asyncio.get_running_loop()
         waiter = self._loop.create_future()
         heappush(self._waiters, (number, next(self._order), waiter))
+        # Asked a second time: the store thread may have reported this commit after the look above and before the
+        # waiter was in the heap, and reports it only once.
         if number <= self._committed or self._failure is not None:
-            self.settle()  # what was reported before the waiter was there wakes nobody again
+            self.settle()
         await waiter
 
     def committed(self, number: int) -> None:
@@ -116,7 +122,7 @@ class Durability:
         self._notify()
 
     def disown(self, failure: StorageError) -> None:
-        """In a forked child: end, and tell nobody. The loop and those who wait on it are the parent's."""
+        """In a forked child: end without waking any waiter. The loop and its tasks are the parent's."""
         self._loop = None
         self._waiters = []
         self.end(failure)
@@ -137,11 +143,11 @@ class Durability:
     def _notify(self) -> None:
         loop = self._loop
         if loop is None:
-            return  # nobody ever waited
+            return  # no call has ever waited
         try:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
-            pass  # the loop is closed, and everyone on it is gone
+            pass  # the loop is closed, and the tasks that waited on it are gone
 
 
 def _copy(error: StorageError) -> StorageError:
@@ -149,27 +155,24 @@ def _copy(error: StorageError) -> StorageError:
     return type(error)(str(error), status=error.status)
 
 
-# --- known ids ------------------------------------------------------------
-#
-# Which workflow ids may have been used before: a sieve (a Bloom filter) over all of them.
-#
-# Must not know: SQL, runs. A start must know whether its id is free, and most are; to ask the file each time costs
-# the
-# control loop a fight for the interpreter beside busy threads. Invariants: an id that was added is never said to be
-# new;
-# of those that were not, about one in two hundred is taken for used, which costs a read and nothing else; memory is
-# two
-# bytes per id, in pieces.
-
+# --- which workflow ids may have been used ------------------------------------------------------------------
 
 _BITS = 21
 _MASK = (1 << _BITS) - 1
 _IDS = (1 << _BITS) // 16
-"""How many ids a piece holds: with sixteen bits for each, three of which are set, it is wrong often enough to be small."""
+"""How many ids a piece holds: with sixteen bits for each, three of which are set, it is wrong often enough to be
+small.
+"""
 
 
 class KnownIds:
-    """Every id that there is, and perhaps some that are not."""
+    """A Bloom filter: every workflow id that was used, and perhaps some that were not.
+
+    A start must know whether its id is free, and most are; to ask the file each time costs the control loop a fight
+    for the interpreter beside busy threads. Invariants: an id that was added is never said to be new; of those that
+    were not, about one in two hundred is taken for used, which costs a read and nothing else; memory is two bytes per
+    id, in pieces.
+    """
 
     def __init__(self, ids: Iterable[str]) -> None:
         self._pieces = [bytearray(1 << (_BITS - 3))]
@@ -201,18 +204,7 @@ def _places(text: str) -> tuple[int, int, int]:
     return value & _MASK, (value >> _BITS) & _MASK, (value >> 2 * _BITS) & _MASK
 
 
-# --- sqlite store ------------------------------------------------------------
-#
-# The durable store: an engine's runs in one SQLite file.
-#
-# Must not know: transitions, queues, sockets, who may own the file (its owner opens it). One connection writes, on
-# the
-# store thread; one reads single runs, on the control loop; lists have their own (`list_reader`). A change is written
-# when
-# somebody waits for it, or a moment later. Invariants: those of `store`; and everything that is appended in one turn
-# of
-# the control loop, without a wait in between, becomes durable together.
-
+# --- the store ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("hourglass")
 
@@ -220,13 +212,14 @@ RESERVE_BYTES = 32 << 20
 """New workflows are refused when less is free on the disk."""
 
 PATIENCE = 0.002
-"""A change that nobody waits for is handed over after so many seconds at the latest. Most are followed at once by one
-that somebody waits for, and share its commit: what an activity returned is written with what the workflow then asks for.
+"""A change that no call waits for is handed over after so many seconds at the latest. Most are followed at once by
+one that a call waits for, and share its commit: what an activity returned is written with what the workflow then asks
+for.
 """
 
 LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
-"""So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one waiting;
-where there are few processors, workflows come first.
+"""So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one
+waiting; where there are few processors, workflows come first.
 """
 
 CHECKPOINT_PAGES = 4000
@@ -252,11 +245,11 @@ class SqliteStore:
         self._durability = Durability()
         self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
-        self._is_wanted = False  # somebody waits for it: it is handed over at the end of this turn
+        self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
         self._timer_runs = False
         self._forgets = 0
         self._forgetting: dict[int, int] = {}
-        """The keys of runs that the thread was told to forget, each with the how-manieth telling it was."""
+        """The keys of runs that the thread was told to forget, each with the number of that request."""
         self._is_sound = True
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
@@ -281,8 +274,8 @@ class SqliteStore:
         retry_seconds: float = 0.25,
         know_ids: bool = False,
     ) -> SqliteStore:
-        """Open a file, or make it. The caller owns it: nobody else may have it open for writing. With `know_ids` the
-        ids of all workflows are read, so that starting new ones reads nothing.
+        """Open a file, or make it. The caller owns it: no other process may have it open for writing. With `know_ids`
+        the ids of all workflows are read, so that starting new ones reads nothing.
 
         Raises `StorageError` for a file that cannot be used, which is left as it was. May be called on any
         thread.
@@ -335,6 +328,7 @@ class SqliteStore:
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
+        # Not handed over yet: at the end of this turn of the loop, so that all that the turn appends is one commit.
         if not self._is_wanted and number > self._durability.given - len(self._turn):
             self._is_wanted = True
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -489,12 +483,14 @@ class SqliteStore:
         for refusal in refusals:
             self._durability.refuse(refusal.number, refusal.error)
             if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed, and everyone on it is gone
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
                     self._loop.call_soon_threadsafe(self._tell, refusal)
 
     def _tell(self, refusal: Refusal) -> None:
         """On the control loop: what is appended from now on rests on nothing that was refused."""
         self._told(refusal)
+        # What was appended before may rest on the refused change. It goes to the thread first, which refuses it too;
+        # only what comes after the turn that readmits the runs is written again.
         self._hand_over()
         self._thread.give(Turn((), self._durability.given, readmitted=refusal.run_ids))
 
@@ -523,7 +519,7 @@ class SqliteStore:
     def _finish(self) -> None:
         try:
             self._writer.checkpoint("TRUNCATE")
-        except sqlite3.Error as error:  # all is in the log, which the next one to open it reads
+        except sqlite3.Error as error:  # all is in the log, which the next process that opens the file reads
             logger.warning("%s was closed without tidying up: %s", self.path, storage_error(self.path, error))
 
     def _after_fork(self) -> None:
@@ -555,7 +551,7 @@ class _Sink:
         self._asked_to_forget = 0
         self._turns_that_forget = 0
         self.forgot = 0
-        """How many tellings to forget were carried out; read by others."""
+        """How many requests to forget were carried out; read on the control loop."""
 
     def build(self, turns: Sequence[Turn]) -> Batch | Apart:
         self._turns_that_forget = sum(bool(turn.forget) for turn in turns)

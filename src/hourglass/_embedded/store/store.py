@@ -2,12 +2,12 @@
 
 Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its
 store: it applies a step, queues it here with `append`, and goes on. What has an effect outside (an attempt, the
-answer to a call) waits until all that it rests on is durable. So a crash forgets only what nobody was told. An
-activation has none: it may go ahead, and what the run answers waits.
+answer to a call) waits until all that it rests on is durable. So a crash forgets only what no client and no activity
+has seen. An activation has no such effect: it may go ahead, and what the run answers waits.
 
 Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
-`durable` raises once a change can never become so: one that cannot be written is refused by itself, for any other reason
-the store is dead from then on and must be opened anew.
+`durable` raises once a change can never become so: one that cannot be written is refused by itself, for any other
+reason the store is dead from then on and must be opened anew.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ AT_ONCE = 1
 class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
-    `encoded` are the events as bytes, one each; empty where whoever wrote them has no bytes. `touched` names what is
-    pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone. `wake_ns`
-    is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are the
-    requests that it carries out.
-    `also` are changes, of other runs, further ones of this run or of schedules, that become durable together with
-    it, under its number: a run that closes and the run that follows it are one step, and so are a parent and its
-    child.
+    `encoded` are the events as bytes, one each; empty where the transition did not encode them. `touched` names what
+    is pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone.
+    `wake_ns` is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are
+    the requests that it carries out. `also` are changes, of other runs, further ones of this run or of schedules,
+    that become durable together with it, under its number: a run that closes and the run that follows it are one
+    step, and so are a parent and its child.
     """
 
     run: Run
@@ -88,7 +87,8 @@ class Refusal(NamedTuple):
 
 
 class Store(Protocol):
-    """A place that remembers runs. All methods are called on the control loop; those that may take long wait elsewhere.
+    """A place that remembers runs. All methods are called on the control loop; those that may take long wait
+    elsewhere.
 
     The reads answer from what is durable; the engine asks only for runs of which nothing is in memory. They are
     point reads, quick enough for the control loop, but for lists and counts.

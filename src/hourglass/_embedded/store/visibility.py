@@ -36,10 +36,6 @@ from hourglass._embedded.store.filters import parse, refusal
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
 
-# --- listing ------------------------------------------------------------
-#
-# What a list says of a run: its summary.
-
 
 def summary(run: Run) -> WorkflowSummary:
     """What a list says of a run."""
@@ -62,8 +58,7 @@ def summary(run: Run) -> WorkflowSummary:
     )
 
 
-# --- visibility ------------------------------------------------------------
-
+# --- tables -------------------------------------------------------------------------------------------------
 
 SCHEMA = """
 create table if not exists visibility (
@@ -117,7 +112,7 @@ _MAY_BE_NULL = {
     "close_time": _NO_NUMBER, "execution_duration": _NO_NUMBER, "history_length": _NO_NUMBER,
     "history_size": _NO_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
 }  # fmt: skip
-"""Columns that may be NULL, each with what stands for it in a row (see `stored_steps` for why)."""
+"""Columns that may be NULL, each with what stands for it in a row (see `writer.NOTHING` for why)."""
 
 
 def _or_null(name: str, value: str) -> str:
@@ -186,8 +181,8 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
 
 
 def shown(run: Run) -> str:
-    """A run as it is now, for `TAKE_SHOWN`; empty for one that `write` must enter: with a memo or attributes, or with a
-    zero in a name, where SQLite's JSON would cut it off. It must have had no search attributes before.
+    """A run as it is now, for `TAKE_SHOWN`; empty for one that `write` must enter: with a memo or attributes, or with
+    a zero in a name, where SQLite's JSON would cut it off. It must have had no search attributes before.
     """
     if run.memo or run.search_attributes:
         return ""
@@ -269,8 +264,8 @@ def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tu
 
 
 def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]], row: str = "") -> None:
-    """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again: the last
-    row is repeated, which must do no harm.
+    """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again: the
+    last row is repeated, which must do no harm.
     """
     for done in range(0, len(rows), _MOST_ROWS):
         batch = rows[done : done + _MOST_ROWS]

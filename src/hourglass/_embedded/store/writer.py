@@ -1,9 +1,16 @@
 """Writes batches of changes into the tables, with as few statements as can be: changes that are committed together
 become one change per run, and all rows of a batch go through one statement.
 
-Must not know: threads, what a change means. The writer remembers the open runs that it wrote last, so that it need
-not read them. Invariant: a batch is written whole, or, where one change of it cannot be, without that change and
-what rests on it.
+Must not know: threads, queues, which calls wait, what a change means. Python's SQLite lets go of the interpreter at
+every statement and must get it back; beside busy threads each time can take milliseconds. So a batch goes into a view
+of this connection, of which a trigger makes rows in all the tables. The writer remembers the open runs that it wrote
+last, so that it need not read them; what it does not remember can be found in the file again.
+
+Invariants: merging changes loses no event, no request id and no touched thing; runs keep the order in which they
+first appear, events and requests theirs. A key is given to one run. A batch is one transaction; it is built first
+(bytes and keys) and can then be tried again as it is; nothing is written in an epoch that is over. Where something of
+a batch cannot be built or written its changes are written apart, each within a savepoint of the same transaction: a
+change that fails is left out, and so is what rests on it.
 """
 
 from __future__ import annotations
@@ -28,17 +35,13 @@ from hourglass._history.encoding import array, encode, plain
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
-# --- coalesce ------------------------------------------------------------
-#
-# Changes that are committed together, as one change per run or schedule: only the last state need be written.
-#
-# Pure. Must not know: SQL, threads. Invariants: no event, no request id and no touched thing is lost; runs keep the
-# order in which they first appear, events and requests theirs. Most runs change once in a batch: then nothing is
-# made.
+# --- one change per run -------------------------------------------------------------------------------------
 
 
 def coalesce(changes: Iterable[Change | ScheduleChange]) -> tuple[list[Change], list[ScheduleChange]]:
-    """One change per run, in the order in which the runs first appear, and one per schedule."""
+    """One change per run, in the order in which the runs first appear, and one per schedule: only the last state need
+    be written. Most runs change once in a batch: their change is given as it is.
+    """
     merged: dict[str, Change] = {}
     schedules: dict[str, ScheduleChange] = {}
     for change in flat(changes):
@@ -79,13 +82,7 @@ def flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | Schedu
             yield from flat(change.also)
 
 
-# --- written runs ------------------------------------------------------------
-#
-# The open runs that were written last, as the writer remembers them: under which keys, and what lists show of them.
-#
-# Must not know: SQL, transactions. What is not remembered can be found in the file again. Invariants: a key is given
-# to
-# one run; a run that has closed is not remembered.
+# --- the open runs that were written last -------------------------------------------------------------------
 
 
 class Written(NamedTuple):
@@ -105,7 +102,7 @@ class Written(NamedTuple):
 
 
 class WrittenRuns:
-    """Remembers runs by their ids."""
+    """Remembers open runs by their ids: under which keys they stand, and what lists show of them."""
 
     def __init__(self, next_key: int) -> None:
         self._runs: dict[str, Written] = {}
@@ -140,25 +137,15 @@ class WrittenRuns:
             del self._runs[next(iter(self._runs))]
 
 
-# --- stored steps ------------------------------------------------------------
-#
-# Writes what happened to runs into the tables, however much it is, by one statement.
-#
-# Must not know: what the blobs hold, transactions (the caller's, or none). Python's SQLite lets go of the interpreter
-# at every statement and must get it back; beside busy threads each time can take milliseconds. So a batch goes into a
-# view of this connection, of which a trigger makes rows in all the tables. Invariants: a statement is whole or not at
-# all, also outside of a transaction; a row may say any part of what is in `COLUMNS`, and `NOTHING` says nothing.
-#
-# What a row does not say is 0 or an empty text, and bytes come as a `bytearray`: for NULL and for `bytes` Python's
-# SQLite looks for an adapter each time, which takes longer than all the rest of a parameter.
-
+# --- rows of many tables by one statement -------------------------------------------------------------------
 
 COLUMNS = (
     "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "kept_id", "kept",
     "drop_from", "drop_to", "request_id", "shown",
 )  # fmt: skip
-"""What a row can say of a run (by its key): its state; events; one pending thing; which are gone; one request; and
-what lists show of it now."""
+"""What a row can say of a run (by its key), in any part: its state; events; one pending thing; which are gone; one
+request; and what lists show of it now.
+"""
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -167,11 +154,15 @@ NO_EVENTS: Row = (0, 0)
 _NOT_KEPT: Row = (0, 0)
 _NOT_DROPPED: Row = (0, 0)
 NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NOT_KEPT, *_NOT_DROPPED, "", "")
+"""A row that says nothing. What a row does not say is 0 or an empty text, and bytes come as a `bytearray`: for NULL
+and for `bytes` Python's SQLite looks for an adapter each time, which takes longer than all the rest of a parameter.
+"""
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """How many rows a statement can have: few, so that SQLite keeps all of them prepared."""
 
 _VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
+# Its first statement is a fence: from the moment that another process has begun an epoch, this one writes nothing.
 _TRIGGER = f"""
 CREATE TEMP TRIGGER take_step INSTEAD OF INSERT ON steps BEGIN
     SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> EPOCH;
@@ -231,7 +222,9 @@ def rows(
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Write rows; see `is_one_statement`."""
+    """Write rows, in the caller's transaction or in none: each statement is whole or not at all (see
+    `is_one_statement`).
+    """
     for begin in range(0, len(rows), _SIZES[-1]):
         some = rows[begin : begin + _SIZES[-1]]
         size = next(size for size in _SIZES if size >= len(some))
@@ -250,18 +243,7 @@ def _text(size: int) -> str:
     return f"INSERT INTO steps VALUES {','.join([row] * size)}"
 
 
-# --- batch writer ------------------------------------------------------------
-#
-# Writes batches of changes into the tables, with as few statements as can be (see `stored_steps`).
-#
-# Must not know: threads, queues, who waits. Invariants: a batch is one transaction; it is built first (bytes and
-# keys)
-# and can then be tried again as it is; nothing is written in an epoch that is over. Where something of a batch cannot
-# be
-# built or written its changes are written apart, each within a savepoint of the same transaction: a change that fails
-# is
-# left out, and so is what rests on it.
-
+# --- batches ------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("hourglass")
 
@@ -350,7 +332,7 @@ _FORGET = tuple(
 
 
 class BatchWriter:
-    """The one who writes, on one connection."""
+    """Writes batches, on the one connection of the file that writes."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, epoch: int) -> None:
         self._connection = connection
@@ -489,7 +471,7 @@ class BatchWriter:
             kept, dropped = _pending_rows(run, change.touched, before)
             size += sum([len(data) for _, data in kept])
         batch.size += size
-        close_ns = 0 if is_open else max(run.close_ns, 1)
+        close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 says that it is open
         state_row = (*written.names, change.wake_ns, close_ns, state)
         requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
         is_shown = is_open and written.shows(run)
@@ -497,7 +479,7 @@ class BatchWriter:
         batch.steps += rows(written.key, state_row, events, kept, dropped, requests, shown)
 
     def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
-        """Enter a run into the lists, where something that they show has changed: as part of its row if that can be."""
+        """Enter a run into the lists, where something that they show has changed: with its row if that can be."""
         if run.is_open:
             self._known.show(run, written)
         else:
