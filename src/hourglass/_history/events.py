@@ -37,7 +37,7 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, 
 # --- local activities ---------------------------------------------------------------------------------------
 
 NO_INDEX = -1
-"""In a marker that does not say in which activation of its task it was told."""
+"""In a marker that does not say in which activation of its task the run heard of it."""
 
 
 class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="LocalActivityMarkerRecorded"):
@@ -62,7 +62,7 @@ class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="Lo
 
 
 def kind_of(attributes: Attributes) -> str:
-    """Temporal's name for a kind of event. A marker is one kind there; what it marks is told by its name."""
+    """Temporal's name for a kind of event. A marker is one kind there, whatever its name says that it marks."""
     return "MarkerRecorded" if type(attributes) is LocalActivityMarkerRecorded else type(attributes).__name__
 
 

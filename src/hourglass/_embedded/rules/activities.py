@@ -157,7 +157,7 @@ def deadline(activity: Activity) -> tuple[int, TimeoutType]:
 
 
 def narrowest_timeout(activity: Activity) -> float:
-    """The shortest of the timeouts that run while an attempt is in a worker's hands; 0 if there is none."""
+    """The shortest of the timeouts that run while a worker has an attempt; 0 if there is none."""
     spec = activity.spec
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
     return min((limit for limit in limits if limit), default=0.0)
@@ -180,7 +180,7 @@ def timeout_failure(activity: Activity, kind: TimeoutType) -> Failure:
 
 
 def without_details(failure: Failure) -> Failure:
-    """A timeout as the next attempt is told of it: its details are told by themselves."""
+    """A timeout as the last failure that the next attempt sees; it gets the heartbeat's details by themselves."""
     if not isinstance(failure.info, TimeoutFailure):
         return failure
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
@@ -225,7 +225,7 @@ def failed(
 
 
 def timed_out(activity: Activity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
-    """The events of an activity that timed out for good; how the attempt before ended is told as the cause."""
+    """The events of an activity that timed out for good; the failure of the attempt before is the cause."""
     started = activity.started_ns != 0
     if state is RetryState.TIMEOUT and started and _is_retryable_timeout(failure):
         failure = Failure(

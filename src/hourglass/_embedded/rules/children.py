@@ -1,7 +1,7 @@
 """What happens between a run and others, seen from one of them: `(run, occurrence, now) -> Step`. Pure.
 
-First come the rules that hold for every start of a workflow, by a client or by a parent. The others are for a task
-that asks for something, for the run that asked, and for the run that was asked.
+First come the rules that hold for every start of a workflow, by a client or by a parent; then what a task asks for,
+what the run that asked is told, and what happens to the run that was asked.
 
 Must not know: requests, how the other run is found, the store. Invariants: each ask is answered in the history by one
 event that names the one by which it was asked for; a child is pending from that event to its end.

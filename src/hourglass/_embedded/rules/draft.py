@@ -235,7 +235,7 @@ class Draft:
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def want_task(self, *, at_once: bool = False) -> None:
-        """Schedule a task, unless one is wanted already, or the run still waits for its first (`at_once`: ignore that)."""
+        """Schedule a task, unless one is wanted already or, without `at_once`, the run still waits for its first."""
         if self.run.task is None and (at_once or not is_backing_off(self.run, self.now_ns)):
             self._schedule(attempt=1, available_ns=self.now_ns)
 
@@ -299,6 +299,7 @@ class Draft:
         run = self.run
         self.touched.update(run.activities, run.timers, run.children)
         self._own_activities = self._own_timers = self._own_children = True
+        # A child without a run id never starts: the engine carries out a `StartChild` only while its run is open.
         self._asks += [LeaveChild(child) for child in run.children.values() if child.run_id]
         self.change(
             status=status,
@@ -418,7 +419,7 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
 
 
 def write_unwritten(draft: Draft) -> None:
-    """Write the first two events of the task in hand, if they are not in the history yet."""
+    """Write the first two events of the started task, if they are not in the history yet."""
     for event in unwritten(draft.run) if task_of(draft.run).transient else ():
         draft.write(event.attributes, time_ns=event.time_ns)
 

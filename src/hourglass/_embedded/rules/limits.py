@@ -118,7 +118,8 @@ _NAMES: Mapping[type[Request[Any]], Mapping[str, str]] = {
     CancelWorkflow: {"request_id": "RequestId length exceeds limit."},
     UpdateWorkflow: {"update_id": "UpdateId length exceeds limit."},
 }
-"""Names that may be too long, and what a server says then. Names by which something is only looked for are not found.
+"""Names that may be too long, and what a server says then. One by which something is only looked up is just not
+found.
 """
 
 

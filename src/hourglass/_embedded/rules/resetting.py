@@ -159,7 +159,7 @@ class _Rebuilt:
 
 
 def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple[Run, tuple[Ask, ...]]:
-    """The run that these events lead to, and what it asked of others without having heard of the outcome."""
+    """The run that these events lead to, and what it asked of other runs without having heard of the outcome."""
     started = events[0].attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise ValueError("the history does not begin with its start")
@@ -258,8 +258,8 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
 def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Step:
     """A run that is open ends, because another takes its place.
 
-    Children that the other knows too are now the other's; so is the word to the parent. Those that it does not know
-    go on all the same, whatever their policies say: a server's rule.
+    Children that the new run knows too are now its own, and it is the one that tells the parent of its end. Those
+    that it does not know go on all the same, whatever their policies say: a server's rule.
     """
     draft = Draft(run, now_ns)
     draft.close(h.WorkflowExecutionTerminated(reason=reason, identity=RESETTER), WorkflowStatus.TERMINATED)

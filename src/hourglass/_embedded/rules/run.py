@@ -126,7 +126,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 
 
 class Task(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A workflow task that is wanted or, once `started_event_id` is set, in a worker's hands.
+    """A workflow task that is scheduled or, once `started_event_id` is set, started: a worker has it.
 
     From the second attempt on a task is transient: its first two events are written only when it succeeds, so
     that a run that fails for a month does not fill its history. So is a speculative one, which is wanted for

@@ -306,7 +306,7 @@ def _end(draft: Draft, activity: Activity, events: tuple[h.Attributes, ...]) -> 
 
 
 def needs_recovery(run: Run) -> bool:
-    """Whether a worker had something of this run in its hands."""
+    """Whether a worker had the task or an attempt of this run."""
     return run.task_is_started or _is_speculative(run) or any(map(_was_in_hand, run.activities.values()))
 
 

@@ -43,7 +43,7 @@ def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
 
 
 def behavior(run: Run) -> VersioningBehavior:
-    """What holds for a run: what it was told from outside, or what its workflow says."""
+    """The behavior that holds for a run: a client's override, or else what its workflow says."""
     override = run.started.versioning_override
     if override is None:
         return run.behavior
@@ -56,8 +56,8 @@ def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
 
 
 def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | None:
-    """What a child is told because its parent was: to stay with a version. That the parent moves on is its own
-    affair.
+    """The override that a child on the same queue inherits: one that pins its parent to a version. An override by
+    which the parent moves on is the parent's alone.
     """
     override = run.started.versioning_override
     pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.task_queue

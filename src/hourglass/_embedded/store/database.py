@@ -5,7 +5,7 @@ Must not know: runs, events, what the blobs hold (see `records`), threads. The t
     meta      the namespace; the epoch, one more at each opening
     runs      one row per run: its state, when it must be looked at, when it closed
     events    append-only; each row has the events of one run that were committed together, from `first_id` on
-    pending   activities and timers that are under way, by the event that began them
+    pending   activities, timers and children that are under way, by the event that began them
     requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
               by the id, for a request may come again when its workflow has gone on in other runs
     schedules one row per schedule: its record, when it acts next, the workflows that it waits for

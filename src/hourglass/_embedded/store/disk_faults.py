@@ -133,7 +133,7 @@ def is_of_one_change(error: Exception) -> bool:
 
 
 def unwritable(path: str, what: str, error: Exception) -> Unwritable:
-    """Such a failure, for those who asked for the change; `what` names the runs that it is about."""
+    """Such a failure, for the calls that wait for the change; `what` names the runs that it is about."""
     if isinstance(error, Unwritable):
         return error
     why = (

@@ -385,7 +385,7 @@ def read_note(connection: sqlite3.Connection, name: str) -> bytes:
 
 
 def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
-    """All schedules that can be read, in short; of the others the log tells."""
+    """All schedules that can be read, in short; one that cannot is logged."""
     # As bytes: one row that is no text must not hide the others.
     text = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
     entries: list[ScheduleEntry] = []

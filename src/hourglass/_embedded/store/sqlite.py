@@ -128,7 +128,7 @@ class Durability:
         self.end(failure)
 
     def settle(self) -> None:
-        """Wake those whose wait is over. On the loop."""
+        """Wake the calls whose wait is over. On the loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
             number, _, waiter = heappop(waiters)

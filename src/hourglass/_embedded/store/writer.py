@@ -256,8 +256,8 @@ PAGE = 4096
 
 @dataclass
 class Batch:
-    """What one transaction writes; `visible` are those whose attributes lists show, or that is known of some
-    `stale` ones: they may be indexed.
+    """What one transaction writes. `visible` are the runs that must be entered into the lists apart from their rows;
+    `stale` are the ids of those among them whose search attributes may be indexed already.
     """
 
     steps: list[Row] = field(default_factory=list)
