@@ -57,10 +57,10 @@ class Deployments:
         self._loaded = False
         self._table: dict[str, Deployment] = {}
         self._current: dict[str, WorkerDeploymentVersion | None] = {}
-        """What is current for a queue, as far as somebody has asked since something changed."""
+        """What is current for a queue: a cache that is emptied when a deployment changes."""
 
     def load(self) -> None:
-        """Read what the store remembers, once; whoever opens a file for a moment only does so when it is asked for."""
+        """Read what the store remembers, once. A transaction on a file without an owner reads it only if it needs it."""
         if self._loaded:
             return
         data = self._ledger.store.note(NOTE)

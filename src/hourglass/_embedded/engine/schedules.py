@@ -1,9 +1,9 @@
 """The schedules of an engine: keeps their records, looks at each when its time has come, and does what they decide.
 
-Must not know: requests, what a spec means, overlap policies (see `schedule_transitions`). Invariants: a schedule's step,
+Must not know: requests, what a spec means, overlap policies (see `rules.schedules`). Invariants: a schedule's step,
 the workflows that it starts, and those that it ends are one change of the store, so that after a crash all of it has
 happened or none; a workflow that a schedule waits for tells it of its end in the change that ends it; a schedule that
-cannot be read, or whose workflow cannot be started, keeps nobody else from acting.
+cannot be read, or whose workflow cannot be started, keeps no other schedule from acting.
 
 All schedules are known in short from the first look on (`ScheduleEntry`); a record is read when it is needed, and is
 dropped when there are many and all is durable.
@@ -77,7 +77,7 @@ class ScheduleDesk:
                 self._enter(entry)
 
     def begin(self) -> None:
-        """Act from now on when the time has come; first for what has come due since somebody last did."""
+        """Act from now on when the time has come; first for what has come due since an engine last did."""
         self.load()
         self._acts = True
         self._set_alarm()
@@ -209,13 +209,13 @@ class ScheduleDesk:
         self._set_alarm()
 
     def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
-        """Let one schedule act, after a change; whatever is wrong with it concerns nobody else."""
+        """Let one schedule act, after a change; whatever is wrong with it concerns no other schedule."""
         try:
             record = self.get(schedule_id)
             if record is not None:
                 self._act(change(record))
         except HourglassError as error:
-            # It stays as it is until somebody changes it or the file is opened anew.
+            # It stays as it is until a request changes it or the file is opened anew.
             logger.error("schedule %r cannot act: %s", schedule_id, error)
             if isinstance(error, StorageError):
                 self._doubt(error)
