@@ -1,11 +1,11 @@
 """Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock,
 and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue (`Naps`): one timer
-of the loop for all callbacks, set for the earliest, because a timer of the loop's for each would cost several times as
-much, and nearly all are cancelled long before their time.
+of the loop for all callbacks, set for the earliest, because a timer of the loop's for each would cost several times
+as much, and nearly all are cancelled long before their time.
 
-Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and `storable`
-keep every one of them within SQLite's 64 bits. The wall clock may be set, forward or back, for good or for two seconds;
-what the monotonic clock vouches for is known apart from it (`trusted_ns`).
+Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and
+`storable` keep every one of them within SQLite's 64 bits. The wall clock may be set, forward or back, for good or for
+two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`).
 
 Invariants: time goes back only as far as the wall clock does, and never behind what is trusted; callbacks run in the
 order of their due times, those of the same instant in the order in which they were asked for; a cancelled callback
@@ -45,8 +45,8 @@ class _Clock(Protocol):
 class Naps:
     """The callbacks that wait on one loop. After `longest_nap` seconds at most the clock is looked at again.
 
-    A cancelled callback is let go of at once; its empty place in the queue is swept out when such places are the greater
-    part.
+    A cancelled callback is let go of at once; its empty place in the queue is swept out when such places are the
+    greater part.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: _Clock) -> None:
@@ -142,7 +142,8 @@ says after a jump is trusted.
 """
 
 SLOWER = 10
-"""Where time is ahead of a wall clock that was set back below what is trusted, it goes slower by one part in so many."""
+"""Where time is ahead of a wall clock that was set back below what is trusted, it goes slower by one part in so many.
+"""
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -198,8 +199,8 @@ class Clock(Protocol):
         ...
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Go on where an earlier process ended: the time of the newest event, what was known of time, if anything was,
-        and how long a time in which no process ran is taken for that.
+        """Go on where an earlier process ended: the time of the newest event, what was known of time, if anything
+        was, and how long a time in which no process ran is taken for that.
         """
         ...
 
@@ -219,10 +220,10 @@ class Clock(Protocol):
 class RealClock:
     """The wall clock, on the asyncio loop that is running when a callback is asked for.
 
-    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it along;
-    one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted. Below
-    that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump is logged,
-    and counted in `jumps`. The timer queue looks at the clock again after `longest_nap` seconds at most.
+    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it
+    along; one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted.
+    Below that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump
+    is logged, and counted in `jumps`. The timer queue looks at the clock again after `longest_nap` seconds at most.
     """
 
     longest_nap = 60.0

@@ -1,8 +1,8 @@
-"""Waiting on one asyncio loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit; and
-`NoWorkerNotice`, the warning that what waits on a file waits for a worker.
+"""Waiting on one asyncio loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit;
+and `NoWorkerNotice`, the warning that what waits on a file waits for a worker.
 
-Must not know: files, engines. Invariants: a ring that meets no waiter is not kept; a waiter that is cancelled takes no
-ring from the others.
+Must not know: files, engines. Invariants: a ring that meets no waiter is not kept; a waiter that is cancelled takes
+no ring from the others.
 """
 
 from __future__ import annotations

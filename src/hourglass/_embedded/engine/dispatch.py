@@ -1,5 +1,5 @@
-"""Dispatch: workflow tasks and queries (`TaskDesk`), attempts of activities (`AttemptDesk`), and updates (`UpdateDesk`),
-from the runs that want them to the handles that take them, and back.
+"""Dispatch: workflow tasks and queries (`TaskDesk`), attempts of activities (`AttemptDesk`), and updates
+(`UpdateDesk`), from the runs that want them to the handles that take them, and back.
 
 Must not know: activations (see `workers`), how runs change (see `rules`), which clients wait for an answer.
 
@@ -114,8 +114,8 @@ class AttemptDesk:
         return None
 
     def hand_out(self, task: ActivityTask, token: Token) -> ActivityTask:
-        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that counts
-        for no timeout; where it was too short to matter for any, nothing is written.
+        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that
+        counts for no timeout; where it was too short to matter for any, nothing is written.
         """
         record = self._ledger.in_memory(token.run_id)
         in_hand = None if record is None else record.attempts.get(token.scheduled_event_id)
@@ -162,8 +162,8 @@ class AttemptDesk:
     def end(
         self, token: Token, result: ActivityResult, who: str, wants_task: Callable[[Record], Eager | None]
     ) -> Record | None:
-        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If the worker that ended
-        it wants the task that this leads to at once, gives the run whose task it has now.
+        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If the worker that
+        ended it wants the task that this leads to at once, gives the run whose task it has now.
         """
         found = self.find(token)
         if found is None:
@@ -378,8 +378,8 @@ class TaskDesk:
         return questions
 
     def finish(self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None) -> str:
-        """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why the
-        run must be evicted, or "" if all is well.
+        """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why
+        the run must be evicted, or "" if all is well.
         """
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
@@ -409,8 +409,8 @@ class TaskDesk:
         return "TASK_NOT_FOUND" if ended else ""
 
     def _check_attributes(self, command: c.Command, attributes: Mapping[str, Payload]) -> None:
-        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes are
-        too large.
+        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes
+        are too large.
         """
         flaw = self._ledger.attributes.flaw(attributes)
         if flaw is None:
@@ -482,7 +482,9 @@ def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] |
 
 
 def _requests_of_updates(record: Record, answer: tasks.Answer) -> Iterator[str]:
-    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the calls."""
+    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the
+    calls.
+    """
     for sent in answer.commands:
         if sent.update is None or type(sent.command) is not AcceptUpdate:
             continue

@@ -150,7 +150,7 @@ class Engine:
             self.die(error)
 
     def die(self, error: StorageError) -> None:
-        """The store cannot be used any more, and with it this engine: handles, queries and waiting clients are told."""
+        """The store cannot be used any more, nor can this engine: handles, queries and waiting clients are told."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True
             self._stop(error)

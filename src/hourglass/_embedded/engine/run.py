@@ -1,4 +1,5 @@
-"""A run in memory (`Record`): what the engine knows of it, which handle has what of it, and the queries that wait for it.
+"""A run in memory (`Record`): what the engine knows of it, which handle has what of it, and the queries that wait for
+it.
 
 Must not know: other runs, how runs change, stores. `Awaiting` is the seam through which runs tell schedules of their
 ends. Invariant: what a record has beside `run` and `events` follows from them or concerns this process alone, so that
@@ -30,7 +31,9 @@ from hourglass.errors import HourglassError, QueryFailedError
 
 @dataclass(eq=False)
 class Query:
-    """A query on its way to a worker, and the future that its client waits for. A client that has gone away is no harm."""
+    """A query on its way to a worker, and the future that its client waits for. A client that has gone away is no
+    harm.
+    """
 
     event: QueryReceived
     answer: asyncio.Future[Payload | None]
@@ -197,8 +200,8 @@ class Record:
 
 
 class Awaiting(Protocol):
-    """What the runs know of schedules, which wait for the ends of workflows. An end is the end of a whole chain: retries,
-    continuations and resets go on under the same id.
+    """What the runs know of schedules, which wait for the ends of workflows. An end is the end of a whole chain:
+    retries, continuations and resets go on under the same id.
     """
 
     def awaits(self, workflow_id: str) -> bool:

@@ -2,8 +2,8 @@
 earliest time that something of it needs.
 
 Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
-transition's `Step`, which goes into memory and to the store at once; then the task queues, handles and waiters that it
-concerns are told. Nothing here waits.
+transition's `Step`, which goes into memory and to the store at once; then the task queues, handles and waiters that
+it concerns are told. Nothing here waits.
 
 Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
 runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found along
@@ -113,8 +113,9 @@ class Ledger:
         self.in_hand: set[str] = set()
         self.new_run_id: Callable[[], str] = new_id
         self.next_due: Callable[[list[int]], list[int]] = lambda due: due
-        """Which of a run's timers and timeouts that are due at the same moment are handled now, and in which order; the
-        others come next. `explore` replaces it."""
+        """Which of a run's timers and timeouts that are due at the same moment are handled now, and in which order;
+        the others come next. `explore` replaces it.
+        """
         self.awaiting: Awaiting = Nobody()
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
@@ -123,13 +124,13 @@ class Ledger:
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
         self.parked: dict[str, StorageError] = {}
-        """Runs of which something could not be written, and why: nothing of them is given out until the store is opened
-        anew; they can be looked at, and ended.
+        """Runs of which something could not be written, and why: nothing of them is given out until the store is
+        opened anew; they can be looked at, and ended.
         """
         self._parked_at: dict[str, int] = {}
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
-        """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
-        that is durable, and the store knows them.
+        """The runs that carried out requests, by workflow id and request id, each with the number of the change:
+        until that is durable, and the store knows them.
         """
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
         self._watched = 0  # a change whose commit is watched for, and since when it is on its way
@@ -243,7 +244,9 @@ class Ledger:
         return record
 
     def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
-        """Begin a run that has a history already. The caller has seen to it that no other run of the workflow is open."""
+        """Begin a run that has a history already. The caller has seen to it that no other run of the workflow is
+        open.
+        """
         now = self.clock.now_ns()
         record = Record(step.run, has_past=True)
         self._records[step.run.run_id] = record
@@ -296,8 +299,8 @@ class Ledger:
         return ""
 
     def find_request(self, latest: Record, request_id: str) -> str:
-        """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given; empty
-        if none did.
+        """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given;
+        empty if none did.
         """
         if request_id in latest.seen:
             return latest.run.run_id
@@ -308,7 +311,9 @@ class Ledger:
         return self.store.find_request(workflow_id, request_id) if self.is_durable(number) else run_id
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
-        """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none is."""
+        """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none
+        is.
+        """
         found = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
         return max((record.number for record in found if record is not None), default=0)
 
@@ -338,9 +343,9 @@ class Ledger:
         return True
 
     def park(self, run_id: str, refusal: Refusal) -> Record | None:
-        """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store, and
-        give nothing of it out any more. Gives the record, which for caches and requests that still hold it is that of a closed
-        run.
+        """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
+        and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is
+        that of a closed run.
         """
         if refusal.number <= self._parked_at.get(run_id, 0):
             return None  # it rested on what was refused before: what is in memory now does not
@@ -401,7 +406,7 @@ class Ledger:
             ) from error
 
     def _bring_in(self, stored: Stored) -> Record:
-        """A run comes into memory. What a worker of an earlier owner had of it is lost, and is offered again."""
+        """A run comes into memory. What workers of an earlier owner had of it is lost (see `recover`)."""
         now = self.clock.now_ns()
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
@@ -467,8 +472,8 @@ class Ledger:
             self._together.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
-        """The parts of a transaction are in memory: store them as one change, then announce each. In this order, so that
-        what a handle takes when it is woken rests on a change that has its number.
+        """The parts of a transaction are in memory: store them as one change, then announce each. In this order, so
+        that what a handle takes when it is woken rests on a change that has its number.
         """
         changes = [(part.change, part.record) for part in parts if part.change is not None]
         if changes or self._schedules:

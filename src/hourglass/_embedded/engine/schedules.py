@@ -126,8 +126,8 @@ class ScheduleDesk:
         self._set_alarm()
 
     def read_again(self, schedule_id: str) -> None:
-        """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before a
-        request changes it or the store is opened anew: it would only try the same.
+        """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before
+        a request changes it or the store is opened anew: it would only try the same.
         """
         self._forget(schedule_id)
         try:

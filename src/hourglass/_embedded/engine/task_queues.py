@@ -148,8 +148,8 @@ class Offers:
         return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
 
     def tasks(self, task_queue: str) -> Iterator[str]:
-        """Runs whose tasks wait, the most urgent first. A caller that takes one stops looking: the offers change under
-        the iterator.
+        """Runs whose tasks wait, the most urgent first. A caller that takes one stops looking: the offers change
+        under the iterator.
         """
         gate, waiting = self.gate, self._tasks[task_queue]
         return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
@@ -241,7 +241,7 @@ class Offers:
     def stir(self) -> None:
         """Wake the handles that are to look, now. What they take may wake others."""
         if self._stirring or not self.stirred:
-            return
+            return  # nothing to do, or called by a handle that takes: the loop below goes on
         self._stirring = True
         try:
             while self.stirred:

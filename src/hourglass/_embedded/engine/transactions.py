@@ -1,20 +1,20 @@
-"""Transactions over several runs (`Together`), and what runs ask of other runs (`Others`): starts of children, their ends,
-signals, cancels, close policies.
+"""Transactions over several runs (`Together`), and what runs ask of other runs (`Others`): starts of children, their
+ends, signals, cancels, close policies.
 
-Must not know: queues, handles, the store. Nothing here decides what a transition or a rule decides; it finds the other
-run and applies transitions to both.
+Must not know: queues, handles, the store. Nothing here decides what a transition or a rule decides; it finds the
+other run and applies transitions to both.
 
-A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on
-two machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the
-same turn of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat:
-after a crash either all of it has happened or none, and the task that asked is tried again. What a server does is kept
-where it can be seen: a run that closes in the very task that asks for something has sent no signal and started no
-child, whatever the policies say.
+A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on two
+machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the same turn
+of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat: after a
+crash either all of it has happened or none, and the task that asked is tried again. What a server does is kept where
+it can be seen: a run that closes in the very task that asks for something has sent no signal and started no child,
+whatever the policies say.
 
 Invariants: all parts of a transaction are in memory before any of them is announced; what was asked first is done
 first, and what that leads to comes after all that was asked before, however deep it goes; what has happened is handed
-over even if a part raises; a run that cannot be read counts as not there for the run that asks for it, and disturbs no
-other.
+over even if a part raises; a run that cannot be read counts as not there for the run that asks for it, and disturbs
+no other.
 """
 
 from __future__ import annotations

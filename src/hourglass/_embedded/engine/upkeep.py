@@ -1,9 +1,9 @@
 """Looking after the runs of an engine that nothing uses now: opening, waking, dropping, forgetting.
 
-Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing
-about them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run
-that is not in memory is brought in when its wake time has come, at the latest a second of real time later (a
-clock may jump); a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
+Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing about
+them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run that is not
+in memory is brought in when its wake time has come, at the latest a second of real time later (a clock may jump); a
+closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
 """
 
 from __future__ import annotations
