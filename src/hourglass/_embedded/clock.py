@@ -271,6 +271,7 @@ class RealClock:
                 _told(-gap),
             )
             self._is_slow = True
+        # After a short gap, with a wall clock that had been steady, its time is trusted; else it is only followed.
         if gap <= tolerated_ns and vouched.steady_ns >= CONFIRMED:
             self._trusted = self._ahead = self._ahead + max(0, -gap)
             self._steady_ns = vouched.steady_ns

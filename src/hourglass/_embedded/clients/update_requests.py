@@ -126,7 +126,7 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
     if other is None:
         return record
     # A run that a reset began may not know what the reset has undone. One that closed before the update was done has
-    # failed it, for those who waited, and the id is free, as on a server.
+    # failed it, for clients that waited, and the id is free, as on a server.
     updates = engine.updates.of(other)
     found = updates.knows(update_id) if other.run.is_open else update_id in updates.completed
     return other if found else record

@@ -131,7 +131,7 @@ class Deployments:
                 status="FAILED_PRECONDITION",
             )
 
-    # --- who takes what -------------------------------------------------------------------------------------
+    # --- which worker takes what ----------------------------------------------------------------------------
 
     def current(self, task_queue: str) -> WorkerDeploymentVersion | None:
         """The version whose workers take what is not pinned; None: workers without a version do."""

@@ -282,7 +282,7 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class TaskDesk:
-    """Gives out tasks and questions, and takes their ends."""
+    """Gives out workflow tasks and queries to handles, and takes the answers to tasks."""
 
     def __init__(self, ledger: Ledger, deployments: Deployments) -> None:
         self._ledger = ledger
@@ -295,6 +295,7 @@ class TaskDesk:
             record = self._ledger.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
                 self._start(record, taker)
+                # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 return record if record.run.task_is_started else self.take(taker)
         return None
 
@@ -330,7 +331,7 @@ class TaskDesk:
         self._ledger.offers.wake(record.run.started.task_queue)
 
     def withdraw(self, record: Record, query: Query) -> None:
-        """The asker of a query waits no more; if it has been answered there is nothing to do."""
+        """The client waits no more for a query; if it has been answered there is nothing to do."""
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
@@ -445,6 +446,7 @@ class TaskDesk:
             return sticky is None or sticky is taker
         if not versions.takes_task(taker, record.run):
             return False
+        # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
         return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
 
     def _stick(self, record: Record, taker: Taker) -> None:

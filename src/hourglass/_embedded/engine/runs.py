@@ -89,7 +89,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 class Ledger:
-    """Runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
+    """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
 
     def __init__(
         self,
@@ -349,7 +349,9 @@ class Ledger:
         """
         if refusal.number <= self._parked_at.get(run_id, 0):
             return None  # it rested on what was refused before: what is in memory now does not
-        self._parked_at[run_id] = max(self.newest, refusal.number)
+        self._parked_at[run_id] = max(
+            self.newest, refusal.number
+        )  # changes up to here may rest on the refused one
         record = self._records.pop(run_id, None)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error
@@ -560,6 +562,7 @@ class Ledger:
             self.in_hand.discard(record.run.run_id)
 
     def _elapse(self, record: Record) -> None:
+        """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""
         self._alarms.silence(record)
         still = self.store_stands_still()
         now = self.clock.now_ns()

@@ -190,6 +190,7 @@ class ScheduleDesk:
             self._alarm = None
 
     def _counts(self, due: tuple[int, str]) -> bool:
+        """Whether an item of the heap holds the present time of its schedule; outdated ones are left lying there."""
         entry = self._entries.get(due[1])
         return entry is not None and entry.wake_ns == due[0]
 
@@ -300,6 +301,7 @@ class ScheduleDesk:
         self._entries[entry.schedule_id] = entry
         for workflow_id in entry.awaited:
             self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
+        # A time that is unchanged stands in the heap already: `_elapse` clears the one that it takes out.
         if entry.wake_ns and (before is None or before.wake_ns != entry.wake_ns):
             heapq.heappush(self._heap, (entry.wake_ns, entry.schedule_id))
 

@@ -2,7 +2,7 @@
 
 Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
 it is about is offered again; a taker checks what it takes. Takers are woken by `stir`, which is called where an
-operation has ended: a taker that waits then takes at once, so that what was done and who took it can become
+operation has ended: a taker that waits then takes at once, so that what was done and which taker took it can become
 durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
 latest in the loop's next turn.
 """
@@ -20,7 +20,7 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 
 
 class Taker(Protocol):
-    """What the engine needs of a handle."""
+    """What the engine needs of a handle, the poller of one task queue for one worker."""
 
     @property
     def task_queue(self) -> str:
@@ -81,7 +81,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Line(Generic[K]):
-    """What waits on one queue: the most urgent first, and of the same priority in order of arrival."""
+    """What waits on one task queue: the most urgent first, and of the same priority in order of arrival."""
 
     __slots__ = ("_by_level", "_levels")
 
@@ -114,7 +114,7 @@ class Line(Generic[K]):
 
 
 class Offers:
-    """What waits, by queue, the most urgent first."""
+    """The task queues: tasks and attempts that wait on each, the most urgent first, and the handles that poll it."""
 
     def __init__(self) -> None:
         self._takers: dict[str, list[Taker]] = defaultdict(list)

@@ -97,6 +97,7 @@ class Together:
                 while self._asked:
                     self._carry_out(*self._asked.popleft())
             finally:
+                # Whatever was raised: memory has changed, so the store must get all of it, or the two would differ.
                 self.gathers = False
                 parts, self._parts = self._parts, []
                 self._settle(parts, now_ns)

@@ -256,6 +256,7 @@ class Asking:
                 self._lost_at = time.monotonic()
                 continue
             except ServiceError as error:
+                # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
                 if again and await was_carried_out(request, self.call):
                     return s.Nothing()  # type: ignore[return-value]

@@ -140,6 +140,7 @@ class FileLock:
             return True
         descriptor = self._open()
         try:
+            # Shared: two processes that look at the same instant do not take each other for an owner.
             return self._flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         finally:
             _close(descriptor)
@@ -232,7 +233,7 @@ def _problem(descriptor: int, path: str) -> str:
 
 
 def _may_own(path: str) -> frozenset[int]:
-    """This user and root; and for root, who serves the files of others, the owner of the file itself."""
+    """This user and root; and for root, which serves the files of other users, the owner of the file itself."""
     return unix_socket.trusted_owners(path) if os.geteuid() == 0 else unix_socket.trusted_peers()
 
 

@@ -171,7 +171,7 @@ class AttemptHand:
         self.kept.extend((ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self.out)
 
     def give_up(self) -> None:
-        """Nothing is in our hands any more."""
+        """Let go of all attempts, those that the worker has included."""
         for token in self.out.values():
             self._engine.attempts.release(token)
         self.out.clear()
