@@ -77,8 +77,8 @@ class Upkeep:
             vouched = _vouched.decode(data) if data else None
         except msgspec.MsgspecError:
             vouched = None  # as in a new file, of which nothing is known
-        # Up to a tenth of the retention without a process is believed: if it was the wall clock that was wrong, closed
-        # runs are forgotten too early by so much, and not by more.
+        # Up to a tenth of the retention without a process is believed: if it was the wall clock that was wrong,
+        # closed runs are forgotten too early by so much, and not by more.
         clock.resume(getattr(store, "latest_ns", 0), vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
