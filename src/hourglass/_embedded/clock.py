@@ -1,10 +1,16 @@
 """Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock,
-and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue: one timer of the
-loop for all callbacks, set for the earliest.
+and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue (`Naps`): one timer
+of the loop for all callbacks, set for the earliest, because a timer of the loop's for each would cost several times
+as much, and nearly all are cancelled long before their time.
 
-Must not know: runs, stores. `LATEST_NS`, `later`, `to_ns` and `storable` keep every moment within SQLite's 64 bits.
-Invariants: time never goes back below what the monotonic clock vouches for; callbacks come in the order of their
-times.
+Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and
+`storable` keep every one of them within SQLite's 64 bits. The wall clock may be set, forward or back, for good or for
+two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`).
+
+Invariants: time goes back only as far as the wall clock does, and never behind what is trusted; callbacks run in the
+order of their due times, those of the same instant in the order in which they were asked for; a cancelled callback
+never runs; a callback never runs inside the call that asked for it; one that raises keeps none of the others from
+running.
 """
 
 from __future__ import annotations
@@ -21,25 +27,13 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-# --- naps ------------------------------------------------------------
-#
-# Callbacks by time on one asyncio loop: one timer for all of them, set for the earliest.
-#
-# Must not know: runs, what the time of day is (a clock says it). A timer of the loop's for each would cost several
-# times
-# as much, and nearly all are cancelled long before their time. Invariants: callbacks run in the order of their due
-# times,
-# those of the same instant in the order in which they were asked for; never inside the call that asks; one that
-# raises
-# keeps none of the others from running; one that is cancelled is let go of at once, and what is left of it is swept
-# out
-# when such remains are the greater part.
+# --- a timer queue --------------------------------------------------------------------------------------------
 
 
 SECOND = 1_000_000_000
 
 _FEW = 64
-"""So many remains are left lying."""
+"""So many cancelled callbacks may lie in the queue before they are swept out."""
 
 
 class _Clock(Protocol):
@@ -49,7 +43,11 @@ class _Clock(Protocol):
 
 
 class Naps:
-    """Those who nap on one loop. After `longest_nap` seconds at most it is looked again what time it is."""
+    """The callbacks that wait on one loop. After `longest_nap` seconds at most the clock is looked at again.
+
+    A cancelled callback is let go of at once; its empty place in the queue is swept out when such places are the
+    greater part.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: _Clock) -> None:
         self.loop = loop
@@ -69,12 +67,12 @@ class Naps:
         return nap.cancel
 
     def look_again(self) -> None:
-        """Time has jumped: who is due sooner than the timer was set for is not kept waiting."""
+        """Time has jumped: set the timer anew, so that a callback that is due sooner now is not late."""
         if self._due:
             self._set_timer(self._due[0][0])
 
     def note_cancelled(self) -> None:
-        """One more was cancelled."""
+        """One more callback was cancelled."""
         self._remains += 1
         if self._remains > _FEW and self._remains * 2 > len(self._due):
             self._due = [each for each in self._due if each[2].fn is not None]
@@ -96,7 +94,7 @@ class Naps:
             if nap.fn is None:
                 self._remains -= 1
             else:
-                self.loop.call_soon(nap.end)
+                self.loop.call_soon(nap.end)  # not called here: one that raises must stop none of the others
         if due:
             self._set_timer(due[0][0])
 
@@ -121,20 +119,7 @@ class _Nap:
             fn()
 
 
-# --- clock ------------------------------------------------------------
-#
-# Time as a part: the engine asks a clock what time it is and to be called back; it never looks at the wall
-# itself.
-#
-# Must not know: runs, tasks, history. Times are nanoseconds since the epoch. The wall clock may be set, forward or
-# back,
-# for good or for two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`). Invariants:
-# time
-# goes back only as far as the wall does, and never behind what is trusted; callbacks run in the order of their due
-# times,
-# those of the same instant in the order in which they were asked for; a cancelled callback never runs; a callback
-# never
-# runs inside the call that asked for it.
+# --- clocks ---------------------------------------------------------------------------------------------------
 
 
 Cancel: TypeAlias = Callable[[], None]
@@ -157,7 +142,8 @@ says after a jump is trusted.
 """
 
 SLOWER = 10
-"""Where time is ahead of a wall clock that was set back below what is trusted, it goes slower by one part in so many."""
+"""Where time is ahead of a wall clock that was set back below what is trusted, it goes slower by one part in so many.
+"""
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -213,8 +199,8 @@ class Clock(Protocol):
         ...
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Go on where an earlier process ended: the time of the newest event, what was known of time, if anything was,
-        and how long a time in which no process ran is taken for that.
+        """Go on where an earlier process ended: the time of the newest event, what was known of time, if anything
+        was, and how long a time in which no process ran is taken for that.
         """
         ...
 
@@ -234,10 +220,10 @@ class Clock(Protocol):
 class RealClock:
     """The wall clock, on the asyncio loop that is running when a callback is asked for.
 
-    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it along;
-    one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted. Below
-    that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump is logged,
-    and counted in `jumps`. Whoever waits naps for at most `longest_nap` seconds before the clock is looked at again.
+    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it
+    along; one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted.
+    Below that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump
+    is logged, and counted in `jumps`. The timer queue looks at the clock again after `longest_nap` seconds at most.
     """
 
     longest_nap = 60.0
@@ -285,6 +271,7 @@ class RealClock:
                 _told(-gap),
             )
             self._is_slow = True
+        # After a short gap, with a wall clock that had been steady, its time is trusted; else it is only followed.
         if gap <= tolerated_ns and vouched.steady_ns >= CONFIRMED:
             self._trusted = self._ahead = self._ahead + max(0, -gap)
             self._steady_ns = vouched.steady_ns
@@ -426,7 +413,7 @@ class VirtualClock:
         return functools.partial(self._live.discard, number)
 
     def next_due_ns(self) -> int | None:
-        """When the next callback is due; None if nobody waits."""
+        """When the next callback is due; None if there is none."""
         due, live = self._due, self._live
         while due:
             if due[0][1] in live:
@@ -435,7 +422,7 @@ class VirtualClock:
         return None
 
     def advance_to_next(self) -> bool:
-        """Move to the next due time and call all that is due then; False if nobody waits."""
+        """Move to the next due time and call all that is due then; False if no callback waits."""
         due = self.next_due_ns()
         if due is None:
             return False
@@ -443,7 +430,9 @@ class VirtualClock:
         return True
 
     def advance_one(self) -> bool:
-        """Move to the next due time and call one of those that are due then; False if nobody waits."""
+        """Move to the next due time and call one of those that are due then; False if no callback
+        waits.
+        """
         due = self.next_due_ns()
         if due is None:
             return False

@@ -1,7 +1,8 @@
-"""Waiting on one loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit; and the
-warning that what waits on a file waits for a worker.
+"""Waiting on one asyncio loop: `Bell`, a condition that wakes all its waiters; `TimedBell`, the same with a limit;
+and `NoWorkerNotice`, the warning that what waits on a file waits for a worker.
 
-Must not know: files, engines. A ring that meets no waiter is not kept.
+Must not know: files, engines. Invariants: a ring that meets no waiter is not kept; a waiter that is cancelled takes
+no ring from the others.
 """
 
 from __future__ import annotations
@@ -10,20 +11,15 @@ import asyncio
 import logging
 import time
 
-# --- bell ------------------------------------------------------------
-#
-# A bell: wakes everybody who waits for it, on one asyncio loop. A waiter that is cancelled takes nothing
-# with it.
-
 
 class Bell:
-    """Those who wait are woken together; a ring that nobody waits for is not kept."""
+    """A condition: `ring` wakes all tasks that are in `wait`, and is forgotten if there is none."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         if not self._waiters:
             return
         waiters, self._waiters = self._waiters, set()
@@ -41,13 +37,6 @@ class Bell:
             self._waiters.discard(waiter)
 
 
-# --- patience ------------------------------------------------------------
-#
-# Waiting for others: a bell that can be waited for with a limit, and the word that nobody is there to work.
-#
-# Must not know: files, engines.
-
-
 _log = logging.getLogger("hourglass")
 
 SILENCE = 3.0
@@ -55,13 +44,13 @@ SILENCE = 3.0
 
 
 class TimedBell:
-    """Wakes all who wait, on one asyncio loop; a ring that nobody waits for is not kept."""
+    """A `Bell` whose `wait` ends at a limit, too."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -102,7 +91,7 @@ class NoWorkerNotice:
         self._said = False
 
     def look(self, since: float) -> None:
-        """Somebody still waits."""
+        """A request that began to wait at `since` still waits: say so if it has been long enough."""
         if not self._said and time.monotonic() - since >= SILENCE:
             self._said = True
             _log.warning(

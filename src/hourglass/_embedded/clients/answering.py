@@ -2,7 +2,7 @@
 
 Must not know: any request, but that a query waits for a worker. Long polls end after `LONG_POLL` seconds of real
 time, whatever the engine's clock says: they are about patience, not about workflows. Invariants: an answer names the
-change that it rests on; whoever waits holds on to the record.
+change that it rests on; a request that waits holds on to the record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFound
 
 LONG_POLL = 20.0
 ROOM = 10.0
-"""How long a caller is held back while a run has too much in flight, in seconds: so long a client of a server tries."""
+"""How long a caller is held back while a run has too much in flight, in seconds: so long a client of a server tries.
+"""
 
 READ_PATIENCE = 2.0
 """How many seconds a question waits for a commit: then it is answered by what the disk has."""
@@ -30,7 +31,7 @@ MOST_LISTED = 1000
 """So many are on a page of a list at most, as on a server."""
 
 QUERY_TIMEOUT = 30.0
-"""How long a query waits for a worker where its asker set no limit, in seconds: as long as on a server."""
+"""How long a query waits for a worker where its client set no limit, in seconds: as long as on a server."""
 
 A = TypeVar("A")
 
@@ -43,7 +44,7 @@ class Answer(NamedTuple, Generic[A]):
 
 
 def limit_of(request: Request[Any]) -> float | None:
-    """How long the asker waits for an answer, in seconds; None: as long as it takes."""
+    """How long the client waits for an answer, in seconds; None: as long as it takes."""
     if request.rpc_timeout is None and isinstance(request, QueryWorkflow):
         return QUERY_TIMEOUT
     return request.rpc_timeout
@@ -144,7 +145,9 @@ def holding(engine: Engine, record: Record) -> Iterator[None]:
 async def wait(
     engine: Engine, record: Record, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
-    """Wait until it is done, or until patience ends. An engine that has failed is said by whoever answers."""
+    """Wait until it is done, or until patience ends. Of an engine that has failed meanwhile the connection tells,
+    when it waits for the answer to be durable.
+    """
     if done() or engine.is_over:
         return
     check_moves(engine, record)
@@ -161,8 +164,8 @@ async def wait(
 
 
 class _Patience:
-    """Ends by a ring of the bell that is waited for, which costs less than a time limit around the wait: others who wait
-    for the bell look, and wait on.
+    """Ends by a ring of the bell that is waited for, which costs less than a time limit around the wait: other
+    waiters of the bell look, and wait on.
     """
 
     def __init__(self, bell: Bell) -> None:

@@ -104,11 +104,11 @@ class EngineConnection:
                 f"a number of this {type(request).__name__} is larger than 64 bits", status="INVALID_ARGUMENT"
             ) from None
         except HourglassError:
-            # A refusal says how things are, as an answer does.
+            # A refusal says how things are, as an answer does: it waits for the disk, too.
             engine.offers.stir()
             await self._may_leave(refusal_rests_on(engine, request))
             raise
-        engine.offers.stir()
+        engine.offers.stir()  # before the wait: what handles take of it may be in the same commit
         await self._may_leave(answer.rests_on)
         if type(request) in LOOKS and (trouble := engine.trouble):
             notice = f"{trouble}; what is told is what the file has" if engine.held else trouble

@@ -1,8 +1,9 @@
 """What clients ask of the engine: one small handler per request, and the table of them.
 
-Must not know: handles, activations. Refusals are worded as the Temporal server words them. What the handlers
-share is in `answering`; those of updates, resets and schedules are in `update_requests`, `reset_requests` and
-`schedule_requests`.
+Must not know: handles, activations, how a task finds its worker, what a reset is (see `rules.resetting`). Refusals
+are worded as the Temporal server words them. What the handlers share is in `answering`; those of updates and
+schedules are in `update_requests` and `schedule_requests`. Invariants of a reset: the new run begins and the one that
+runs ends in one change of the store; the same request again is the same reset.
 """
 
 from __future__ import annotations
@@ -49,11 +50,7 @@ from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._history.json import event_json
 from hourglass.errors import ServiceError
 
-# --- deployment requests ------------------------------------------------------------
-#
-# What clients ask about versions of workers: make one current, look at a deployment.
-#
-# Must not know: how a task finds its worker.
+# --- versions of workers --------------------------------------------------------------------------------------
 
 
 async def set_current(engine: Engine, request: d.SetCurrentVersion) -> Answer[d.CurrentVersionSet]:
@@ -100,12 +97,7 @@ DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitabl
 }
 
 
-# --- reset requests ------------------------------------------------------------
-#
-# The request to reset a run: finds the runs that it concerns, and lets the new one take the old one's place.
-#
-# Must not know: what a reset is (see `resetting`). Invariant: the new run begins and the one that runs ends in one
-# change of the store; the same request again is the same reset.
+# --- resets ---------------------------------------------------------------------------------------------------
 
 
 async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
@@ -128,8 +120,8 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
-    """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before. Of
-    those its history tells what became of them: that they are done, are asked for again, or never were.
+    """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before.
+    Of those its history tells what became of them: that they are done, are asked for again, or never were.
     """
     if request.request_id:
         yield request.request_id
@@ -156,7 +148,7 @@ def _following(engine: Engine, base: Record) -> Iterator[list[h.Attributes]]:
 
 
 def _tell_of_ended_children(engine: Engine, record: Record) -> None:
-    """Children that ended when nobody listened: the old run had closed."""
+    """Tell the new run of children that ended while no run could hear of it: the old one had closed."""
     for child in tuple(record.run.children.values()):
         last = engine.current(child.spec.workflow_id)
         if last is None or last.run.is_open or last.run.started.first_run_id != child.run_id:
@@ -171,18 +163,16 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
 RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
     ResetWorkflow: reset
 }
-"""Who handles what."""
+"""The handler of each request."""
 
 
-# --- watch requests ------------------------------------------------------------
-#
-# What people ask of the engine about its workers: who serves a queue, and which queues are served at all.
-#
-# Must not know: how a worker polls. Who serves a queue is seen all the time, so it was last seen now.
+# --- pollers --------------------------------------------------------------------------------------------------
 
 
 async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pollers]:
-    """Who takes workflow tasks, or attempts of activities, from a queue."""
+    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
+    each was last seen now.
+    """
     now = engine.clock.now_ns()
     found = tuple(
         watch.Poller(taker.identity, now, taker.version)
@@ -198,7 +188,7 @@ WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Ans
 }
 
 
-# --- requests ------------------------------------------------------------
+# --- workflows and activities ---------------------------------------------------------------------------------
 
 
 PAGE = 1000
@@ -415,7 +405,7 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[An
     **SCHEDULE_HANDLERS,
     **DEPLOYMENT_HANDLERS,
 }
-"""Who handles what; a request that is not here is one that this engine does not know yet."""
+"""The handler of each request; one that is not here is one that this engine does not know yet."""
 
 LOOKS: frozenset[type[s.Request[Any]]] = frozenset(
     {
@@ -427,7 +417,8 @@ LOOKS: frozenset[type[s.Request[Any]]] = frozenset(
         ListSchedules,
     }
 )
-"""Requests that only look: they are answered by what the disk has, and say so (`notice`), while it cannot be written."""
+"""Requests that only look: they are answered by what the disk has, and say so (`notice`), while it cannot be written.
+"""
 
 PATIENT: tuple[type[s.Request[Any]], ...] = (
     s.WaitForClose,

@@ -1,7 +1,8 @@
-"""What clients ask about schedules: one small handler per request, and the table of them.
+"""What clients ask about schedules: one small handler per request, and the table of them; and lists of schedules, by
+Temporal's filters.
 
-Must not know: when a schedule acts, who is woken for it. Refusals are those that clients know from a Temporal server.
-Invariant: a request that is sent again, because its answer was lost, is not carried out twice.
+Must not know: when a schedule acts, what is woken for it. Refusals are those that clients know from a Temporal
+server. Invariant: a request that is sent again, because its answer was lost, is not carried out twice.
 """
 
 from __future__ import annotations
@@ -42,16 +43,7 @@ from hourglass.errors import (
     UsageError,
 )
 
-# --- schedule listing ------------------------------------------------------------
-#
-# Lists of schedules, by Temporal's filters. Pure but for an index in memory that lives for one question.
-#
-# Must not know: who keeps the schedules. A server keeps each schedule as a workflow of its own, so a filter over
-# schedules
-# is one over such workflows; here each is shown to the index of runs as such a workflow. There are few schedules, so
-# the
-# index is made anew for each question. `ScheduleId`, `TemporalSchedulePaused` and a schedule's own attributes can be
-# asked.
+# --- lists ----------------------------------------------------------------------------------------------------
 
 
 _ID = SearchAttributeKey.for_keyword("ScheduleId")
@@ -65,6 +57,10 @@ async def page(
     records: Sequence[Record], text: str, token: bytes, limit: int, *, real_time: bool
 ) -> SchedulePage:
     """Schedules that pass a filter, the newest first, from where another page ended.
+
+    A server keeps each schedule as a workflow of its own, so a filter over schedules is one over such workflows; here
+    each is shown to the index of runs as such a workflow. There are few schedules, so the index is made anew, in
+    memory, for each question. `ScheduleId`, `TemporalSchedulePaused` and a schedule's own attributes can be asked.
 
     Raises `ServiceError` for a filter or a token that is not understood.
     """
@@ -103,7 +99,7 @@ def _as_run(record: Record) -> Run:
     )
 
 
-# --- schedule requests ------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------
 
 
 async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[Nothing]:
@@ -193,7 +189,7 @@ SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[An
     sc.DeleteSchedule: delete_schedule,
     sc.ListSchedules: list_schedules,
 }
-"""Who handles what."""
+"""The handler of each request."""
 
 
 _TIME = "-2006-01-02T15:04:05Z"

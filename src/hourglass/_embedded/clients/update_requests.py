@@ -1,9 +1,9 @@
 """What clients ask about updates: one small handler per request.
 
-Must not know: handles, activations, how updates reach a worker. Errors are those of the Temporal server. An
-asker waits for a stage, or until its patience ends; an update goes on whoever waits. Invariants: between looking
-for an update and admitting it nothing else happens, so that an id is one update, along all runs of a chain; an
-update that no run has accepted follows its workflow from run to run.
+Must not know: handles, activations, how updates reach a worker. Errors are those of the Temporal server. A client
+waits for a stage, or until its patience ends; an update goes on whether or not a client waits. Invariants: between
+looking for an update and admitting it nothing else happens, so that an id is one update, along all runs of a chain;
+an update that no run has accepted follows its workflow from run to run.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
 
 
 def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
-    """The run that was asked for this very update before, whatever the policies say of its id: of an open chain, or of a
-    closed one if it has completed it. If it was this very call that began a chain, it is that one, whichever there is now.
+    """The run that was asked for this very update before, whatever the policies say of its id: of an open chain, or
+    of a closed one if it has completed it. If it was this very call that began a chain, it is that one, whichever
+    there is now.
     """
     latest = engine.current(request.start.workflow_id)
     if latest is None:
@@ -100,8 +101,8 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | N
 
 
 def _accepted_for(engine: Engine, request: UpdateWorkflow) -> Record | None:
-    """The run that accepted the update that this very call, which is sent again, asked for; whichever workflow has its id
-    now, and whatever became of the update.
+    """The run that accepted the update that this very call, which is sent again, asked for; whichever workflow has
+    its id now, and whatever became of the update.
     """
     latest = engine.current(request.workflow_id) if request.request_id else None
     run_id = "" if latest is None else engine.runs.find_request(latest, call_id(request.request_id))
@@ -125,7 +126,7 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
     if other is None:
         return record
     # A run that a reset began may not know what the reset has undone. One that closed before the update was done has
-    # failed it, for those who waited, and the id is free, as on a server.
+    # failed it, for clients that waited, and the id is free, as on a server.
     updates = engine.updates.of(other)
     found = updates.knows(update_id) if other.run.is_open else update_id in updates.completed
     return other if found else record
@@ -252,4 +253,4 @@ UPDATE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answ
     PollUpdate: poll_update,
     UpdateWithStart: update_with_start,
 }
-"""Who handles what."""
+"""The handler of each request."""

@@ -1,10 +1,11 @@
 """The versions that workers have had, which of them is current, and which worker may take what.
 
-Must not know: how a task is taken, activations, requests. Deployments are kept in the store, whole, under one name: they
-change when something is deployed. While no worker has ever had a version nothing here is asked (`in_use`).
+Must not know: how a task is taken, activations, requests. Deployments are kept in the store, whole, under one name:
+they change when something is deployed. While no worker has ever had a version nothing here is asked (`in_use`).
 
-Invariants: a version is known from when its first worker comes, for ever; a queue belongs to the versions whose workers
-have served it; what is current for a queue is the current version, of a deployment that the queue belongs to, that was set last.
+Invariants: a version is known from when its first worker comes, for ever; a queue belongs to the versions whose
+workers have served it; what is current for a queue is the current version, of a deployment that the queue belongs to,
+that was set last.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class Deployments:
         self._loaded = False
         self._table: dict[str, Deployment] = {}
         self._current: dict[str, WorkerDeploymentVersion | None] = {}
-        """What is current for a queue, as far as somebody has asked since something changed."""
+        """What is current for a queue: a cache that is emptied when a deployment changes."""
 
     def load(self) -> None:
-        """Read what the store remembers, once; whoever opens a file for a moment only does so when it is asked for."""
+        """Read what the store remembers, once: a transaction on a file without an owner does so only if it must."""
         if self._loaded:
             return
         data = self._ledger.store.note(NOTE)
@@ -130,7 +131,7 @@ class Deployments:
                 status="FAILED_PRECONDITION",
             )
 
-    # --- who takes what -------------------------------------------------------------------------------------
+    # --- which worker takes what ----------------------------------------------------------------------------
 
     def current(self, task_queue: str) -> WorkerDeploymentVersion | None:
         """The version whose workers take what is not pinned; None: workers without a version do."""
@@ -144,7 +145,9 @@ class Deployments:
         return taker.version == (pinned_version(run) or self.current(run.started.task_queue))
 
     def takes_attempt(self, taker: Taker, run: Run, activity: Activity) -> bool:
-        """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the queue."""
+        """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
+        queue.
+        """
         queue, pinned = activity.spec.task_queue, pinned_version(run)
         if pinned is not None and self._serves(pinned, queue):
             return taker.version == pinned

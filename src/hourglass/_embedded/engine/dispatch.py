@@ -1,8 +1,10 @@
-"""Dispatch: workflow tasks and queries, attempts of activities, and updates, from the runs that want them to the
-handles that take them, and back.
+"""Dispatch: workflow tasks and queries (`TaskDesk`), attempts of activities (`AttemptDesk`), and updates
+(`UpdateDesk`), from the runs that want them to the handles that take them, and back.
 
-Must not know: activations (see `workers`), how runs change (see `rules`). Invariants: a task and an attempt are
-with one handle at most; a run's queries wait while it has a task; a run that a handle knows goes to no other.
+Must not know: activations (see `workers`), how runs change (see `rules`), which clients wait for an answer.
+
+Invariants: a task and an attempt are with one handle at most; a run's queries wait while it has a task; a run that a
+handle knows goes to no other; while an update waits, its run has a task.
 """
 
 from __future__ import annotations
@@ -38,13 +40,11 @@ from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload, ServerFailure
 from hourglass.errors import HourglassError, ServiceError
 
-# --- activity tasks ------------------------------------------------------------
-#
-# An attempt of an activity as a worker gets it and gives it back. Pure.
+# --- attempts of activities -----------------------------------------------------------------------------------
 
 
 def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) -> ActivityTask:
-    """The task of an attempt that has started."""
+    """An attempt that has started, as a worker gets it. Pure."""
     spec = activity.spec
     return ActivityTask(
         token=token,
@@ -71,7 +71,7 @@ def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) ->
 
 
 def unasked(failure: Failure) -> Failure:
-    """The failure of an attempt that stopped although nobody cancelled it (its worker shuts down): worth a
+    """The failure of an attempt that stopped although its run had not asked for that (its worker shuts down): worth a
     retry.
     """
     return Failure(
@@ -81,19 +81,12 @@ def unasked(failure: Failure) -> Failure:
     )
 
 
-# --- attempt desk ------------------------------------------------------------
-#
-# Attempts of activities, from the runs that want them to the handles that take them.
-#
-# Must not know: workflow tasks, how runs change. Invariant: an attempt is in the hands of one handle at most.
-
-
 NEGLIGIBLE = 100
 """A wait of less than one part in so many of an attempt's shortest timeout is not made up for."""
 
 
 class AttemptDesk:
-    """Gives out attempts, and knows who has which."""
+    """Gives out attempts of activities to handles, and notes on the run which handle has which."""
 
     def __init__(self, ledger: Ledger, namespace: str, deployments: Deployments) -> None:
         self._ledger = ledger
@@ -121,8 +114,8 @@ class AttemptDesk:
         return None
 
     def hand_out(self, task: ActivityTask, token: Token) -> ActivityTask:
-        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that counts
-        for no timeout; where it was too short to matter for any, nothing is written.
+        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that
+        counts for no timeout; where it was too short to matter for any, nothing is written.
         """
         record = self._ledger.in_memory(token.run_id)
         in_hand = None if record is None else record.attempts.get(token.scheduled_event_id)
@@ -169,8 +162,8 @@ class AttemptDesk:
     def end(
         self, token: Token, result: ActivityResult, who: str, wants_task: Callable[[Record], Eager | None]
     ) -> Record | None:
-        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If whoever ended it
-        wants the task that it leads to at once, gives the run whose task that worker has now.
+        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If the worker that
+        ended it wants the task that this leads to at once, gives the run whose task it has now.
         """
         found = self.find(token)
         if found is None:
@@ -206,7 +199,7 @@ class AttemptDesk:
             self._ledger.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
     def release(self, token: Token) -> None:
-        """The holder of an attempt has let go of it: there is nobody to tell any more."""
+        """A handle has let go of an attempt: it is no longer told of timeouts and cancellations."""
         record = self._ledger.in_memory(token.run_id)
         in_hand = record.attempts.get(token.scheduled_event_id) if record is not None else None
         if record is not None and in_hand is not None and in_hand.token == token:
@@ -222,12 +215,7 @@ class AttemptDesk:
             self._ledger.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))
 
 
-# --- update desk ------------------------------------------------------------
-#
-# Updates between those who ask and the workers that answer: what waits, and the tasks that are wanted for it.
-#
-# Must not know: activations (see `cache`), how runs change, who waits for an answer. Invariant: while an update
-# waits, its run has a task.
+# --- updates --------------------------------------------------------------------------------------------------
 
 
 class UpdateDesk:
@@ -244,7 +232,7 @@ class UpdateDesk:
         return record.updates
 
     def admit(self, record: Record, request: UpdateRequest) -> Waiting:
-        """Somebody asks for an update of a new id."""
+        """A client asks for an update of a new id."""
         waiting = self.of(record).admit(request)
         self._want_task(record)
         return waiting
@@ -264,7 +252,7 @@ class UpdateDesk:
         for update_id, failure in answer.refused_updates:
             updates.refuse(update_id, failure)
         if not record.run.is_open:
-            updates.waiting.clear()  # whoever waits asks the run that follows, if one does
+            updates.waiting.clear()  # a client that waits asks the run that follows, if one does
             return
         updates.answered(number)
         self._want_task(record)
@@ -287,19 +275,14 @@ def _want_task(run: Run, silent: bool, now_ns: int) -> Step:
     return draft.step()
 
 
-# --- task desk ------------------------------------------------------------
-#
-# Workflow tasks and queries, from the runs that want them to the handles that take them.
-#
-# Must not know: activations (see `handle`, `cache`), how runs change. Invariants: a task is in the hands of one
-# handle at most; a run's queries wait while it has a task; a run that a handle knows goes to no other.
+# --- workflow tasks and queries -------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.embedded")
 
 
 class TaskDesk:
-    """Gives out tasks and questions, and takes their ends."""
+    """Gives out workflow tasks and queries to handles, and takes the answers to tasks."""
 
     def __init__(self, ledger: Ledger, deployments: Deployments) -> None:
         self._ledger = ledger
@@ -312,6 +295,7 @@ class TaskDesk:
             record = self._ledger.in_memory(run_id)
             if record is not None and self._may_take(record, taker):
                 self._start(record, taker)
+                # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
                 return record if record.run.task_is_started else self.take(taker)
         return None
 
@@ -347,7 +331,7 @@ class TaskDesk:
         self._ledger.offers.wake(record.run.started.task_queue)
 
     def withdraw(self, record: Record, query: Query) -> None:
-        """The asker of a query waits no more; if it has been answered there is nothing to do."""
+        """The client waits no more for a query; if it has been answered there is nothing to do."""
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
@@ -395,8 +379,8 @@ class TaskDesk:
         return questions
 
     def finish(self, record: Record, number: int, answer: tasks.Answer, eager: Eager | None = None) -> str:
-        """Take the answer to a task, from somebody who may take what it asks for at once; gives why the run must be
-        evicted, or "" if all is well.
+        """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why
+        the run must be evicted, or "" if all is well.
         """
         if not _is_in_hand(record.run, number):
             return "TASK_NOT_FOUND"
@@ -426,8 +410,8 @@ class TaskDesk:
         return "TASK_NOT_FOUND" if ended else ""
 
     def _check_attributes(self, command: c.Command, attributes: Mapping[str, Payload]) -> None:
-        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes are
-        too large.
+        """Raise `Refused` for a command with search attributes that cannot be. A server ends a run whose attributes
+        are too large.
         """
         flaw = self._ledger.attributes.flaw(attributes)
         if flaw is None:
@@ -462,6 +446,7 @@ class TaskDesk:
             return sticky is None or sticky is taker
         if not versions.takes_task(taker, record.run):
             return False
+        # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
         return sticky is None or sticky is taker or not versions.takes_task(sticky, record.run)
 
     def _stick(self, record: Record, taker: Taker) -> None:
@@ -499,7 +484,9 @@ def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] |
 
 
 def _requests_of_updates(record: Record, answer: tasks.Answer) -> Iterator[str]:
-    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the calls."""
+    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the
+    calls.
+    """
     for sent in answer.commands:
         if sent.update is None or type(sent.command) is not AcceptUpdate:
             continue

@@ -1,10 +1,11 @@
 """The engine: runs over a store, their tasks and attempts, and what becomes of all when the store fails.
 
-Must not know: activations (see `handle`), requests (see `requests`). It is put together from parts, each with
-its own invariants: `ledger` (runs and how they change), `task_desk` and `attempt_desk` (who takes what),
-`offers` (task queues), `upkeep` (runs that nobody deals with), `schedule_desk` (what starts runs again and
-again). Everything runs on one asyncio loop and nothing waits but `durable`: the engine is ahead of its store, and
-whoever lets something out of it waits for the number that it rests on. Several connections may use one engine.
+Must not know: activations (see `workers`), requests (see `clients`). It is put together from parts, each with
+its own invariants: `runs` (runs and how they change), `dispatch` (which handle takes which task, attempt and update),
+`task_queues` (what waits to be taken), `upkeep` (runs that nothing uses now), `schedules` (what starts runs again and
+again), `deployments` (versions of workers). Everything runs on one asyncio loop and nothing waits but `durable`: the
+engine is ahead of its store, and a handle or a request that lets something out of the engine waits for the number of
+the change that it rests on. Several connections may use one engine.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class Engine:
             self.die(error)
 
     def die(self, error: StorageError) -> None:
-        """The store cannot be used any more, and with it this engine: everybody hears of it."""
+        """The store cannot be used any more, nor can this engine: handles, queries and waiting clients are told."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True
             self._stop(error)

@@ -1,6 +1,9 @@
-"""A run in memory: what the engine knows of it, which worker has what of it, and the queries that wait for it.
+"""A run in memory (`Record`): what the engine knows of it, which handle has what of it, and the queries that wait for
+it.
 
-Must not know: other runs, stores. `Awaiting` is the seam through which runs tell schedules of their ends.
+Must not know: other runs, how runs change, stores. `Awaiting` is the seam through which runs tell schedules of their
+ends. Invariant: what a record has beside `run` and `events` follows from them or concerns this process alone, so that
+a record can be dropped and made again from the store.
 """
 
 from __future__ import annotations
@@ -25,14 +28,12 @@ from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError, QueryFailedError
 
-# --- queries ------------------------------------------------------------
-#
-# A query on its way: the question, and the future that its asker waits for.
-
 
 @dataclass(eq=False)
 class Query:
-    """One question to one run. An asker that has gone away is no harm."""
+    """A query on its way to a worker, and the future that its client waits for. A client that has gone away is no
+    harm.
+    """
 
     event: QueryReceived
     answer: asyncio.Future[Payload | None]
@@ -50,14 +51,6 @@ class Query:
         """The engine cannot ask."""
         if not self.answer.done():
             self.answer.set_exception(error)
-
-
-# --- record ------------------------------------------------------------
-#
-# A run in memory: what the engine knows of it and who deals with it now.
-#
-# Must not know: how runs change, who keeps them. Invariant: what is here beside `run` and `events` follows from
-# them or concerns this process alone, so that a record can be dropped and made again from the store.
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
@@ -94,13 +87,13 @@ class InHand:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A run, its history, and those who deal with it now.
+    """A run, its history, and which handles and requests use it now.
 
     `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there; `seen`
     are the requests carried out since it is in memory (`has_past`: of its workflow there may be others, by this run
     before it came into memory or by earlier runs); `live` are
     the activities that a worker has or could take; `changed` rings at every change, `closed` at the last;
-    `users` counts those who hold on to the record.
+    `users` counts the caches and requests that hold on to the record.
     """
 
     run: Run
@@ -127,7 +120,7 @@ class Record:
     held_size: int = 0
     """How many of the events that are held were measured, and how many bytes they have."""
     resting: bool = False
-    """Whether the run's task, which a worker has, waits for a local activity: nobody computes anything for it."""
+    """Whether the run's task, which a worker has, waits for a local activity: no worker computes anything for it."""
 
     def look(self, event_ids: Iterable[int], now_ns: int) -> int:
         """These of the things that are pending have changed, or their time has come; gives the earliest time that
@@ -183,12 +176,12 @@ class Record:
         return task is not None and task.started_event_id != 0 and not self.resting
 
     def is_quiet(self, now_ns: int) -> bool:
-        """Whether nobody deals with the run and nothing of it could be taken: it may be dropped."""
+        """Whether nothing in this process uses the run and no worker could take anything of it: it may be dropped."""
         awaited = self.run.is_open and self.updates is not None and self.updates.waiting
         return not self.users and not self.is_in_hand and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
     def tell_holders(self, ids: Iterable[int]) -> None:
-        """Tell who has attempts, of these activities, that no longer count or are to be cancelled."""
+        """Tell the handles that have attempts of these activities which no longer count or are to be cancelled."""
         for event_id in ids:
             in_hand = self.attempts.get(event_id)
             if in_hand is None:
@@ -203,23 +196,20 @@ class Record:
                 in_hand.taker.cancel_attempt(in_hand.token.encode(), "CANCELLED", self.number)
 
 
-# --- awaiting ------------------------------------------------------------
-#
-# Who waits for the end of workflows, as the ledger sees it: the seam between runs and schedules.
-#
-# Must not know: schedules. An end is the end of a whole chain: retries, continuations and resets go on under the same
-# id.
+# --- the seam between runs and schedules ----------------------------------------------------------------------
 
 
 class Awaiting(Protocol):
-    """Those who wait."""
+    """What the runs know of schedules, which wait for the ends of workflows. An end is the end of a whole chain:
+    retries, continuations and resets go on under the same id.
+    """
 
     def awaits(self, workflow_id: str) -> bool:
-        """Whether somebody waits for the end of this workflow."""
+        """Whether a schedule waits for the end of this workflow."""
         ...
 
     def ended(self, record: Record) -> None:
-        """A run of a workflow that somebody waits for has closed. What comes of it is part of the same change."""
+        """A run of a workflow that a schedule waits for has closed. What comes of it is part of the same change."""
         ...
 
     def realign(self) -> None:
@@ -228,7 +218,7 @@ class Awaiting(Protocol):
 
 
 class Nobody:
-    """Nobody waits."""
+    """No schedule waits for any workflow."""
 
     def awaits(self, workflow_id: str) -> bool:
         """No."""

@@ -1,12 +1,15 @@
-"""The runs of an engine: in memory, ahead of a store, each with the timer at which it is looked at again.
+"""The runs of an engine (`Ledger`): in memory, ahead of a store, each with an alarm on the clock (`Alarms`) at the
+earliest time that something of it needs.
 
 Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
-transition's `Step`, which goes into memory and to the store at once; then all that it concerns are told. Nothing
-here waits.
+transition's `Step`, which goes into memory and to the store at once; then the task queues, handles and waiters that
+it concerns are told. Nothing here waits.
 
 Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
-runs are one change in the store; a run that is in memory is there once, and is dropped only when nothing uses it
-and all of it is durable; a step costs the same however much is pending.
+runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found along
+all runs of a workflow; a run that is in memory is there once, and is dropped only when nothing uses it and all of it
+is durable; an open run that needs a time has an alarm at that time or before; a step costs the same however much is
+pending.
 """
 
 from __future__ import annotations
@@ -37,11 +40,7 @@ from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Sto
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
-# --- alarms ------------------------------------------------------------
-#
-# When each run in memory is looked at again: one alarm per run, at the earliest time that something of it needs.
-#
-# Must not know: how runs change. Invariant: an open run that needs a time has an alarm at that time or before.
+# --- alarms ---------------------------------------------------------------------------------------------------
 
 
 class Alarms:
@@ -75,18 +74,7 @@ class Alarms:
             record.alarm = None
 
 
-# --- ledger ------------------------------------------------------------
-#
-# The runs of an engine: in memory, ahead of a store, each with its alarm.
-#
-# Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
-# transition's `Step`, which goes into memory and to the store at once; then everybody whom it concerns is told.
-# Nothing here waits.
-#
-# Invariants: a workflow id has at most one open run; a step, the run that it leads to and all that it asks of other
-# runs are one change in the store; so are a step and the ids of the requests that it carries out, which are found
-# along all runs of a workflow; a run that is in memory is there once, and is dropped only when nobody deals
-# with it and all of it is durable; a step costs the same however much is pending.
+# --- runs -----------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.embedded")
@@ -101,7 +89,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 class Ledger:
-    """Runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
+    """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
 
     def __init__(
         self,
@@ -125,7 +113,9 @@ class Ledger:
         self.in_hand: set[str] = set()
         self.new_run_id: Callable[[], str] = new_id
         self.next_due: Callable[[list[int]], list[int]] = lambda due: due
-        """Which of a run's things that are due come now, in this order; the others come next."""
+        """Which of a run's timers and timeouts that are due at the same moment are handled now, and in which order;
+        the others come next. `explore` replaces it.
+        """
         self.awaiting: Awaiting = Nobody()
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
@@ -134,13 +124,13 @@ class Ledger:
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
         self.parked: dict[str, StorageError] = {}
-        """Runs of which something could not be written, and why: nothing of them is given out until the store is opened
-        anew; they can be looked at, and ended.
+        """Runs of which something could not be written, and why: nothing of them is given out until the store is
+        opened anew; they can be looked at, and ended.
         """
         self._parked_at: dict[str, int] = {}
         self._requests: dict[tuple[str, str], tuple[str, int]] = {}
-        """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
-        that is durable, and the store knows them.
+        """The runs that carried out requests, by workflow id and request id, each with the number of the change:
+        until that is durable, and the store knows them.
         """
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
         self._watched = 0  # a change whose commit is watched for, and since when it is on its way
@@ -254,7 +244,9 @@ class Ledger:
         return record
 
     def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
-        """Begin a run that has a history already. Whoever does this has seen to it that no other is open."""
+        """Begin a run that has a history already. The caller has seen to it that no other run of the workflow is
+        open.
+        """
         now = self.clock.now_ns()
         record = Record(step.run, has_past=True)
         self._records[step.run.run_id] = record
@@ -307,8 +299,8 @@ class Ledger:
         return ""
 
     def find_request(self, latest: Record, request_id: str) -> str:
-        """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given; empty
-        if none did.
+        """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given;
+        empty if none did.
         """
         if request_id in latest.seen:
             return latest.run.run_id
@@ -319,24 +311,26 @@ class Ledger:
         return self.store.find_request(workflow_id, request_id) if self.is_durable(number) else run_id
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
-        """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none is."""
+        """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none
+        is.
+        """
         found = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
         return max((record.number for record in found if record is not None), default=0)
 
     # --- what is in memory ----------------------------------------------------------------------------------
 
     def hold(self, record: Record) -> None:
-        """Somebody deals with a record: it must stay until `let_go`."""
+        """A cache or a request uses a record: it stays in memory until `let_go`."""
         record.users += 1
 
     def let_go(self, record: Record) -> None:
-        """Somebody no longer deals with a record."""
+        """A cache or a request no longer uses a record."""
         record.users -= 1
         if not record.users:
             self._idle(record)
 
     def drop(self, record: Record) -> bool:
-        """Forget a run until it is asked for again, if nobody deals with it and it is durable."""
+        """Forget a run until it is asked for again, if nothing uses it and it is durable."""
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
         if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
@@ -349,12 +343,15 @@ class Ledger:
         return True
 
     def park(self, run_id: str, refusal: Refusal) -> Record | None:
-        """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store, and
-        give nothing of it out any more. Gives the record, which for those who still hold it is that of a closed run.
+        """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
+        and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is
+        that of a closed run.
         """
         if refusal.number <= self._parked_at.get(run_id, 0):
             return None  # it rested on what was refused before: what is in memory now does not
-        self._parked_at[run_id] = max(self.newest, refusal.number)
+        self._parked_at[run_id] = max(
+            self.newest, refusal.number
+        )  # changes up to here may rest on the refused one
         record = self._records.pop(run_id, None)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error
@@ -411,7 +408,7 @@ class Ledger:
             ) from error
 
     def _bring_in(self, stored: Stored) -> Record:
-        """A run comes into memory. What another process had of it is in nobody's hands any more."""
+        """A run comes into memory. What workers of an earlier owner had of it is lost (see `recover`)."""
         now = self.clock.now_ns()
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
@@ -477,7 +474,9 @@ class Ledger:
             self._together.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
-        """What belongs together has happened: store it as one, then tell everybody."""
+        """The parts of a transaction are in memory: store them as one change, then announce each. In this order, so
+        that what a handle takes when it is woken rests on a change that has its number.
+        """
         changes = [(part.change, part.record) for part in parts if part.change is not None]
         if changes or self._schedules:
             schedules, self._schedules = self._schedules, {}
@@ -539,7 +538,7 @@ class Ledger:
             self._watched, self._watched_ns = self.newest, self.clock.now_ns()
 
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
-        """Tell everybody whom a change concerns."""
+        """Tell the clock, the task queues, the handles and the waiters that a change concerns."""
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
@@ -556,13 +555,14 @@ class Ledger:
             self._idle(record)
 
     def note_hands(self, record: Record) -> None:
-        """Who has something of a run may have changed."""
+        """Which handles have something of a run may have changed."""
         if record.is_in_hand:
             self.in_hand.add(record.run.run_id)
         else:
             self.in_hand.discard(record.run.run_id)
 
     def _elapse(self, record: Record) -> None:
+        """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""
         self._alarms.silence(record)
         still = self.store_stands_still()
         now = self.clock.now_ns()

@@ -1,9 +1,9 @@
 """The schedules of an engine: keeps their records, looks at each when its time has come, and does what they decide.
 
-Must not know: requests, what a spec means, overlap policies (see `schedule_transitions`). Invariants: a schedule's step,
+Must not know: requests, what a spec means, overlap policies (see `rules.schedules`). Invariants: a schedule's step,
 the workflows that it starts, and those that it ends are one change of the store, so that after a crash all of it has
 happened or none; a workflow that a schedule waits for tells it of its end in the change that ends it; a schedule that
-cannot be read, or whose workflow cannot be started, keeps nobody else from acting.
+cannot be read, or whose workflow cannot be started, keeps no other schedule from acting.
 
 All schedules are known in short from the first look on (`ScheduleEntry`); a record is read when it is needed, and is
 dropped when there are many and all is durable.
@@ -77,7 +77,7 @@ class ScheduleDesk:
                 self._enter(entry)
 
     def begin(self) -> None:
-        """Act from now on when the time has come; first for what has come due since somebody last did."""
+        """Act from now on when the time has come; first for what has come due since an engine last did."""
         self.load()
         self._acts = True
         self._set_alarm()
@@ -126,8 +126,8 @@ class ScheduleDesk:
         self._set_alarm()
 
     def read_again(self, schedule_id: str) -> None:
-        """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before a
-        request changes it or the store is opened anew: it would only try the same.
+        """What is in memory of a schedule cannot be stored. It is again as the store has it, and does not act before
+        a request changes it or the store is opened anew: it would only try the same.
         """
         self._forget(schedule_id)
         try:
@@ -190,6 +190,7 @@ class ScheduleDesk:
             self._alarm = None
 
     def _counts(self, due: tuple[int, str]) -> bool:
+        """Whether an item of the heap holds the present time of its schedule; outdated ones are left lying there."""
         entry = self._entries.get(due[1])
         return entry is not None and entry.wake_ns == due[0]
 
@@ -209,13 +210,13 @@ class ScheduleDesk:
         self._set_alarm()
 
     def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
-        """Let one schedule act, after a change; whatever is wrong with it concerns nobody else."""
+        """Let one schedule act, after a change; whatever is wrong with it concerns no other schedule."""
         try:
             record = self.get(schedule_id)
             if record is not None:
                 self._act(change(record))
         except HourglassError as error:
-            # It stays as it is until somebody changes it or the file is opened anew.
+            # It stays as it is until a request changes it or the file is opened anew.
             logger.error("schedule %r cannot act: %s", schedule_id, error)
             if isinstance(error, StorageError):
                 self._doubt(error)
@@ -300,6 +301,7 @@ class ScheduleDesk:
         self._entries[entry.schedule_id] = entry
         for workflow_id in entry.awaited:
             self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
+        # A time that is unchanged stands in the heap already: `_elapse` clears the one that it takes out.
         if entry.wake_ns and (before is None or before.wake_ns != entry.wake_ns):
             heapq.heappush(self._heap, (entry.wake_ns, entry.schedule_id))
 

@@ -1,8 +1,8 @@
-"""Task queues: what waits to be taken, and who could take it.
+"""Task queues: what waits to be taken, and which handles (`Taker`) could take it.
 
 Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
 it is about is offered again; a taker checks what it takes. Takers are woken by `stir`, which is called where an
-operation has ended: a taker that waits then takes at once, so that what was done and who took it can become
+operation has ended: a taker that waits then takes at once, so that what was done and which taker took it can become
 durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
 latest in the loop's next turn.
 """
@@ -20,7 +20,7 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 
 
 class Taker(Protocol):
-    """What the engine needs of a handle."""
+    """What the engine needs of a handle, the poller of one task queue for one worker."""
 
     @property
     def task_queue(self) -> str:
@@ -29,7 +29,7 @@ class Taker(Protocol):
 
     @property
     def identity(self) -> str:
-        """Who it is."""
+        """The identity of its worker, as events record it."""
         ...
 
     @property
@@ -81,7 +81,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Line(Generic[K]):
-    """What waits on one queue: the most urgent first, and of the same priority in order of arrival."""
+    """What waits on one task queue: the most urgent first, and of the same priority in order of arrival."""
 
     __slots__ = ("_by_level", "_levels")
 
@@ -114,7 +114,7 @@ class Line(Generic[K]):
 
 
 class Offers:
-    """What waits, by queue, the most urgent first."""
+    """The task queues: tasks and attempts that wait on each, the most urgent first, and the handles that poll it."""
 
     def __init__(self) -> None:
         self._takers: dict[str, list[Taker]] = defaultdict(list)
@@ -126,7 +126,7 @@ class Offers:
         self._stirring = False
         self._will_stir = False
         self.versioned = False
-        """Whether workers have versions: then not everybody on a queue may take all."""
+        """Whether workers have versions: then a handle may not take all that waits on its queue."""
         self.gate: Callable[[str, int], bool] | None = None
         """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
 
@@ -140,16 +140,16 @@ class Offers:
             self._takers[taker.task_queue].remove(taker)
 
     def takers(self, task_queue: str) -> tuple[Taker, ...]:
-        """Who serves a queue."""
+        """The handles that serve a queue."""
         return tuple(self._takers[task_queue])
 
     def served(self) -> tuple[str, ...]:
-        """The queues that somebody serves."""
+        """The queues that a handle serves."""
         return tuple(sorted(queue for queue, takers in self._takers.items() if takers))
 
     def tasks(self, task_queue: str) -> Iterator[str]:
-        """Runs whose tasks wait, the most urgent first. Whoever takes one stops looking: the offers change under the
-        iterator.
+        """Runs whose tasks wait, the most urgent first. A caller that takes one stops looking: the offers change
+        under the iterator.
         """
         gate, waiting = self.gate, self._tasks[task_queue]
         return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
@@ -161,8 +161,8 @@ class Offers:
 
     @property
     def is_free(self) -> bool:
-        """Whether things may be taken at once, without having waited here: nobody decides what is taken when, or by
-        whom.
+        """Whether things may be taken at once, without having waited here: neither a gate nor versions decide what is
+        taken when, or by which handle.
         """
         return self.gate is None and not self.versioned
 
@@ -175,7 +175,7 @@ class Offers:
         return self._attempts[task_queue]
 
     def any_for_takers(self) -> bool:
-        """Whether something waits on a queue that somebody serves, or is in a worker's hands."""
+        """Whether something waits on a queue that a handle serves, or is in a worker's hands."""
         return any(
             any(True for _ in self.tasks(queue))
             or any(True for _ in self.attempts(queue))
@@ -185,7 +185,7 @@ class Offers:
         )
 
     def waiting_tasks(self) -> list[str]:
-        """Runs whose tasks wait on a queue that somebody serves, whatever the gate says."""
+        """Runs whose tasks wait on a queue that a handle serves, whatever the gate says."""
         return [run_id for queue, takers in self._takers.items() if takers for run_id in self._tasks[queue]]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
@@ -223,14 +223,14 @@ class Offers:
     # --- waking ---------------------------------------------------------------------------------------------
 
     def wake(self, task_queue: str) -> None:
-        """Those who serve a queue are to look what there is."""
+        """The handles of a queue are to look what there is, at the next `stir` or in the loop's next turn."""
         if not self._will_stir and not self._stirring:
             self._will_stir = True
             asyncio.get_running_loop().call_soon(self._stir_later)
         self.stirred[task_queue] = None
 
     def wake_all(self) -> None:
-        """Everybody is to look."""
+        """All handles are to look."""
         for queue in self._takers:
             self.wake(queue)
 
@@ -239,9 +239,9 @@ class Offers:
         self.stir()
 
     def stir(self) -> None:
-        """Wake whoever is to look, now. What they take may wake others."""
+        """Wake the handles that are to look, now. What they take may wake others."""
         if self._stirring or not self.stirred:
-            return
+            return  # nothing to do, or called by a handle that takes: the loop below goes on
         self._stirring = True
         try:
             while self.stirred:

@@ -1,7 +1,20 @@
-"""Transactions over several runs, and what runs ask of other runs: starts of children, their ends, signals, cancels.
+"""Transactions over several runs (`Together`), and what runs ask of other runs (`Others`): starts of children, their
+ends, signals, cancels, close policies.
 
-A step, the run that it leads to and all that it asks of other runs become durable as one change. Invariant: all
-parts of a transaction are in memory before any of them is announced.
+Must not know: queues, handles, the store. Nothing here decides what a transition or a rule decides; it finds the
+other run and applies transitions to both.
+
+A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on two
+machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the same turn
+of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat: after a
+crash either all of it has happened or none, and the task that asked is tried again. What a server does is kept where
+it can be seen: a run that closes in the very task that asks for something has sent no signal and started no child,
+whatever the policies say.
+
+Invariants: all parts of a transaction are in memory before any of them is announced; what was asked first is done
+first, and what that leads to comes after all that was asked before, however deep it goes; what has happened is handed
+over even if a part raises; a run that cannot be read counts as not there for the run that asks for it, and disturbs
+no other.
 """
 
 from __future__ import annotations
@@ -37,18 +50,11 @@ from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError
 
-# --- together ------------------------------------------------------------
-#
-# Steps of several runs that become durable as one change: a step, the run that it leads to, and all that it asks
-# of other runs.
-#
-# Must not know: how runs change, how a store remembers. It gathers the parts while they happen and hands them over
-# when all that was asked for is done. Invariants: what was asked first is done first, and what that leads to comes
-# after all that was asked before, however deep it goes; what has happened is handed over even if somebody raises.
+# --- transactions ---------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
-    """One run's part; without a change there is only somebody to tell."""
+    """One run's part; without a change it is announced, and nothing is stored."""
 
     record: Record
     change: Change | None
@@ -57,7 +63,7 @@ class Part(NamedTuple):
 
 
 class Together:
-    """Gathers parts from the outermost `whole` to its end."""
+    """A transaction: gathers parts from the outermost `whole` to its end, then hands them to `settle`."""
 
     def __init__(
         self, carry_out: Callable[[Record, Ask], None], settle: Callable[[list[Part], int], None]
@@ -67,7 +73,7 @@ class Together:
         self._parts: list[Part] = []
         self._asked: deque[tuple[Record, Ask]] = deque()
         self.gathers = False
-        """Whether somebody is inside `whole`: what happens now is a part of it."""
+        """Whether a `whole` is open: what happens now is a part of it."""
 
     def add(self, part: Part) -> None:
         """One more part."""
@@ -91,6 +97,7 @@ class Together:
                 while self._asked:
                     self._carry_out(*self._asked.popleft())
             finally:
+                # Whatever was raised: memory has changed, so the store must get all of it, or the two would differ.
                 self.gathers = False
                 parts, self._parts = self._parts, []
                 self._settle(parts, now_ns)
@@ -102,21 +109,7 @@ def as_one(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChang
     return msgspec.structs.replace(first, also=tuple(others))
 
 
-# --- others ------------------------------------------------------------
-#
-# Carries out what runs ask of other runs: starts of children, their ends, signals, cancels, close policies.
-#
-# Must not know: queues, handles, the store. It decides nothing that a transition or a rule decides; it finds the
-# other run and applies transitions to both.
-#
-# A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on
-# two machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the
-# same turn of the loop, and all of it becomes durable as one change (the ledger sees to that). So there is no
-# intent to keep and none to repeat: after a crash either all of it has happened or none, and the task that asked
-# is tried again. What a server does is kept where it can be seen: a run that closes in the very task that asks
-# for something has sent nothing and started nobody, whatever the policies say.
-#
-# Invariant: a run that cannot be read is not there, for those who ask for it; nobody else suffers from it.
+# --- effects on other runs ------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.embedded")
@@ -126,7 +119,7 @@ _NOT_FOUND = o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
 class Runs(Protocol):
-    """What is needed of the ledger."""
+    """What is needed of `runs.Ledger`."""
 
     clock: Clock
     limits: Limits
@@ -151,7 +144,7 @@ class Runs(Protocol):
 
 
 class Others:
-    """The hands of runs that reach to other runs of the same ledger."""
+    """Carries out what runs ask of other runs of the same engine."""
 
     def __init__(self, runs: Runs, namespace: str) -> None:
         self._runs = runs
@@ -274,7 +267,7 @@ class Others:
         if spec.namespace != self._namespace:
             return o.ExternalFailedCause.NAMESPACE_NOT_FOUND
         if spec.workflow_id == sender.run.started.workflow_id:
-            return _NOT_FOUND  # nobody talks to himself, whichever run is meant: a server's rule
+            return _NOT_FOUND  # a workflow cannot reach itself, whichever run is meant: a server's rule
         return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
 
     def _find(self, workflow_id: str, run_id: str) -> Record | None:

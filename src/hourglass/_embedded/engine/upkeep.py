@@ -1,9 +1,9 @@
-"""Looking after the runs of an engine that nobody deals with now: opening, waking, dropping, forgetting.
+"""Looking after the runs of an engine that nothing uses now: opening, waking, dropping, forgetting.
 
-Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing
-about them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run
-that is not in memory is brought in when its wake time has come, at the latest a second of real time later (a
-clock may jump); a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
+Must not know: transitions, queues, requests. It moves runs between the store and memory and decides nothing about
+them. The work is done in slices, so that a hundred thousand runs do not hold the loop. Invariants: a run that is not
+in memory is brought in when its wake time has come, at the latest a second of real time later (a clock may jump); a
+closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class Upkeep:
         try:
             vouched = _vouched.decode(data) if data else None
         except msgspec.MsgspecError:
-            vouched = None  # it is as if nobody had known
+            vouched = None  # as in a new file, of which nothing is known
+        # Up to a tenth of the retention without a process is believed: if it was the wall clock that was wrong,
+        # closed runs are forgotten too early by so much, and not by more.
         clock.resume(getattr(store, "latest_ns", 0), vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
@@ -134,7 +136,7 @@ class Upkeep:
             self._alarm = None
 
     def may_drop(self, record: Record) -> None:
-        """Nobody may deal with this run any more: look at the next tick whether it can be dropped."""
+        """This run may be out of use: look at the next tick whether it can be dropped."""
         if self._open and not record.users:
             self._idle[record.run.run_id] = record
 
@@ -205,7 +207,7 @@ class Upkeep:
                 self._idle[run_id] = record
 
     async def _try_parked(self) -> None:
-        """The code may have been mended since the last owner failed with it: nobody waits out a back-off."""
+        """The code may have been mended since the last owner failed with it: no run waits out its back-off."""
         now = self._runs.clock.now_ns()
         try:
             waiting = self._runs.store.due(later(now, to_ns(LONGEST_WAIT)), EVERYTHING, now)
@@ -294,7 +296,7 @@ class Upkeep:
         self._runs.store.forget_closed(before, SLICE)
 
     def _watch_store(self) -> None:
-        """A store that dies while nobody waits for it must be noticed, too."""
+        """A store that dies while no handle and no request waits for a commit must be noticed, too."""
         runs = self._runs
         if self._watch is None and not runs.is_durable(runs.newest):
             self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.newest))

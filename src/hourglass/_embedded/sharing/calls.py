@@ -1,9 +1,16 @@
-"""A call to a file's engine from this process, by whatever way leads to one: the engine that is open here, the owner
-over its socket, or, where no process owns the file, one short transaction of our own. It goes on until there is an
-answer.
+"""A call to a file's engine from this process (`Asking`), by whatever way leads to one, until there is an answer:
 
-A request whose answer was lost is sent again; engines know it by its id. A client that waits is warned when no
-worker serves the workflow's task queue.
+    the file is ours                       ask the engine here
+    another process owns it                ask that one over its socket; after its death, ask again
+    no process owns it                     take the lock for one transaction, or wait for an owner
+
+Must not know: which process wants to own the file, workers.
+
+Invariants: a request goes on until it is answered, whichever process dies meanwhile, under the same key however often
+it is sent; engines know a request whose answer was lost by its id, and of the few that have none what there is now
+tells whether they were carried out (`was_carried_out`). That the owner has died is known by the end of its
+connection, and by a look at the lock every second where that end does not come. A client that waits is warned when no
+worker serves the workflow's task queue, once per queue (`UnservedNotice`).
 """
 
 from __future__ import annotations
@@ -33,12 +40,7 @@ from hourglass._embedded.sharing.remote import Lost, Remote, connect
 from hourglass._embedded.waiting import NoWorkerNotice, TimedBell
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
-# --- repeats ------------------------------------------------------------
-#
-# Whether a request that was sent again, because its answer was lost, had been carried out the first time.
-#
-# Most requests have an id that the engine remembers. These do not, and a second one is refused because the first
-# succeeded: what there is now tells. Must not know: how a request finds its engine.
+# --- was a repeated request carried out? ----------------------------------------------------------------------
 
 
 Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
@@ -50,7 +52,10 @@ _ENDS = {
 
 
 async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
-    """Whether what was asked for is so, and can be taken for this request's doing."""
+    """Whether a request that was sent again, and refused, had been carried out the first time: what it asks for is
+    so, and can be taken for its doing. For requests without an id that the engine remembers: the second one is
+    refused because the first succeeded.
+    """
     try:
         match request:
             case DeleteSchedule():
@@ -63,7 +68,7 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
 
 
 async def _has_ended(token: Token, call: Call) -> bool:
-    """Whether this very attempt is on record with an end: only whoever has the token can have given it."""
+    """Whether this very attempt is on record with an end: only a caller with its token can have given it."""
     attempts: dict[int, int] = {}
     async for event in _events(token.run_id, call):
         kind = event.get("eventType", "")
@@ -89,19 +94,19 @@ async def _events(run_id: str, call: Call) -> AsyncIterator[dict[str, Any]]:
                 break
 
 
-# --- unserved ------------------------------------------------------------
-#
-# The word that a workflow which somebody waits for stands in a queue that no worker serves.
-#
-# Must not know: how a request finds its engine. That there is no worker at all is said elsewhere (`patience`); here
-# there is one, for other queues, and the wait would be as long and as silent. Invariant: a queue is named once.
+# --- task queues without a worker -----------------------------------------------------------------------------
 
 
 _unserved_log = logging.getLogger("hourglass")
 
 
 class UnservedNotice:
-    """Looks after waits that take long. Belongs to one event loop."""
+    """Warns a client that waits for a result when no worker polls the workflow's task queue. Belongs to one event
+    loop.
+
+    That there is no worker at all is said by `waiting.NoWorkerNotice`; here there is one, for other queues, and the
+    wait would be as long and as silent.
+    """
 
     def __init__(self, path: str, call: Callable[[s.Request[Any]], Awaitable[Any]]) -> None:
         self._path = path
@@ -110,7 +115,7 @@ class UnservedNotice:
         self._looks: set[asyncio.Task[None]] = set()
 
     def watch(self, request: s.Request[Any]) -> asyncio.TimerHandle | None:
-        """A request begins; if it is a wait, whoever waits cancels what this gives when it ends."""
+        """A request begins; for a wait, gives a timer, which the caller cancels when the wait ends."""
         if not isinstance(request, s.WaitForClose):
             return None
         return asyncio.get_running_loop().call_later(waiting.SILENCE, self._begin, request)
@@ -132,7 +137,7 @@ class UnservedNotice:
             queue: str = (await self._call(asked)).summary.task_queue
             found = await self._call(GetPollers(task_queue=queue))
         except HourglassError:
-            return  # a wait must not fail because nobody could find out
+            return  # the wait itself must not fail because this could not be found out
         if found.pollers or not found.served or queue in self._said:
             return
         self._said.add(queue)
@@ -146,19 +151,7 @@ class UnservedNotice:
         )
 
 
-# --- asking ------------------------------------------------------------
-#
-# Asking a file's engine from this process: by whatever way leads to one, until there is an answer.
-#
-# Must not know: who wants to own the file, workers. The ways:
-#
-#     the file is ours                       ask the engine here
-#     another process owns it                ask that one over its socket; after its death, ask again
-#     nobody owns it                         take the lock for one transaction, or wait for an owner
-#
-# Invariants: a request goes on until it is answered, whoever dies meanwhile, under the same key however often it is
-# sent. That the owner has died is known by the end of its connection, and by a look at the lock every second where
-# that end does not come.
+# --- locating the owner ---------------------------------------------------------------------------------------
 
 
 A = TypeVar("A")
@@ -166,15 +159,17 @@ A = TypeVar("A")
 _log = logging.getLogger("hourglass.embedded")
 
 SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
-"""Pauses while there is nobody to ask, in seconds: the first, while somebody has the lock, while all wait."""
+"""Pauses while there is no engine to ask, in seconds: the first; the longest while another process has the lock; the
+longest while only an owner can answer.
+"""
 LOOK = 1.0
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
 """For how many seconds an owner that has no socket is waited for in silence, and at all."""
 _MISS = 0.003
 _AGAIN = 2.0
-"""When to look again for the end of a run that had not closed when nobody owned the file."""
+"""After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
 _PRECEDENCE = 0.05
-"""After an owner's death those who stand by have the first chance at the lock, for so long."""
+"""After an owner's death the workers that stand by have the first chance at the lock, for so many seconds."""
 
 
 @dataclass(slots=True)
@@ -261,6 +256,7 @@ class Asking:
                 self._lost_at = time.monotonic()
                 continue
             except ServiceError as error:
+                # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
                 if again and await was_carried_out(request, self.call):
                     return s.Nothing()  # type: ignore[return-value]
@@ -273,7 +269,7 @@ class Asking:
                 self._notice.look(search.began)
             else:
                 self._look_for_owner(search)
-            # At random, so that those who want the same lock do not meet again.
+            # At random, so that processes that want the same lock do not collide again.
             await self._bell.wait(search.pause * random.uniform(0.5, 1.0))
             search.pause = min(2 * search.pause, LONGEST if answer is Silence.WAIT else BUSY)
 
@@ -310,7 +306,7 @@ class Asking:
         if room is not None:
             if room.failed is None:
                 return await room.call(request)
-            self._bell.ring()  # whoever keeps it opens it anew
+            self._bell.ring()  # the host, which keeps the engine open, opens it anew
             return Silence.BUSY
         remote = await self.reach()
         if remote is not None:
@@ -324,12 +320,12 @@ class Asking:
         return answer
 
     async def reach(self) -> Remote | None:
-        """The connection to the owner; None if nobody owns the file, or it does not listen yet."""
+        """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
         if self.remote is not None and self.remote.is_open:
             return self.remote
         if self._connecting is None or self._connecting.done():
             if time.monotonic() < self._missed_at + _MISS:
-                return None  # many may wait: they do not all knock
+                return None  # many requests may wait: they do not all try to connect
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_read)
         return await asyncio.shield(self._connecting)
@@ -354,4 +350,4 @@ class Asking:
 
 def _read(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # whoever waited may be gone, and asyncio would complain
+        task.exception()  # all waiters may be gone, and asyncio complains of an exception that is not read

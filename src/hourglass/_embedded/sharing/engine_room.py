@@ -1,7 +1,8 @@
-"""An engine over a file, open in this process, and the calls that are under way on it.
+"""An engine over a file, open in this process (`EngineRoom`), and the calls that are under way on it, which can be
+ended together from outside, each with an error instead of a cancellation (`Interruption`).
 
-Must not know: locks, sockets, who may open it. Invariant: when it closes or fails, every call that waits on it
-ends with `Gone`, so that whoever asked can ask elsewhere.
+Must not know: locks, sockets, which process may open the file. Invariant: when it closes or fails, every call that
+waits on it ends with `Gone`, so that its caller can ask elsewhere.
 """
 
 from __future__ import annotations
@@ -21,12 +22,7 @@ from hourglass._embedded.store.read_only_store import ReadOnlyStore
 from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass.errors import HourglassError, StorageError
 
-# --- interruption ------------------------------------------------------------
-#
-# Calls that can be ended together from outside, each with an error instead of a cancellation.
-#
-# Must not know: what is called. As `asyncio.timeout` does it: the tasks that wait are cancelled, and the
-# cancellation becomes the error where it leaves the call, unless somebody else cancelled the task too.
+# --- calls that end together ----------------------------------------------------------------------------------
 
 
 P = ParamSpec("P")
@@ -38,7 +34,11 @@ class Gone(HourglassError):
 
 
 class Interruption:
-    """The calls that are under way, until their end. Belongs to one event loop."""
+    """The calls that are under way, until their end. Belongs to one event loop.
+
+    As `asyncio.timeout` does it: the tasks that wait are cancelled, and the cancellation becomes the error where it
+    leaves the call, unless another caller cancelled the task, too.
+    """
 
     def __init__(self, error: Callable[[], HourglassError]) -> None:
         self._error = error
@@ -62,7 +62,7 @@ class Interruption:
         try:
             return await call(*args, **kwargs)
         except asyncio.CancelledError:
-            if self.ended and task.uncancel() <= before:
+            if self.ended and task.uncancel() <= before:  # `end` alone has cancelled it
                 raise self._error() from None
             raise
         finally:
@@ -76,7 +76,7 @@ class Interruption:
                 task.cancel()
 
 
-# --- engine room ------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------------------------------
 
 
 A = TypeVar("A")

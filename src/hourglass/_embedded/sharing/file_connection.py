@@ -1,6 +1,6 @@
 """A connection to a file: the door of clients and workers, whichever process owns it.
 
-Must not know: how a request finds its engine (see `host`). Time limits of calls and the closed state are kept
+Must not know: how a request finds its engine (see `calls`). Time limits of calls and the closed state are kept
 here. All connections of a process to one file share one host; in a forked child they begin anew.
 """
 
@@ -90,7 +90,7 @@ class FileConnection:
 
     @property
     def standing(self) -> str:
-        """This process's part in the file, for people: owner, client, or standing by for whom."""
+        """This process's part in the file, for people: owner, client, or standing by for which process."""
         return self._host.standing
 
     @property

@@ -82,7 +82,7 @@ class FileHandle:
             self._inner.initiate_shutdown()
         elif not self._attached.done():
             self._attached.set_exception(self._broken)
-            self._attached.exception()  # read: perhaps nobody polls
+            self._attached.exception()  # read, for asyncio: perhaps no poll waits for it
 
     def _settle(self, error: HourglassError | None) -> None:
         if self.settled.done():
@@ -91,7 +91,7 @@ class FileHandle:
             self.settled.set_result(None)
         else:
             self.settled.set_exception(error)
-            self.settled.exception()  # read: whoever opened it may have given up
+            self.settled.exception()  # read, for asyncio: the caller that opened it may have given up
 
     # --- Handle ---------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """One process's part in one file: its client, its owner, or the one that stands by.
 
-Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `asking`).
+Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `calls`).
 A process wants to own a file while it has a handle open on it, and only then. Invariants: an engine is open here
 only while the lock is ours, and is closed before the lock is dropped; there is no thread: the end of the owner's
 connection is the sign to try for the lock; a file that fails again and again is opened less and less often, and where
-it needs a person those who ask are told so.
+it needs a person the clients that wait are told so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ QUEUE_GRACE = 3.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """How long a file that has failed is left alone, in seconds: at first, and at most."""
 TRIES = 3
-"""So often in a row a file fails for a reason that only a person can mend before those who ask are told."""
+"""So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
 SOUND = 10.0
 """An engine that has worked for so many seconds has not failed in a row with the one before."""
 
@@ -145,7 +145,9 @@ class Host:
                 self._lock.drop()
 
     async def _own(self) -> None:
-        """Open the engine, serve this process's handles and other processes, until nobody wants it or it fails."""
+        """Open the engine, serve this process's handles and other processes, until this process has no handle any
+        more or it fails.
+        """
         waited = any(handle.standing_by is not None for handle in self._handles)
         try:
             room = await EngineRoom.open_whole(self.path, self.namespace, self.retention)
@@ -180,11 +182,12 @@ class Host:
                 if self._failures and time.monotonic() > began + SOUND:
                     self._failures, self._asking.broken = 0, None
         finally:
+            # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self._asking.room = None
             server.stop_listening()
             room.close()
             self._lock.drop()
-            server.hang_up()  # last: those who stand by now find the lock free
+            server.hang_up()  # last: its end tells workers that stand by to try for the lock, which is free now
             self._bell.ring()
         if room.failed is not None:
             _log.error("the engine of %s ended and is opened anew: %s", self.path, room.failed)
@@ -192,7 +195,7 @@ class Host:
             self._fail_all(room.failed, of=room)
 
     def _failed(self, error: StorageError) -> None:
-        """The file has failed: it is left alone for a while, and those who ask are told if that will not help."""
+        """The file has failed: it is left alone for a while, and clients that ask are told if that will not help."""
         self._failures += 1
         pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
         self._not_before = time.monotonic() + pause
@@ -223,7 +226,7 @@ class Host:
                 self._handles.discard(handle)
 
     async def _wait_served(self, queue: str) -> None:
-        """Return once this process serves a queue; raise the refusal of whoever wanted to stand by for it."""
+        """Return once this process serves a queue; raise the refusal of a worker that wants to stand by for it."""
         until = time.monotonic() + QUEUE_GRACE
         while queue not in (served := {handle.queue for handle in self._handles}):
             left = until - time.monotonic()

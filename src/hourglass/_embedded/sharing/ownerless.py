@@ -71,7 +71,7 @@ ALONE: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
 NEEDS_A_WORKER: frozenset[type[s.Request[Any]]] = frozenset(
     {s.QueryWorkflow, changes.UpdateWorkflow, changes.PollUpdate, changes.UpdateWithStart}
 )
-"""What must wait for one."""
+"""What must wait for an owner."""
 
 
 def _whether_it_is_there(request: Any) -> Any:
@@ -82,7 +82,7 @@ _LOOKED_FOR: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
     s.QueryWorkflow: _whether_it_is_there,
     changes.UpdateWorkflow: _whether_it_is_there,
 }
-"""What waits for a worker only if the workflow exists: else nobody would ever answer."""
+"""What waits for a worker only if the workflow exists: else no worker would ever answer."""
 
 
 _LOOKS = LOOKS | {watch.GetPollers, deployments.DescribeDeployment}
@@ -97,7 +97,7 @@ class Silence(Enum):
 
 
 class Alone:
-    """Transactions of this process on a file that nobody owns."""
+    """Transactions of this process on a file that no process owns."""
 
     def __init__(self, path: str, namespace: str) -> None:
         self._path = path

@@ -1,10 +1,11 @@
-"""Who owns a file: an `flock` on a second file beside it, never on the database itself.
+"""Which process owns a file: an `flock` on a second file beside it, never on the database itself.
 
 Must not know: engines, sockets. The kernel drops the lock with the process, whatever kills it, so that there is
 nothing to expire. The lock's file holds a note about the owner, for people and for error texts only; nothing is
-decided by it but whether the owner is on another machine. Invariants: the lock's file is never deleted by us (who
-opened it before would lock a file that nobody sees); where a person has deleted it, its holder makes it again or finds
-out that another process has; nothing is truncated that is not a plain file of ours with one name.
+decided by it but whether the owner is on another machine. Invariants: the lock's file is never deleted by us (a
+process that opened it before would lock a file that no other can open); where a person has deleted it, its holder
+makes it again or finds out that another process has; nothing is truncated that is not a plain file of ours with one
+name.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class FileLock:
         return self._fd is not None
 
     def try_take(self) -> bool:
-        """Take the lock if nobody has it; waits for nobody. Raises `StorageError` where there are no locks."""
+        """Take the lock if no process has it, without waiting. Raises `StorageError` where there are no locks."""
         if self._fd is not None:
             return True
         descriptor = self._lock()
@@ -72,8 +73,8 @@ class FileLock:
         return True
 
     def still_held(self) -> bool:
-        """Whether this process has it and no other can take one in its place. A file that was deleted under us is made
-        again, if no other process was quicker.
+        """Whether this process has it and no other can take one in its place. A file that was deleted under us is
+        made again, if no other process was quicker.
         """
         if self._fd is None:
             return False
@@ -118,8 +119,8 @@ class FileLock:
             _close(descriptor)
 
     def is_abandoned(self) -> bool:
-        """Whether no process has it, as far as one can tell that is connected to its holder: where its file is gone, a
-        holder that lives makes it again within `_GRACE` seconds.
+        """Whether no process has it, as far as one can tell that is connected to its holder: where its file is gone,
+        a holder that lives makes it again within `_GRACE` seconds.
         """
         if self._is_there():
             self._missing_since = 0.0
@@ -132,13 +133,14 @@ class FileLock:
         return os.path.lexists(self.lock_path)
 
     def is_free(self) -> bool:
-        """Whether nobody has it at this instant."""
+        """Whether no process has it at this instant."""
         if self._fd is not None:
             return False
         if not self._is_there():
             return True
         descriptor = self._open()
         try:
+            # Shared: two processes that look at the same instant do not take each other for an owner.
             return self._flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         finally:
             _close(descriptor)
@@ -217,7 +219,9 @@ class FileLock:
 
 
 def _problem(descriptor: int, path: str) -> str:
-    """Why an open file is no lock of ours; "" if it is one. A process that may open it must not write to it all the same."""
+    """Why an open file is no lock of ours; "" if it is one. A process that may open it must not write to it all the
+    same.
+    """
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         return "not a plain file"
@@ -229,7 +233,7 @@ def _problem(descriptor: int, path: str) -> str:
 
 
 def _may_own(path: str) -> frozenset[int]:
-    """This user and root; and for root, who serves the files of others, the owner of the file itself."""
+    """This user and root; and for root, which serves the files of other users, the owner of the file itself."""
     return unix_socket.trusted_owners(path) if os.geteuid() == 0 else unix_socket.trusted_peers()
 
 
@@ -252,4 +256,4 @@ def _read_note(descriptor: int) -> Note:
     try:
         return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=Note)
     except (msgspec.MsgspecError, ValueError, OSError):
-        return Note()  # being written, or somebody else's: it is only a note
+        return Note()  # being written, or not written by Hourglass: it is only a note

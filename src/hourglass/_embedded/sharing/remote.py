@@ -1,7 +1,7 @@
 """A client's side of the socket: one connection to the owner of a file, with many requests in flight at once.
 
-Must not know: what to do when the owner is gone (see `host`). Invariants: every request that was sent ends, with
-its answer, its error, or `Lost`; whoever gives up a wait tells the owner.
+Must not know: what to do when the owner is gone (see `calls`, `host`). Invariants: every request that was sent ends,
+with its answer, its error, or `Lost`; the owner is told of a request whose caller gives up the wait.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Remote:
 
     @property
     def owner(self) -> wire.Welcome:
-        """Who is at the other end."""
+        """What the owner has said of itself."""
         return self._welcome.result()
 
     async def ask(self, request: s.Request[A], key: str) -> A:

@@ -74,7 +74,7 @@ _BACKLOG = 512
 
 @dataclass(frozen=True)
 class Owner:
-    """What the server is told by its host: who owns the file, and how to ask its engine."""
+    """What the server is told by its host: of the process that owns the file, and how to ask its engine."""
 
     path: str
     namespace: str
@@ -86,7 +86,7 @@ class Owner:
 
 
 class Server:
-    """Listens beside a file. Belongs to one event loop; opened and closed by who holds the file's lock."""
+    """Listens beside a file. Belongs to one event loop; opened and closed by the host that holds the file's lock."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -262,7 +262,7 @@ class _Peer:
     def _answer(self, number: int, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()  # read, or asyncio complains
         if self._asks.pop(number, None) is None or task.cancelled():
-            return  # nobody waits, or we end: the client will ask the next owner
+            return  # the client gave up, or we end: it will ask the next owner
         if isinstance(error, Gone):
             return  # the connection ends, and the client asks the next owner
         if error is None:

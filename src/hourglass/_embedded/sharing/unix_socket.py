@@ -1,6 +1,14 @@
 """The Unix socket beside a database file: how it is made, reached and trusted; frames on it (four bytes of length and
 that many bytes); and the descriptors that a forked child must not keep, because their end tells other processes
 something.
+
+Must not know: what is said over the socket, what the descriptors are for. A socket's name may have about a hundred
+bytes, a path many more; then the socket is reached through a descriptor of its directory (Linux), or it stands under
+a hashed name in a directory of the user's own.
+
+Invariants: only the owner of the lock makes or removes the socket, so that what stands there while the lock is ours
+is a dead owner's; what is no socket is neither removed nor followed; only its user may connect to it. A frame above
+the limit ends the connection before it is read.
 """
 
 from __future__ import annotations
@@ -21,15 +29,12 @@ from typing import cast
 from hourglass._embedded.store.fork_safety import WORK
 from hourglass.errors import StorageError
 
-# --- descriptors ------------------------------------------------------------
-#
-# Open descriptors that a forked child must not keep: locks and sockets whose end tells others that we are gone.
-#
-# A child of `fork` shares them, and while it lives nobody notices our death: the lock stays taken, peers see no
-# end of their connections. So the child replaces each by the null device, at once. They are replaced and not
-# closed because objects of ours still know their numbers. Must not know: what the descriptors are for.
+# --- descriptors that a forked child drops --------------------------------------------------------------------
 
 
+# A child of `fork` shares the locks and sockets of its parent, and while it lives no other process notices the
+# parent's death: the lock stays taken, peers see no end of their connections. So the child replaces each by the null
+# device, at once. They are replaced and not closed because Python objects still know their numbers.
 _held: dict[int, tuple[int, int]] = {}
 
 
@@ -61,16 +66,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# --- meeting ------------------------------------------------------------
-#
-# Where processes meet: the Unix socket beside a database file, how it is made, reached, and who is at its other end.
-#
-# Must not know: what is said over it. A socket's name may have about a hundred bytes, a path many more; then the
-# socket is reached through a descriptor of its directory (Linux), or it stands under a hashed name in a directory
-# of the user's own. Invariants: only the owner of the lock makes or removes the socket, so that what stands there
-# while the lock is ours is a dead owner's; what is no socket is neither removed nor followed; only its user may
-# connect
-# to it.
+# --- the socket -----------------------------------------------------------------------------------------------
 
 
 _BACKLOG = 512
@@ -117,14 +113,16 @@ def listen(path: str) -> socket.socket:
 
 
 def reach(path: str) -> socket.socket | None:
-    """A connection to whoever listens; None if nobody does, or somebody who is not to be trusted does."""
+    """A connection to the owner; None if no process listens, or not at the moment. Raises `StorageError` for one that
+    may not be used, or belongs to a user who is not trusted.
+    """
     connecting = _held_socket()
     connecting.setblocking(False)
     try:
         _check_is_socket(socket_path(path))
         with _short(socket_path(path)) as address:
             connecting.connect(address)
-    except BlockingIOError:  # its line is full: as good as nobody, for the moment
+    except BlockingIOError:  # its backlog is full: as if no process listened, for the moment
         close(connecting)
         return None
     except OSError as error:
@@ -162,7 +160,7 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 
 
 def close(sock: socket.socket) -> None:
-    """Close a socket that was made here and that nobody else closes."""
+    """Close a socket that was made here and that no event loop has taken over."""
     with WORK:
         let_go(sock.fileno())
         sock.close()
@@ -176,7 +174,7 @@ def _held_socket() -> socket.socket:
 
 
 def let_go_of_socket(sock: socket.socket) -> None:
-    """A socket that was made here is about to be closed by somebody else."""
+    """A socket that was made here is about to be closed by the event loop."""
     let_go(sock.fileno())
 
 
@@ -189,12 +187,12 @@ def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
 
 
 def trusted_peers() -> frozenset[int]:
-    """Whom an owner serves: its own user, and root, whom nothing stops anyway."""
+    """The users whose processes an owner serves: its own, and root, which nothing stops anyway."""
     return frozenset({os.geteuid(), 0})
 
 
 def trusted_owners(path: str) -> frozenset[int]:
-    """Who may own a file's lock and socket: this user, root, and the owner of the file itself."""
+    """The users that may own a file's lock and socket: this one, root, and the owner of the file itself."""
     try:
         return trusted_peers() | {os.stat(path).st_uid}
     except OSError:
@@ -252,12 +250,7 @@ def _through_descriptors() -> bool:
     return sys.platform == "linux"
 
 
-# --- frames ------------------------------------------------------------
-#
-# Frames on a socket: four bytes of length and that many bytes, both ways, on an event loop.
-#
-# Must not know: what the bytes mean. A frame above the limit ends the connection before it is read; whoever gets
-# nothing sent that it reads is not read from either (`fair`), so that a peer cannot fill our memory with answers.
+# --- frames ---------------------------------------------------------------------------------------------------
 
 
 FRAME_LIMIT = 128 * 1024 * 1024
@@ -265,7 +258,11 @@ _HEAD = struct.Struct(">I")
 
 
 class FrameStream(asyncio.Protocol):
-    """One end of a connection. `on_frame` and `on_lost` are called on the loop; `on_lost` once, at the end."""
+    """One end of a connection. `on_frame` and `on_lost` are called on the loop; `on_lost` once, at the end.
+
+    `fair`: a peer that does not read what is sent to it is not read from either, so that it cannot fill our memory
+    with answers.
+    """
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True, tag=True):
-    """Nobody waits for this answer any more."""
+    """The client does not wait for this answer any more."""
 
     number: int
 

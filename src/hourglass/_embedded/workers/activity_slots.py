@@ -1,7 +1,13 @@
-"""The attempts of activities that one handle has taken: kept until they may leave the engine, and their heartbeats,
-which are throttled here.
+"""The attempts of activities that one handle has taken: kept until they may leave the engine, then its worker's
+(`AttemptHand`); and their heartbeats, thinned out (`Heartbeats`): what a loop reports a thousand times a second is
+stored now and then.
 
-Must not know: workflow tasks. Invariant: an attempt is given out only when the change that it rests on is durable.
+Must not know: workflow tasks, polls, local activities, how attempts end. The rules for heartbeats are Core's.
+
+Invariants: an attempt that was taken is out until it is over, given back or given up; what is kept leaves in the
+order in which it was taken, and only when the change that it rests on is durable. The first heartbeat of an attempt
+passes at once, and then one per interval, the newest; the interval is shorter than the attempt's heartbeat timeout;
+what is kept back is not lost when the attempt fails.
 """
 
 from __future__ import annotations
@@ -18,14 +24,7 @@ from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.draft import Eager
 from hourglass._engine.events import Payloads
 
-# --- heartbeats ------------------------------------------------------------
-#
-# Heartbeats of a handle's attempts, thinned out: what a loop reports a thousand times a second is stored now and
-# then.
-#
-# Must not know: runs, the store. These are Core's rules. Invariants: the first heartbeat of an attempt passes at
-# once, and then one per interval, the newest; the interval is shorter than the attempt's heartbeat timeout; what
-# is kept back is not lost when the attempt fails.
+# --- heartbeats -----------------------------------------------------------------------------------------------
 
 
 _PART_OF_TIMEOUT = 0.8
@@ -77,15 +76,7 @@ class Heartbeats:
             self.beat(token, pause.newest, timeout)
 
 
-# --- attempt hand ------------------------------------------------------------
-#
-# The attempts of activities that one handle has taken: kept until they may leave the engine, then its worker's.
-#
-# Must not know: polls, bells, local activities, how attempts end. Invariants: an attempt that was taken is out until
-# it
-# is over, given back or given up; what is kept leaves in the order in which it was taken, and only when what it rests
-# on
-# is durable.
+# --- activity slots -------------------------------------------------------------------------------------------
 
 
 class AttemptHand:
@@ -132,8 +123,8 @@ class AttemptHand:
             self.kept.append((task, rests_on))
 
     def wanted(self) -> Eager | None:
-        """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a poll
-        waits for one, and none waited before.
+        """Whether those attempts are taken at once that an answer of the same worker asks for, and how many: if a
+        poll waits for one, and none waited before.
         """
         room = self._most - len(self.out)
         if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
@@ -180,7 +171,7 @@ class AttemptHand:
         self.kept.extend((ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self.out)
 
     def give_up(self) -> None:
-        """Nothing is in our hands any more."""
+        """Let go of all attempts, those that the worker has included."""
         for token in self.out.values():
             self._engine.attempts.release(token)
         self.out.clear()

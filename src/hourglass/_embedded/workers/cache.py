@@ -1,10 +1,12 @@
-"""The runs that one worker knows: their cursors, what is out for each, and when one is forgotten.
+"""The runs that one worker knows (`Cache`): the cursor of each, what is out for it (`CachedRun`), and when it is
+forgotten.
 
 Must not know: polls, activities, requests. This is the part of Core that stands between a task and its
 activations. Invariants: one activation per run is out at most; a run is forgotten only when its eviction has
-been answered, or, once it is closed, with its last answer if the worker is told so at once; a task that is begun is finished
-or failed exactly once, unless the engine took it back (timeout, termination); an activation comes with the number of
-the change before which it may not be given out.
+been answered, or, once it is closed, with its last answer if the worker is told so at once; a task that is begun is
+finished or failed exactly once, unless the engine took it back (timeout, termination); an activation comes with the
+number of the change before which it may not be given out; a query that was taken is answered or refused, and then no
+longer here.
 
 A task whose run waits for local activities rests: nothing of it is out. It is answered when they have ended, and in
 time before it would time out: with what there is, and asked for again at once (a heartbeat), so that the run hears
@@ -45,12 +47,7 @@ from hourglass._history.events import UpdateRequest
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, NondeterminismError
 
-# --- cached run ------------------------------------------------------------
-#
-# One run as a worker has it: its cursor, what is out of it, what it was asked, and what it answers to its task.
-#
-# Must not know: other runs, the engine, when anything is given out or forgotten; the cache decides that.
-# Invariant: a question that was taken is answered or refused, and then no longer here.
+# --- one run --------------------------------------------------------------------------------------------------
 
 
 class Out(Enum):
@@ -68,7 +65,9 @@ def _nothing() -> None:
 
 @dataclass(eq=False, slots=True)
 class CachedRun:
-    """A run that a worker knows."""
+    """A run as a worker has it: its cursor, what is out of it, what it was asked, and what it answers to its task.
+    When anything is given out or forgotten is decided by the cache.
+    """
 
     record: Record
     cursor: Cursor
@@ -118,7 +117,7 @@ class CachedRun:
         )
 
     def answer_questions(self, commands: tuple[Command, ...]) -> None:
-        """Give those who asked what the worker answered."""
+        """Give the clients that asked what the worker answered."""
         answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
         for question in self.questions:
             answer = answers.get(question.event.id)
@@ -131,28 +130,28 @@ class CachedRun:
         self.questions = ()
 
     def refuse_because(self, error: HourglassError) -> None:
-        """Tell those who asked that the engine is over."""
+        """Tell the clients that asked that the engine is over."""
         for question in self.questions:
             question.refuse(error)
         self.questions = ()
 
     def refuse_questions(self, failure: Failure) -> None:
-        """Tell those who asked why there is no answer."""
+        """Tell the clients that asked why there is no answer."""
         for question in self.questions:
             question.fail(failure)
         self.questions = ()
 
 
-# --- cache ------------------------------------------------------------
+# --- all runs of a worker -------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.embedded")
 
 
 AHEAD = 1000
-"""An activation is given out before what it tells is durable: workflow code has no effect but its answer, and all that
-the answer leads to waits for both. So a step costs one commit, not two. This many changes may be on their way then:
-while the disk is full, nobody runs ahead for ever.
+"""An activation is given out before what it tells is durable: workflow code has no effect but its answer, and all
+that the answer leads to waits for both. So a step costs one commit, not two. This many changes may be on their way
+then: while the disk is full, no worker runs ahead for ever.
 """
 
 
@@ -161,8 +160,8 @@ _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="Worker
 
 
 def _blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
-    """Why a run cannot go on: the cause of its task's failure, the failure, and the reason for its eviction. What is a bug
-    of ours is that run's trouble, too, and nobody else's.
+    """Why a run cannot go on: the cause of its task's failure, the failure, and the reason for its eviction. What is
+    a bug of ours is that run's trouble, too, and no other run's.
     """
     kind = type(error).__name__
     if isinstance(error, NondeterminismError):
@@ -269,7 +268,9 @@ class Cache:
         self._want_eviction(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
 
     def forget_closed(self, run_id: str) -> bool:
-        """Forget a closed run whose eviction is the newest activation: the worker is told otherwise. False if it is not."""
+        """Forget a closed run whose eviction is the newest activation: the worker is told otherwise. False if it is
+        not.
+        """
         newest = self.ready[-1][0] if self.ready else None
         if newest is None or newest.run_id != run_id or newest.events[0] is not _CLOSED:
             return False
@@ -314,7 +315,7 @@ class Cache:
                 self._advance(cached)
 
     def hand_over(self, run_id: str) -> None:
-        """We are leaving: if no attempt of a run that rests is in our worker's hands, somebody else makes them."""
+        """We are leaving: if no attempt of a run that rests is in our worker's hands, another worker makes them."""
         cached = self._runs.get(run_id)
         if cached is not None and cached.resting and not self.local.goes_on_here(run_id):
             self._finish(cached, again=True)
@@ -422,7 +423,7 @@ class Cache:
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
             self._engine.tasks.fail(cached.record, number, cause, failure, self._taker.identity)
-        else:  # replayed for queries alone: whoever asked must hear why there is no answer
+        else:  # replayed for queries alone: the clients that asked must hear why there is no answer
             cached.questions = self._engine.tasks.take_questions(cached.record)
             cached.refuse_questions(failure)
         self._engine.tasks.refuse_hopeless_queries(cached.record)
@@ -488,4 +489,7 @@ class Cache:
     def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
         cached.out = out
         self.outstanding += 1
+        # Not the run's newest change must be durable, but the one AHEAD before it. Nothing can be lost by that:
+        # workflow code only computes, and what comes of its answer (an activity, a result for a client) leaves the
+        # engine when the answer's own change is durable, which is written after all that the activation told.
         self.ready.append((activation, cached.record.number - AHEAD))

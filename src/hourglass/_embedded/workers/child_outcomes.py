@@ -1,10 +1,10 @@
 """What became of the children that a run started and of what it sent to other workflows: commands in, events for
 the worker out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are the rules of Core's
-state machines for children, signals and cancels: which cancellation resolves at once, which takes back what was
-not sent yet, which outcome nobody wants to hear any more, and how outcomes are wrapped. As in Core, waiting for
-the request to cancel a child to arrive (WAIT_CANCELLATION_REQUESTED) is waiting for the child's end.
+Must not know: where events come from (live or replayed), activations, the engine. These are the rules of Core's state
+machines for children, signals and cancels: which cancellation resolves at once, which takes back what was not sent
+yet, which outcome the worker does not wait for any more, and how outcomes are wrapped. As in Core, waiting for the
+request to cancel a child to arrive (WAIT_CANCELLATION_REQUESTED) is waiting for the child's end.
 """
 
 from __future__ import annotations

@@ -6,13 +6,14 @@ begin at the first event (after an eviction); both give the same activations, bu
 Invariants:
 
 - One activation at a time; commands are accepted before the next activation is asked for.
-- A stretch (see `stretches`) is what lies between two tasks that succeeded: failed and timed-out tasks leave no trace
-  in activations.
+- A stretch (see `end_of_stretch`) is what lies between two tasks that succeeded: failed and timed-out tasks leave no
+  trace in activations.
 - Commands that were issued are matched, in order, with the events that they led to; what does not fit is
   `NondeterminismError`. What is left when the history ends is the answer to the task; once that is taken, the cursor
   steps over what it led to.
 - An activity or timer that is cancelled before it was sent leaves nothing in history.
-- A task that was answered with nothing, and asked for again at once, was a heartbeat: a stretch goes on behind it.
+- A task that was answered with nothing, and asked for again at once, was a heartbeat: a stretch goes on behind it,
+  unless an update came after it.
 - How a local activity ended is told in the task that is in hand, or else in the next.
 """
 
@@ -42,13 +43,7 @@ from hourglass.errors import NondeterminismError
 __all__ = ["BadCommand", "Cursor"]
 
 
-# --- stretches ------------------------------------------------------------
-#
-# Where a stretch of a history ends: what lies between two tasks that succeeded. Pure.
-#
-# Must not know: activations, commands, who walks. Invariants: failed and timed-out tasks end no stretch; nor does a
-# task
-# that was answered with nothing and asked for again at once, which was a heartbeat, unless an update came after it.
+# --- stretches of a history: pure -----------------------------------------------------------------------------
 
 
 _ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
@@ -65,8 +60,8 @@ _BROKEN_OFF = (
 def end_of_stretch(
     history: Sequence[h.HistoryEvent], position: int, stop: int, *, live: bool, updates: bool
 ) -> int | None:
-    """The index after the last event of the stretch that begins at `position`; None if the history, up to `stop`, does
-    not hold a whole one. `live`: it ends with the start of a task in hand, which came with updates or without.
+    """The index after the last event of the stretch that begins at `position`; None if the history, up to `stop`,
+    does not hold a whole one. `live`: it ends with the start of a task in hand, which came with updates or without.
     """
     commands = False
     beats: list[int] = []
@@ -92,8 +87,8 @@ def end_of_stretch(
 
 
 def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, beats: list[int]) -> int:
-    """The last of the tasks so far that an update, if one was accepted in the task that started there, came after: that
-    was no heartbeat, then, though it was answered with nothing.
+    """The last of the tasks so far that an update, if one was accepted in the task that started there, came after:
+    that was no heartbeat, then, though it was answered with nothing.
     """
     after = started + 2
     accepted = history[after].attributes if after < stop else None
@@ -110,16 +105,7 @@ def _is_heartbeat(history: Sequence[h.HistoryEvent], started: int, stop: int) ->
     return after < stop and isinstance(history[after].attributes, h.WorkflowTaskScheduled)
 
 
-# --- seed ------------------------------------------------------------
-#
-# The seed of a run's randomness: the same number that Core derives from a run id, so that a run can move
-# between engines.
-#
-# Core feeds the run id to SipHash-1-3 with a zero key, as Rust hashes a string: its UTF-8 bytes and then 0xFF.
-# CPython
-# has the same function for the sources of modules (PEP 552), a hundred times as fast as one in Python: it is used
-# where
-# it is there and gives what it should.
+# --- the seed of a run's randomness ---------------------------------------------------------------------------
 
 
 _MASK = (1 << 64) - 1
@@ -128,7 +114,13 @@ _INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x746564
 
 @lru_cache(maxsize=1024)  # a run that is replayed asks again
 def seed_of(run_id: str) -> int:
-    """The 64-bit seed of a run, from the id of its first run."""
+    """The 64-bit seed of a run's randomness, from the id of its first run: the same number that Core derives, so that
+    a run can move between engines.
+
+    Core feeds the run id to SipHash-1-3 with a zero key, as Rust hashes a string: its UTF-8 bytes and then 0xFF.
+    CPython has the same function for the sources of modules (PEP 552), a hundred times as fast as one in Python: it
+    is used where it is there and gives what it should.
+    """
     data = run_id.encode() + b"\xff"
     return siphash(data) if _native is None else int.from_bytes(_native(0, data), "little")
 
@@ -176,15 +168,11 @@ def _pythons_own() -> Callable[[int, bytes], bytes] | None:
 _native = _pythons_own()
 
 
-# --- tellings ------------------------------------------------------------
-#
-# What a worker is told of events that need no memory of what it asked for, and in which order. Pure.
-#
-# Must not know: cursors, commands, what comes before or after.
+# --- events that tell by themselves: pure ---------------------------------------------------------------------
 
 
 def told_of(attributes: h.Attributes) -> e.AnyEvent | None:
-    """What an event tells by itself; None if that depends on what was asked for, or is nothing."""
+    """What an event tells the worker by itself; None if that depends on what the run asked for, or is nothing."""
     match attributes:
         case h.WorkflowExecutionSignaled():
             return e.SignalReceived(
@@ -249,7 +237,7 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
     )
 
 
-# --- cursor ------------------------------------------------------------
+# --- the cursor -----------------------------------------------------------------------------------------------
 
 
 class Cursor:

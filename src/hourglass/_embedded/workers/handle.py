@@ -1,6 +1,6 @@
 """A handle on the engine for one task queue: both of a worker's polls, and the ends of what it was given.
 
-Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`).
+Must not know: how runs change (see `rules`), how history becomes activations (see `cursor`, `cache`).
 What a poll takes is kept until the changes that it rests on are durable. While it waits for that it takes
 more, so that what many runs do becomes durable together.
 
@@ -101,7 +101,9 @@ class EngineHandle:
         return self._cache.is_busy(run_id)
 
     def wake(self) -> None:
-        """Something may be there to take: a poll that waits takes it now. Raises nothing: whoever wakes did something else."""
+        """Something may be there to take: a poll that waits takes it now. Raises nothing: the caller is in the middle
+        of another operation, which must not fail by this.
+        """
         engine, hand, is_over = self._engine, self._hand, self._engine.is_over
         try:
             if self._task_polls and (self._tasks_offered or self._asked):
@@ -290,8 +292,8 @@ class EngineHandle:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
     def _wants_task(self, record: Record) -> Eager | None:
-        """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it, and
-        no task waited before.
+        """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it,
+        and no task waited before.
         """
         if not self._task_polls or self._tasks_offered or not self.takes_workflows:
             return None

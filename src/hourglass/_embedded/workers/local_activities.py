@@ -1,10 +1,14 @@
-"""What became of the local activities that a run asked for: Core's state machine for them. Pure.
+"""What became of the local activities that a run asked for: Core's state machine for them (`LocalActivities`), and
+the decisions about one: its limits, and whether a failed attempt is tried again. Pure.
 
-Must not know: where attempts are made, clocks, the engine. Commands, results and markers come in; events for the
-worker come out, beside requests for whoever makes attempts and markers for the history.
+Must not know: where attempts are made, handles, clocks, the engine. Commands, results and markers come in; events for
+the worker come out, beside requests for `local_attempts`, which makes attempts, and markers for the history.
 
 While a run is replayed nothing is executed: its markers tell, ahead of time, how each local activity ended. One that
 has no marker when the replay ends is executed: a crash makes them run again.
+
+The rules of retries are Core's, which differ from a server's for remote activities: names of errors are compared
+without regard to case, and a long pause is left to the run, which makes a timer of it.
 
 Invariants: each local activity is told of once; each that was executed leaves one marker, in the order in which they
 were told; a replay tells them in that order, and in the activation of their task that they were told in before.
@@ -35,9 +39,6 @@ from hourglass.converter import (
     TimeoutFailure,
 )
 from hourglass.errors import RetryState, TimeoutType
-
-# --- local activities ------------------------------------------------------------
-
 
 TIMED_OUT = "Activity timed out"
 """The message of a failure that says that an attempt took too long."""
@@ -84,7 +85,9 @@ LocalRequest: TypeAlias = RunLocal | CancelLocal
 
 
 def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0) -> LocalResult:
-    """The end of a local activity that is cancelled before anybody works on it, or without waiting for who does."""
+    """The end of a local activity that is cancelled before an attempt begins, or without waiting for the one under
+    way.
+    """
     return LocalResult(
         seq=seq,
         ending=Ending.CANCELLED,
@@ -96,7 +99,7 @@ def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0)
 
 class _State(Enum):
     FORETOLD = auto()  # the history may tell how it ended
-    ASKED = auto()  # somebody is to make attempts
+    ASKED = auto()  # `local_attempts` is to make attempts
     MARKED = auto()  # told; its marker is among the commands
     REPLAYED = auto()  # told, from its marker, which comes later
 
@@ -334,13 +337,7 @@ def _wrapped(command: c.ScheduleLocalActivity, failure: Failure, message: str, k
     return Failure(message, info, cause=failure)
 
 
-# --- local rules ------------------------------------------------------------
-#
-# Decisions about one local activity: its limits, and whether a failed attempt is tried again. Pure.
-#
-# Must not know: runs, handles, clocks. These are Core's rules, which differ from a server's for remote activities:
-# names
-# of errors are compared without regard to case, and a long pause is left to the run, which makes a timer of it.
+# --- limits and retries of one --------------------------------------------------------------------------------
 
 
 DEFAULT_THRESHOLD = 60.0

@@ -5,7 +5,7 @@ handle's poll, and says how each local activity ended; short pauses between atte
 durable: what a crash loses is asked for again by the replay of its run.
 
 Invariants: each local activity ends once, unless its run is forgotten; what was told to a worker is counted as out
-until the worker has answered, also when nobody waits for the answer any more.
+until the worker has answered, also when the run does not wait for the answer any more.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class LocalAttempts:
     # --- what the run asks for ------------------------------------------------------------------------------
 
     def carry_out(self, run: Run, requests: Sequence[LocalRequest], rests_on: int) -> list[LocalResult]:
-        """Do what a run wants of its local activities; gives the ends of those that are over already. What it knew when
-        it asked must be durable before anything is begun.
+        """Do what a run wants of its local activities; gives the ends of those that are over already. What it knew
+        when it asked must be durable before anything is begun.
         """
         results = [
             self.submit(run, each, rests_on)
@@ -154,7 +154,9 @@ class LocalAttempts:
         return cancelled_at_once(seq)
 
     def forget(self, run_id: str) -> None:
-        """Nobody waits any more for the local activities of a run; those that are being executed are cancelled."""
+        """The cache has no use for the local activities of a run any more; those that are being executed are
+        cancelled.
+        """
         for attempt in tuple(self._known.get(run_id, {}).values()):
             if attempt.phase is _Phase.IN_HAND:
                 self._tell_to_cancel(attempt)
@@ -234,7 +236,9 @@ class LocalAttempts:
         self._cancels.extend(ActivityCancel(token, reason) for token in self._in_hand)
 
     def close(self) -> None:
-        """The worker takes no new tasks. What its runs still ask for is done here within the graceful time, if it has any."""
+        """The worker takes no new tasks. What its runs still ask for is done here within the graceful time, if it has
+        any.
+        """
         self._closing = True
         self._stopped = self._config.graceful_shutdown <= 0
 

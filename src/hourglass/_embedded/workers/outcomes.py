@@ -1,9 +1,13 @@
-"""What became of the activities and timers that a run asked for: commands in, events for the worker out.
+"""What became of the activities and timers that a run asked for, and of the updates that it was asked for: commands
+in, events for the worker out.
 
 Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules:
 which cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are
-wrapped. The same for children and other workflows is in `child_outcomes`, for updates in `update_outcomes`, for
-local activities in `local_activities`: most runs need none of these, and have none.
+wrapped. The same for children and other workflows is in `child_outcomes`, for local activities in `local_activities`:
+most runs need neither of these, nor updates, and have none.
+
+Invariants: an update is accepted or refused once, and completed only after it was accepted; a refusal is no command
+and leaves no event.
 """
 
 from __future__ import annotations
@@ -22,12 +26,7 @@ from hourglass._history.events import RecordLocalActivity, UpdateRequest
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState
 
-# --- update outcomes ------------------------------------------------------------
-#
-# Updates as one worker knows them: requests in, its answers out. Core's rules, part of `outcomes`.
-#
-# Must not know: where requests come from (live or replayed), activations, the engine. Invariants: an update is
-# accepted or refused once, and completed only after it was accepted; a refusal is no command and leaves no event.
+# --- updates --------------------------------------------------------------------------------------------------
 
 
 UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
@@ -55,7 +54,7 @@ class UpdateOutcomes:
     def receive(
         self, request: UpdateRequest, admitted_event_id: int, *, is_replaying: bool
     ) -> e.UpdateReceived:
-        """Somebody asks; gives what the worker is told."""
+        """A client asks for an update, now or in the history; gives what the worker is told."""
         self._known[request.update_id] = _Update(request, admitted_event_id)
         return e.UpdateReceived(
             id=request.update_id,
@@ -117,7 +116,7 @@ def _may_follow(update: _Update, command: UpdateCommand) -> bool:
             return True
 
 
-# --- outcomes ------------------------------------------------------------
+# --- activities and timers ------------------------------------------------------------------------------------
 
 
 _WITHOUT_OUTCOME: tuple[type[c.Command], ...] = (c.UpsertSearchAttributes, c.UpsertMemo, *c.TERMINAL)
@@ -140,8 +139,8 @@ class _Wanted:
 
 @dataclass(eq=False, slots=True)
 class Outcomes:
-    """The numbered requests of one run, and the commands that no event has answered yet. `expects`: the next event may
-    be that of a command, or shows that none is (see `matching`).
+    """The numbered requests of one run, and the commands that no event has answered yet. `expects`: the next event
+    may be that of a command, or shows that none is (see `matching`).
     """
 
     run_id: str = ""
