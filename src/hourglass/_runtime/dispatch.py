@@ -1,8 +1,13 @@
-"""From a poll to an answer: gives each polled item to a job of its own, and knows who is at what.
+"""From a poll to an answer: gives each polled item to a job of its own (the evaluation of an activation, an attempt
+of an activity), and knows which job has what.
 
-Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. If nobody is
-registered any more the answer is logged and dropped, and the engine delivers again. Answers go through the holder that was last
-in charge, also while it is dead: the tables that it works on outlive it.
+Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
+may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object, a job
+in the tree that can be seen and killed (`hourglass._supervision.job`), carries it from the ticket to the answer.
+
+Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
+as failed, here. If no worker is registered any more the answer is logged and dropped, and the engine delivers again.
+Answers go through the holder that was last in charge, also while it is dead: the tables that it works on outlive it.
 """
 
 from __future__ import annotations
@@ -30,23 +35,14 @@ from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
 from hourglass.converter import ApplicationFailure, Failure
 
-# --- works ------------------------------------------------------------
-#
-# A piece of work, from the ticket that brought it to its answer: the evaluation of an activation, an attempt of an
-# activity.
-#
-# There may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one
-# object, a job in the
-# tree that can be seen and killed (see `hourglass._supervision.job`), carries it all the way. Whatever ends the job,
-# what it
-# was given is answered (I3): where it dies without an answer, it is answered as failed, here.
+# --- jobs ---------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
 
 
 class Work(Job):
-    """Somebody is at it: this job, and after its death the task that answers in its place."""
+    """A polled item in work: held by this job, and after its death by the task that answers in its place."""
 
     __slots__ = ("_ticket", "dispatch", "mending", "services")
 
@@ -217,7 +213,7 @@ def _failure(kind: str, message: str) -> Failure:
     return Failure(message=message, info=ApplicationFailure(type=kind))
 
 
-# --- dispatch ------------------------------------------------------------
+# --- dispatch -----------------------------------------------------------------------------------------------
 
 
 _STOP = 1.0  # for a task that is told to end
@@ -232,7 +228,7 @@ class Dispatch:
 
     def __init__(self, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
         self.works: dict[int, Work] = {}
-        """Who is at what was handed out, by the token of its ticket; whoever has answered strikes itself out."""
+        """What was handed out and is not answered, by the token of its ticket; a job that has answered removes itself."""
         self._evaluators = evaluators
         self._executors = executors
 
