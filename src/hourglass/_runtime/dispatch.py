@@ -228,7 +228,7 @@ class Dispatch:
 
     def __init__(self, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
         self.works: dict[int, Work] = {}
-        """What was handed out and is not answered, by the token of its ticket; a job that has answered removes itself."""
+        """What is handed out and not answered, by its ticket's token; a job that has answered removes itself."""
         self._evaluators = evaluators
         self._executors = executors
 

@@ -49,9 +49,7 @@ from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusa
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
 
-# --- lane counts ------------------------------------------------------------
-#
-# What a lane has done so far, as figures. Written by the lane, read by anybody.
+# --- figures ------------------------------------------------------------------------------------------------
 
 
 _ENDS: dict[type, str] = {
@@ -65,7 +63,7 @@ _MOST_KINDS = 1000
 
 @dataclass
 class Counts:
-    """What a lane has done so far. Written by the lane, read by anybody."""
+    """What a lane has done so far. Written by the lane, read by any thread."""
 
     activations: int = 0
     failed_tasks: int = 0
@@ -92,27 +90,23 @@ class Counts:
         self.closed[key] = self.closed.get(key, 0) + 1
 
 
-# --- turn rules ------------------------------------------------------------
-#
-# Which Python's turns the runs take that temporalio began, by trial: histories do not say.
-#
-# From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
-# done already
-# take a turn less than before. A run of theirs that moves here takes the older turns first; where the engine finds
-# that its
-# commands differ from those on record, the newer ones the next time, and so on by turns.
-#
-# Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane. Invariant:
-# it
-# holds at most so many run ids; one that was pushed out is tried by the older rule again, and costs one more failed
-# task.
+# --- turns of runs that temporalio began --------------------------------------------------------------------
 
 
 _MOST = 10_000
 
 
 class TurnRules:
-    """Which runs take the newer turns."""
+    """Which Python's turns the runs take that temporalio began, by trial: histories do not say.
+
+    From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
+    done already take a turn less than before. A run of theirs that moves here takes the older turns first; where the
+    engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
+
+    Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
+    Invariant: it holds at most `most` run ids; one that was pushed out is tried by the older rule again, and costs
+    one more failed task.
+    """
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -137,7 +131,7 @@ class TurnRules:
                 del self._newer[next(iter(self._newer))]
 
 
-# --- evaluation ------------------------------------------------------------
+# --- the evaluations of a lane ------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -250,7 +244,7 @@ class Evaluations:
         self._cache.release(self)
 
     def unwind(self) -> None:
-        """Drop all fibers, on the lane's thread; states are left to whoever has them."""
+        """Drop all fibers, on the lane's thread; states stay with their owners, which may be other lanes by now."""
         if self._current is not None:
             self._drop(self._current)
             self._current = None
@@ -502,7 +496,7 @@ def let_go(lane: Evaluations, entry: Entry) -> None:
 
 
 def _heir_of(lane: Evaluations) -> Evaluations:
-    """Who will have a lane's runs: the same on another thread, with nothing yet."""
+    """A successor that will have a lane's runs: the same on another thread, with nothing yet."""
     heir = Evaluations(
         lane._resolve,
         lane._settings,

@@ -4,9 +4,9 @@ One portal serves a process. Client calls, polls and supervision run on its loop
 own thread, or awaits on its own loop. It knows nothing of workflows, targets or engines.
 
 Waking a loop costs a write to a pipe, and often a change of threads, so what is posted while a loop is already on
-its way waits there with the rest (`Mailbox`). A call that is awaited on another loop (`ForeignCall`) costs one future,
-one that blocks a thread (`BlockingCall`) one lock; `asyncio.run_coroutine_threadsafe`, with `asyncio.wrap_future` for a
-loop, does the same with a future of each kind, a condition and two wake-ups.
+its way waits there with the rest (`Mailbox`). A call that is awaited on another loop (`ForeignCall`) costs one
+future, one that blocks a thread (`BlockingCall`) one lock; `asyncio.run_coroutine_threadsafe`, with
+`asyncio.wrap_future` for a loop, does the same with a future of each kind, a condition and two wake-ups.
 
 Invariants:
 

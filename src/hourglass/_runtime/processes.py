@@ -55,7 +55,7 @@ async def _for_ever() -> None:
 
 
 def runtime(app: Application) -> Start:
-    """The connections. When `app.distrust` says that they cannot be trusted it crashes, and takes the subtree along."""
+    """The connections. Told by `app.distrust` not to trust them it crashes, and takes the subtree along."""
 
     async def body(context: Context) -> None:
         invalid: asyncio.Future[str] = asyncio.get_running_loop().create_future()
