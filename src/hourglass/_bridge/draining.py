@@ -189,7 +189,7 @@ def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel)
 
 
 async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    if drain.finalizing is None:
+    if drain.finalizing is None:  # kept in the record: a drain that is begun again must not finalize twice
         drain.finalizing = tables.spawn(record.handle.finalize_shutdown())
     task = drain.finalizing
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)

@@ -491,7 +491,7 @@ class Counters:
 
 
 class Listener(Protocol):
-    """Whom the tables tell what happens to handles: the holder that started last."""
+    """Hears from the tables what happens to handles: the holder that started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """An active handle's poll or completion failed for good, or it shut down unasked."""

@@ -155,6 +155,7 @@ async def _limited(
         done, _ = await asyncio.wait({task}, timeout=limit)
     finally:
         if not done:
+            # Cancelling is a request only: a connection or handle that comes all the same must not be lost.
             task.add_done_callback(late)
             task.cancel()
     if not done:

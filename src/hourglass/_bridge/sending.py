@@ -63,6 +63,8 @@ def send_completion(
     if opened is not None and not opened.acknowledged:
         opened.acknowledge()  # completed all the same: it must not pass on when its taker ends
     here = record.handle.in_process
+    # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
+    # way: completions of one run keep their order.
     if here is not None and run_id not in record.tails:
         try:
             forgotten = here.answer_activation(completion)

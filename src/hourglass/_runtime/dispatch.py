@@ -67,7 +67,7 @@ class Evaluation(Work):
     __slots__ = ("_unwanted",)
 
     def begin(self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[Activation]) -> None:
-        """Have it evaluated."""
+        """Have the activation evaluated on its run's lane."""
         self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
         self._unwanted: tuple[str, ...] = ()
         try:
@@ -101,13 +101,14 @@ class Evaluation(Work):
         logger.info("the answer for run %s is not sent: %s", self._ticket.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
-        """Done, or dead."""
+        """The job has ended: it has answered, or an answer is sent in its place."""
         if reason is NORMAL:
             self.dispatch.works.pop(self._ticket.token, None)
             return
         run_id = self._ticket.item.run_id
         if is_eviction(self._ticket.item):
             self.services.release(self._ticket.generation, run_id)
+            # An eviction is only acknowledged: there is nothing in it that could fail.
             answer: Completion = Succeeded(run_id)
         else:
             answer = TaskFailed(
@@ -130,7 +131,7 @@ class Execution(Work):
     def begin(
         self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
     ) -> None:
-        """Have it made."""
+        """Have the attempt made."""
         self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
         self._task = task
         self._attempt: Attempt | None = None
@@ -163,7 +164,7 @@ class Execution(Work):
         await self.services.sender.send(self._task, result, complete)
 
     def on_death(self, reason: Exit) -> None:
-        """Done, or dead."""
+        """The job has ended: it has answered, or an answer is sent in its place."""
         if reason is NORMAL:
             self.dispatch.works.pop(self._ticket.token, None)
             return
@@ -185,7 +186,7 @@ class LocalExecution(Execution):
     def begin(
         self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
     ) -> None:
-        """Have it made."""
+        """Have the attempt made."""
         self._note = services.notes.note(is_lane=False) if services.notes is not None else None
         if self._note is not None:
             code = services.code_of(task.workflow_type)
@@ -193,7 +194,7 @@ class LocalExecution(Execution):
         super().begin(dispatch, services, ticket, task)
 
     def on_death(self, reason: Exit) -> None:
-        """Done, or dead."""
+        """The job has ended: the note of what was executing goes, then as for every attempt."""
         if self._note is not None:
             self._note.release()
         super().on_death(reason)
@@ -234,6 +235,7 @@ class Dispatch:
 
     def activation(self, services: QueueServices, ticket: Ticket[Activation]) -> None:
         """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
+        # The job first: if it cannot be made the ticket is not acknowledged, and the poll line keeps the item.
         evaluation = self._evaluators.spawn_job(Evaluation, "evaluation")
         if not ticket.acknowledge():
             evaluation.drop()

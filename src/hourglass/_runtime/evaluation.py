@@ -262,6 +262,7 @@ class Evaluations:
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
         """Give all runs to a successor on another thread, as data; the run of the activation that failed is forgotten."""
         heir = _heir_of(self)
+        # First: a hung thread that comes back from here on finds itself retired, and stops instead of answering.
         self._retired = True
         without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
         left = self._cache.hand_over(self, heir, without)
@@ -336,7 +337,7 @@ class Evaluations:
         else:
             found = self._cache.get(key, self)
             if found is None:
-                self._raise_if_retired()
+                self._raise_if_retired()  # not a miss: the run has gone to the successor of this lane
                 self._counts.misses += 1
                 return Verdict(miss(activation.run_id))
             entry = self._current = found
@@ -361,7 +362,7 @@ class Evaluations:
 
     def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
         if closed:
-            self._drop(entry)
+            self._drop(entry)  # the fibers only: until its eviction the run's state may be asked by queries
         if self._live.settle(entry):
             while (excess := self._live.excess()) is not None:
                 self._drop(excess)
@@ -370,6 +371,8 @@ class Evaluations:
 
     def _begin(self, key: Key, started: RunStarted) -> Entry | Hang:
         self._forget(key)
+        # Asked twice: before the definition is looked up, which may import, and so hang or die; and in its knowledge,
+        # which tells whether the code has changed since.
         hang = self.quarantine.held(key.run_id, None)
         if hang is not None:
             return hang
@@ -404,7 +407,7 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            _end_fork(self._home)  # before anything that another thread may have held when it forked
+            _end_fork(self._home)  # before any lock is taken that another thread may have held when it forked
             if watcher is not None:
                 complaint = watcher.exit()
         if self._retired:

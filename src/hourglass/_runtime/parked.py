@@ -1,5 +1,5 @@
 """Runs that cannot go on: which of them are held back for a while (`Quarantine`), what their engine is told, and what
-is logged, once per run and reason (`ParkedRuns`), so that a caller who waits for such a run can learn why.
+is logged, once per run and reason (`ParkedRuns`), so that it shows why such a run does not go on.
 
 Each hang costs a lane, perhaps a thread for good. The first may have been an accident (a machine that stood still),
 so the run is tried once more; after the second it waits until its code changes or a long time has passed, then gets

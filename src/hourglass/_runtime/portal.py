@@ -284,6 +284,7 @@ class Portal:
             return await answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
+            # Not this task was cancelled but its answer was: the control loop has closed.
             if task is not None and not task.cancelling():
                 raise _given_up() from None
             with suppress(RuntimeError):  # the control loop has closed, and cancelled everything itself

@@ -86,7 +86,7 @@ class Sightings:
 
 
 class Blind(Exception):
-    """This engine cannot tell whom it sees, or not us."""
+    """This engine cannot tell which pollers it sees, or may not tell us."""
 
 
 class Silent(Exception):

@@ -228,7 +228,7 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where to connect, and as whom. Its text and repr hold no secret.
+    """Where to connect, and with which credentials. Its text and repr hold no secret.
 
     `address` is as it was given; `path` is a file's whole path, so that it stays the same file wherever the
     process goes.

@@ -86,7 +86,7 @@ class Patience:
 
 
 def watchdog(app: Application) -> Start:
-    """The process."""
+    """The body of the Watchdog's process; it asks the engine beside its own looks."""
 
     async def body(context: Context) -> None:
         patience = Patience(app.watch.patience)
