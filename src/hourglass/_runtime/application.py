@@ -1,8 +1,10 @@
-"""An Application: all that serves one connection (one target and namespace) in this process, and what outlives its tree's parts.
+"""An Application: all that serves one connection (one target and namespace) in this process, and what outlives its
+tree's parts.
 
-Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs to the control
-loop. Invariants: there is a tree while a queue is served, and none otherwise; a queue is served once at a time; a queue that is
-no longer wanted is not brought back by any restart.
+Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs
+to the control loop. The client's own connection is only lent to handles, which close what they are given
+(`BorrowedConnection`). Invariants: there is a tree while a queue is served, and none otherwise; a queue is served
+once at a time; a queue that is no longer wanted is not brought back by any restart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no engine.
+"""What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no
+engine.
 
-`Evaluations` belongs to one lane; everything here but what the control loop asks (a section of its own) runs on that lane's
-thread, because fibers cannot leave it.
+`Evaluations` belongs to one lane; everything in it but what the control loop asks (a section of its own) runs on that
+lane's thread, because fibers cannot leave it. `Counts` are its figures. `TurnRules` tells which turns the runs
+take that temporalio began.
 
 Invariants:
 
