@@ -20,21 +20,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from types import coroutine
 from typing import Any, TypeVar
 
-# --- begun ------------------------------------------------------------
-#
-# Calls that begin at once, and one timer for all that take too long.
-#
-# `begin` runs a coroutine right away, in the turn of whoever calls. Most calls on an engine in this process end there
-# and then:
-# for them there is no task and no turn of the loop. What has to wait goes on as a task of its own.
-#
-# `Patience` tells of what has not ended within a fixed limit. As the limit is the same for all, the oldest is always
-# the next to be
-# overdue: one timer serves thousands.
-#
-# Must not know: what the calls are for. Both belong to one loop. Invariants: a coroutine that was begun is never
-# dropped; each
-# thing watched is told of once at most, and not after it was forgotten.
+# --- calls --------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -88,7 +74,10 @@ def within(seconds: float | None) -> AbstractAsyncContextManager[object]:
 
 
 class Patience:
-    """Calls back for what was not forgotten within the limit, in the order in which it was watched."""
+    """Calls back for each call that was not forgotten within the limit, in the order in which they were watched.
+
+    The limit is the same for all, so the dict's insertion order is the order of deadlines, and one timer is enough.
+    """
 
     __slots__ = ("_loop", "_timer", "_watched", "limit")
 
@@ -128,17 +117,17 @@ class Patience:
             except Exception:
                 logger.exception(
                     "what takes too long could not be told"
-                )  # of the others it is told all the same
+                )  # one callback that fails must not keep the others from being called
 
 
-# --- bell ------------------------------------------------------------
-#
-# A bell: wakes everybody who waits for it, on one asyncio loop. A ring that nobody waits for is not kept, so
-# whoever waits looks first and waits then, without an await in between.
+# --- a condition --------------------------------------------------------------------------------------------
 
 
 class Bell:
-    """Those who wait are woken together; one who is cancelled takes nothing with it."""
+    """A condition on one loop: a ring wakes all waiters together, and a waiter that is cancelled consumes nothing.
+
+    A ring that meets no waiter is not kept.
+    """
 
     __slots__ = ("_waiters",)
 
@@ -147,11 +136,11 @@ class Bell:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """The number of waiters."""
         return len(self._waiters)
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiters."""
         if not self._waiters:
             return
         waiters, self._waiters = self._waiters, set()

@@ -1,4 +1,4 @@
-"""The end of a handle: does what `handle_life.next_step` says until the handle is closed or left behind.
+"""The end of a handle: does what `handles.next_step` says until the handle is closed or left behind.
 
 Needs nothing but the tables, so that it goes on when the holder that began it is dead, and can be begun again
 from any point. Invariants: `initiate_shutdown` comes first, always; every item that still comes is answered;
@@ -61,6 +61,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
         record.drain.deadlines = record.drain.deadlines.sooner(deadlines)
     if record.state is HandleState.DRAINING:
         _shut(record)
+    # The holder's pollers look again and find the registration ended; the drain itself takes what still comes.
     for line in record.lines():
         line.bell.ring()
     record.bell.ring()
@@ -68,7 +69,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
 
 
 def drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """See to it that somebody works on this handle's end."""
+    """See to it that a task works on this handle's end: the former one may have died with its holder."""
     if not record.state.over and (drain.task is None or drain.task.done()):
         drain.task = tables.spawn(_drive(tables, record, drain))
 
@@ -128,7 +129,7 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
 
 
 def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """Answer what the polls brought and nobody has, and poll on."""
+    """Answer what the polls brought and no taker has, and poll on: a poll ends only when the engine has no more."""
     now = asyncio.get_running_loop().time()
     while record.activations.kept:
         if not _goes_on(record, drain, record.activations.kept[0].item, now):
@@ -188,7 +189,7 @@ def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel)
 
 
 async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    if drain.finalizing is None:
+    if drain.finalizing is None:  # kept in the record: a drain that is begun again must not finalize twice
         drain.finalizing = tables.spawn(record.handle.finalize_shutdown())
     task = drain.finalizing
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
@@ -202,7 +203,7 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
 
 
 def _abandon(tables: HandleTables, record: HandleRecord) -> None:
-    """Leave a handle behind that does not end: nobody waits for it any more, and it is counted."""
+    """Leave a handle behind that does not end: it is no longer waited for, and is counted."""
     if record.state.over:
         return
     logger.error(

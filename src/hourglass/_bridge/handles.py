@@ -1,11 +1,14 @@
 """The handles of one Application, as data that outlives the holder: the life of a handle and its limits (pure), the
 record of one handle, the registrations of task queues, and the tables of them all.
 
-They decide nothing but the next state of a handle; the holder that started last listens to them. A handle whose
-tables were lost would go on polling and take tasks along, so the tables survive a crash of the holder. Everything
-belongs to one loop. Invariants:
+They decide nothing but the next state of a handle and the next step of its end, without a clock or a loop;
+`draining` does what is decided here. The holder that started last listens to the tables. A handle whose tables were
+lost would go on polling and take tasks along, so the tables survive a crash of the holder. Everything belongs to one
+loop. Must not know: how handles are opened, and how their ends are carried out. Invariants:
 
-- Generations and tokens never repeat.
+- A state is left only as `LIFE` says; nothing comes after closed and abandoned. A handle is finalized only when its
+  polls have ended, nothing is open and no call is in flight.
+- Generations and tokens never repeat, over the lives of all holders.
 - What a poll returned is written down in the same step; an entry is taken out only by the caller that then sends
   its completion.
 - A handle stays in the tables until it is closed or left behind.
@@ -37,14 +40,7 @@ from hourglass.errors import (
     UsageError,
 )
 
-# --- handle life ------------------------------------------------------------
-#
-# The life of a handle as data: its states, what moves it from one to the next, its limits, and what its end
-# asks for next.
-#
-# Pure: no clock, no loop, no handle. `draining` does what is decided here. Invariants: a state is left only as
-# `LIFE` says; nothing comes after closed and abandoned; a handle is finalized only when its polls have ended,
-# nothing is open and no call is in flight.
+# --- the life of a handle -----------------------------------------------------------------------------------
 
 
 class HandleState(Enum):
@@ -104,12 +100,12 @@ class Limits:
     first_pause: float = 0.2
     longest_pause: float = 10.0
     completion: float = 30.0
-    """How long somebody waits for a completion to be taken; the call itself is left alone."""
+    """How long the caller waits for a completion to be taken; the call itself is left alone."""
     resend: float = 5.0
     """When an activity's end that the handle has not taken is sent again through the connection."""
     adoption: float = 5.0
     """How long a healthy handle waits for its worker to come back. Half the usual time limit of a workflow task: what
-    it holds by then is still failed, and given to somebody else, before the engine gives up on it. 0: not at all.
+    it holds by then is still failed, and given to another worker, before the engine gives up on it. 0: not at all.
     """
     workflow_grace: float = 2.0
     """How long evaluators may still answer what they hold of a handle that drains."""
@@ -121,7 +117,9 @@ class Limits:
     """How long polls may take to end, and calls to return, once nothing is open any more."""
     finalize: float = 35.0
     leave: float = 5.0
-    """What both may take at most when the worker ends, after the last deadline of its activities: somebody waits for that."""
+    """What both may take at most when the worker ends, after the last deadline of its activities: the caller of
+    `stop` waits for that.
+    """
     max_abandoned: int = 5
 
     def pause(self, setbacks: int) -> float:
@@ -135,11 +133,11 @@ class Limits:
 
 
 _HOPELESS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED", "INVALID_ARGUMENT"})
-_UNUSABLE = frozenset({"FAILED_PRECONDITION", "DATA_LOSS"})  # said of a file: somebody must mend it first
+_UNUSABLE = frozenset({"FAILED_PRECONDITION", "DATA_LOSS"})  # said of a file: its owner must repair it first
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Whether trying again would meet the same refusal, so that whoever registers should hear of it."""
+    """Whether trying again would meet the same refusal, so that the worker that registers should hear of it."""
     match error:
         case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
             return True
@@ -238,14 +236,7 @@ def next_step(view: DrainView, deadlines: Deadlines, limits: Limits, now: float)
     return (Step.ABANDON, now) if now >= last else (Step.WAIT, last)
 
 
-# --- handle record ------------------------------------------------------------
-#
-# What is known of one open handle: its state, its two poll lines, what is outstanding on it, and the calls
-# in flight.
-#
-# A record is what a drain needs, and all it needs: it outlives whoever opened the handle. It decides nothing.
-# Invariants: what a poll returned is written down here in the same step; an entry is taken out only by who then
-# sends its completion.
+# --- the record of one handle -------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -281,7 +272,7 @@ class Activations:
 
 
 class ActivityItems:
-    """The book of activity items: attempts by task token. Cancellations are kept by nobody but the line."""
+    """The book of activity items: attempts by task token. Cancellations are kept by the poll line alone."""
 
     def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
         self.open: dict[bytes, Ticket[ActivityItem]] = {}
@@ -307,7 +298,10 @@ class Surroundings:
 
 
 class HandleRecord:
-    """See the module."""
+    """What is known of one open handle: its state, its poll lines, what is outstanding on it, the calls in flight.
+
+    It is all that a drain needs, so it outlives the holder that opened the handle.
+    """
 
     def __init__(
         self,
@@ -328,7 +322,7 @@ class HandleRecord:
         self.opened_ns = around.now_ns()
         self.drain: Drain | None = None
         self.spare: asyncio.TimerHandle | None = None
-        """Set while nobody is served by it and its worker may come back: its patience."""
+        """Set while it serves no registration and its worker may come back: the timer that ends the wait."""
         self.trusted = True
         self.calls: set[asyncio.Task[Any]] = set()
         self.tails: dict[str, asyncio.Task[None]] = {}
@@ -388,8 +382,8 @@ class HandleRecord:
         self.state = advance(self.state, signal)
 
     def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
-        """Begin a call on the handle; what does not end at once goes on in a task that nobody cancels. The
-        handle is not finalized while it runs.
+        """Begin a call on the handle; what does not end at once goes on in a task that is never cancelled while
+        the handle lives. The handle is not finalized while it runs.
         """
         task = begin(call)
         if task is None:
@@ -402,7 +396,7 @@ class HandleRecord:
     def _call_ended(self, task: asyncio.Task[Any]) -> None:
         self.calls.discard(task)
         if not task.cancelled():
-            task.exception()  # read, or asyncio complains when nobody waited for it
+            task.exception()  # read, or asyncio logs it as never retrieved
         self.bell.ring()
 
 
@@ -414,21 +408,15 @@ def is_eviction(activation: Activation) -> bool:
     return False
 
 
-# --- registration ------------------------------------------------------------
-#
-# A registration: somebody wants a task queue served. It points to the handle that serves it now, if there is
-# one.
-#
-# Must not know: how handles are opened and ended. Invariants: a registration that has ended never begins again,
-# and says why it ended to whoever still waits on it.
+# --- registrations ------------------------------------------------------------------------------------------
 
 
 class AlreadyRegistered(HourglassError):
-    """Somebody serves this task queue already, or is about to."""
+    """A worker serves this task queue already, or is about to."""
 
 
 class WorkerNotRegistered(HourglassError):
-    """Nobody is registered for this task queue, or the handle that was meant is gone."""
+    """No worker is registered for this task queue, or the handle that was meant is gone."""
 
 
 class StaleCompletion(WorkerNotRegistered):
@@ -436,7 +424,7 @@ class StaleCompletion(WorkerNotRegistered):
 
 
 class Registration:
-    """See the module."""
+    """A worker's wish that a task queue be served. It points to the handle that serves it now, if there is one."""
 
     def __init__(self, config: HandleConfig) -> None:
         self.queue = config.task_queue
@@ -453,17 +441,17 @@ class Registration:
         return f"<Registration {self.queue!r}{' ended' if self.has_ended() else ''}>"
 
     def has_ended(self) -> bool:
-        """Whether nobody wants this queue served any more."""
+        """Whether its worker no longer wants this queue served."""
         return self._end is not None
 
     def check(self) -> None:
-        """Raise what its end means to those who wait on it."""
+        """Raise what its end means to callers that wait on it."""
         if self._end is not None:
             kind, message = self._end
             raise kind(message)
 
     def finish(self, kind: type[HourglassError], message: str) -> HandleRecord | None:
-        """Nobody wants it any more; returns the handle that served it."""
+        """End it, with what its waiters are to hear; returns the handle that served it."""
         if self._end is not None:
             return None
         self._end = (kind, message)
@@ -479,15 +467,7 @@ class Registration:
         self.bell.ring()
 
 
-# --- tables ------------------------------------------------------------
-#
-# The tables of one Application's handles: all that must outlive a crash of the holder, or its handles become
-# ghosts that keep polling and take tasks with them.
-#
-# They hold every registration, every handle that is not closed, the tasks that work on them, and the counters.
-# They decide nothing; the holder that started last listens to them. All of it belongs to one loop. Invariants:
-# generations and tokens never repeat, whoever hands them out; a handle stays in `records` until it is closed or
-# left behind.
+# --- tables -------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.bridge")
@@ -511,7 +491,7 @@ class Counters:
 
 
 class Listener(Protocol):
-    """Whom the tables tell what happens to handles: the holder that started last."""
+    """Hears from the tables what happens to handles: the holder that started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """An active handle's poll or completion failed for good, or it shut down unasked."""
@@ -526,11 +506,11 @@ class Listener(Protocol):
         ...
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A run was forgotten by its engine, and nobody was handed an eviction, or nobody answered it in time."""
+        """A run was forgotten by its engine, and its eviction was handed to no taker, or not answered in time."""
         ...
 
     def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
-        """A handle that drains has brought something that is to be dispatched all the same, though nobody polls it."""
+        """A handle that drains has brought what is to be dispatched all the same, though no worker polls it."""
         ...
 
     def too_many_abandoned(self) -> None:
@@ -539,7 +519,7 @@ class Listener(Protocol):
 
 
 class HandleTables:
-    """See the module."""
+    """Every registration, every handle that is not closed, the tasks that work on them, and the counters."""
 
     def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.registrations: dict[str, Registration] = {}
@@ -628,7 +608,7 @@ class HandleTables:
         return self.shared or otherwise
 
     def patience(self, limit: float) -> Patience:
-        """Who tells of all that takes longer than so many seconds."""
+        """The timer for all calls with this limit in seconds."""
         patience = self._patience.get(limit)
         if patience is None:
             patience = self._patience[limit] = Patience(limit)
@@ -661,7 +641,7 @@ class HandleTables:
 
 
 def tell(callback: Callable[..., object], *arguments: object) -> None:
-    """Call somebody who must not be able to harm us."""
+    """Call a listener whose failure must not harm the tables."""
     try:
         callback(*arguments)
     except Exception:

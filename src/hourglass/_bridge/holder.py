@@ -1,16 +1,16 @@
-"""The BridgeHolder: owner of every handle of one Application, that is, of one target and namespace. Everybody
-else reaches handles through it alone.
+"""The BridgeHolder: owner of every handle of one Application, that is, of one target and namespace. All other parts
+reach handles through it alone.
 
-Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop and never makes anybody
-wait for somebody else's slow call. What it holds is in `HandleTables`, so that a holder that is thrown away
+Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop and never makes one caller
+wait for another's slow call. What it holds is in `HandleTables`, so that a holder that is thrown away
 in the middle of anything leaves nothing behind: the next one, over the same tables, drains the handles of the
-last, unless a worker that comes back soon adopts its own, and waits for the workers to register again.
-Invariants:
+last, unless a worker that comes back soon adopts its own, and waits for the workers to register again. What it shows
+of itself (`HolderStatus`) is frozen data read from the tables. Invariants:
 
 - A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
-- Polls and completions are never cancelled; those who wait for them may be, at any instant.
+- Polls and completions are never cancelled; their callers may be, at any instant.
 - A completion counts only for the generation and the token under which its item was handed out.
-- A handle that breaks is replaced; that is never an error of whoever polls.
+- A handle that breaks is replaced; that never raises in a poller.
 """
 
 from __future__ import annotations
@@ -61,12 +61,7 @@ __all__ = [
 ]
 
 
-# --- holder status ------------------------------------------------------------
-#
-# What a holder can show of itself, as frozen data for status pages and watchdogs. Read from the tables,
-# changes nothing.
-#
-# Times are of the tables' monotonic clock, in nanoseconds; 0 means never.
+# --- status -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +105,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class HolderStatus:
-    """All of it."""
+    """A holder's queues, handles and counters. Times are of the tables' monotonic clock, in nanoseconds; 0: never."""
 
     now_ns: int
     queues: tuple[QueueStatus, ...]
@@ -166,7 +161,7 @@ def _poll(line: PollLine[Any]) -> PollStatus:
     )
 
 
-# --- holder ------------------------------------------------------------
+# --- the holder ---------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -177,7 +172,7 @@ def _ignore(*_: object) -> None:
 
 
 class _Through:
-    """Somebody who waits until a completion is through, and may be cancelled meanwhile."""
+    """A caller that waits until its completion is through, and may be cancelled meanwhile."""
 
     __slots__ = ("_future",)
 
@@ -194,13 +189,14 @@ class _Through:
 
 
 class BridgeHolder:
-    """See the module.
+    """The one way to the handles of a target and namespace: registers workers, polls for them, sends their answers.
 
     `connect` makes a fresh connection for each handle that replaces another; the first handle of a queue uses
     `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
     attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
     will not be heard of again; `on_run_evicted(queue, generation, run_id)` of evictions that no poll handed out;
-    `on_item(ticket)` gives what a handle that drains has still to do: whoever does it acknowledges the ticket.
+    `on_item(ticket)` gives what a handle that drains has still to do: a callback that dispatches it acknowledges
+    the ticket.
     """
 
     def __init__(
@@ -240,10 +236,10 @@ class BridgeHolder:
         self._registrar.void_all()
         for record in tuple(tables.records.values()):
             if record.drain is not None:
-                drive(tables, record, record.drain)  # whoever worked on its end may have died too
+                drive(tables, record, record.drain)  # the task that worked on its end may have died too
 
     async def stop(self) -> None:
-        """Unregister everybody and wait until every handle is closed or left behind. May be cancelled: it
+        """Unregister all workers and wait until every handle is closed or left behind. May be cancelled: it
         goes on.
         """
         if not self._in_charge:
@@ -324,8 +320,8 @@ class BridgeHolder:
     # --- polling ------------------------------------------------------------------------------------------
 
     async def poll_activation(self, queue: str, taker: Owner | None = None) -> Ticket[Activation]:
-        """The next activation. Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where nobody is
-        registered.
+        """The next activation. Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where no worker
+        is registered.
 
         Dispatch what comes, and acknowledge its ticket, without an await in between. The taker, by default the
         task that polls, may be cancelled or killed at any instant: what it did not acknowledge goes to the next
@@ -350,7 +346,7 @@ class BridgeHolder:
         return line.take_all(taker)
 
     async def _brought(self, queue: str, line_of: Callable[[HandleRecord], PollLine[T]]) -> PollLine[T]:
-        """The queue's poll line of the moment, once it has something; whoever awaits this takes it at once."""
+        """The queue's poll line of the moment, once it has something; the caller takes it without an await."""
         registration = self._registration(queue)
         while True:
             registration.check()
@@ -379,7 +375,7 @@ class BridgeHolder:
         await through.wait()
 
     def send_completion(self, claim: Claim | Ticket[Activation], completion: Completion, then: Then) -> None:
-        """The same for those who do not wait: `then` is called instead of returning."""
+        """As `complete_activation` without waiting: `then` is called instead of returning."""
         record = self.tables.records.get(claim.generation)
         opened = None if record is None else record.runs.open.get(completion.run_id)
         if record is None or opened is None or opened.token != claim.token or record.queue != claim.queue:
@@ -393,7 +389,7 @@ class BridgeHolder:
         await through.wait()
 
     def send_result(self, queue: str, generation: int, result: ActivityResult, then: Then) -> None:
-        """The same for those who do not wait."""
+        """As `complete_activity` without waiting."""
         record = self.tables.records.get(generation)
         if record is None or result.token not in record.attempts.open or record.queue != queue:
             raise self._stale("this attempt", queue, generation)

@@ -1,13 +1,13 @@
-"""A poll line: one kind of poll on one handle. It owns the raw poll, keeps what came until somebody says that
-it was dispatched, and hands on what a dead taker left behind.
+"""A poll line: one kind of poll on one handle. It owns the raw poll, keeps what came until its taker acknowledges
+that it was dispatched, and hands on what a dead taker left behind.
 
 Must not know: what items mean (its `Book` does), generations, registrations. Invariants:
 
-- At most one raw poll is out, in a task of its own. Nobody who waits here can cancel it. It is out because
-  somebody asked: where nobody comes for what it brought it is not repeated.
+- At most one raw poll is out, in a task of its own: a waiter that is cancelled does not cancel it. It is out because
+  a taker asked; it is not repeated while what it brought is not fetched.
 - Between a raw poll's return and the item's entry in the book there is no await: what the engine gave out is
   known.
-- An item has one ticket, and is in one place: kept (nobody has it), handed (a living taker has it), or
+- An item has one ticket, and is in one place: kept (it has no taker), handed (a living taker has it), or
   acknowledged (gone from here).
 - What a dead taker left passes on under a new ticket: the old one is void.
 """
@@ -32,7 +32,7 @@ _AHEAD = 32  # what is kept at most while its taker is on the way
 
 
 class Owner(Protocol):
-    """Somebody whose death can be watched."""
+    """The worker or task that takes items; its death can be watched."""
 
     def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
         """Call back when it dies (at once if it is dead); returns what takes the callback back."""
@@ -40,14 +40,14 @@ class Owner(Protocol):
 
 
 class Book(Protocol[T]):
-    """Who writes down what is outstanding."""
+    """Where a line writes down what is outstanding on its handle."""
 
     def arrived(self, ticket: Ticket[T], /) -> None:
         """The engine gave this out, or what a dead taker had has a new ticket."""
         ...
 
     def still_open(self, item: T, /) -> bool:
-        """Whether anybody still has to deal with it."""
+        """Whether the item still has to be dealt with."""
         ...
 
     def poll_ended(self, error: BaseException, /) -> None:
@@ -56,7 +56,7 @@ class Book(Protocol[T]):
 
 
 class Claim(NamedTuple):
-    """Who may complete an activation: the holder of this token, on this generation of this queue's handle."""
+    """The right to complete an activation: this token, on this generation of this queue's handle."""
 
     queue: str
     generation: int
@@ -83,11 +83,11 @@ class Ticket(Generic[T]):
 
     @property
     def claim(self) -> Claim:
-        """What is left of it for those who only complete it."""
+        """The part of the ticket that a completion needs."""
         return Claim(self.queue, self.generation, self.token)
 
     def acknowledge(self) -> bool:
-        """It is dispatched. False: too late, somebody else has it now; let go of it."""
+        """Say that the item is dispatched. False: it has passed on to another taker, and the caller drops it."""
         if self._line.handed.pop(self.token, None) is None:
             return False
         self.acknowledged = True
@@ -95,7 +95,10 @@ class Ticket(Generic[T]):
 
 
 class PollLine(Generic[T]):
-    """See the module."""
+    """One kind of poll on one handle.
+
+    `ask` sees to it that the raw poll is out, `bell` rings when it has brought something, `take` hands that out.
+    """
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class PollLine(Generic[T]):
         self._now_ns = now_ns
         self._changed = changed
         self._watched: dict[Owner, Callable[[], object]] = {}
-        self._is_fetched = False  # somebody was woken for what is kept, and has not come yet
+        self._is_fetched = False  # a taker was woken for what is kept, and has not come yet
 
     @property
     def in_flight(self) -> bool:
@@ -132,7 +135,7 @@ class PollLine(Generic[T]):
 
     @property
     def is_attended(self) -> bool:
-        """Whether a raw poll is out, and somebody waits for what it brings."""
+        """Whether a raw poll is out, and a taker waits for what it brings."""
         return self.call is not None and self.bell.waiting > 0
 
     @property
@@ -149,7 +152,7 @@ class PollLine(Generic[T]):
             )
 
     async def _run(self) -> None:
-        """Poll, and poll on while somebody comes for what was brought: a burst costs one task and one wake-up."""
+        """Poll, and poll on while takers fetch what was brought: a burst costs one task and one wake-up."""
         while True:
             try:
                 item = await self._poll()
@@ -157,7 +160,7 @@ class PollLine(Generic[T]):
                 self._keep((item,))
                 self._keep(self._more())
             except OURS:
-                # The loop ends, or somebody did what must not be done: whoever asks next polls again.
+                # The loop ends, or the poll was cancelled, which it must not be: the next `ask` polls again.
                 self.call = None
                 self._ring()
                 raise
@@ -167,6 +170,8 @@ class PollLine(Generic[T]):
                 self._watch_no_more()
                 self._ring()
                 return
+            # Poll on only for a taker that waits or is on its way: without one the items would pile up here, while
+            # the engine counts them as given to a worker and gives them to no other.
             self._is_fetched = self._is_fetched or self.bell.waiting > 0
             if not self._is_fetched or len(self.kept) >= _AHEAD:
                 self.call = None
@@ -183,7 +188,7 @@ class PollLine(Generic[T]):
             self.kept.append(ticket)
 
     def take(self, taker: Owner | None = None) -> Ticket[T]:
-        """The first item that is kept; somebody must have looked. Its taker is `taker`, or the current task."""
+        """The first item that is kept (the caller has seen one), for `taker`, by default the current task."""
         if taker is None:
             taker = _TaskOwner.current()
         return self._hand([self.kept.popleft()], taker)[0]
@@ -210,7 +215,7 @@ class PollLine(Generic[T]):
             self._watched[taker] = unwatch
 
     def _watch_no_more(self) -> None:
-        """Polling is over: let go of those who have nothing in hand."""
+        """Polling is over: stop watching takers that have nothing in hand."""
         busy = {ticket.taker for ticket in self.handed.values()}
         for taker in self._watched.keys() - busy:
             self._watched.pop(taker)()
@@ -218,7 +223,9 @@ class PollLine(Generic[T]):
     def _taker_died(self, taker: Owner) -> None:
         self._watched.pop(taker, None)
         left = [ticket for ticket in self.handed.values() if ticket.taker == taker]
-        for ticket in reversed(left):
+        for ticket in reversed(
+            left
+        ):  # reversed and put in front: what was handed out first is handed out first again
             del self.handed[ticket.token]
             if self._book.still_open(ticket.item):
                 renewed = Ticket(self, ticket.item)

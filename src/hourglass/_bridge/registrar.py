@@ -1,8 +1,24 @@
-"""Who serves which task queue: registrations begin, get their handles, have them replaced, and end.
+"""Registrations of task queues begin, get their handles, have them replaced, and end.
 
 Must not know: polls and completions. It works on the tables and belongs to one holder; what it starts belongs to
-the tables. Invariants: a queue is registered once at a time, also while it is being registered; the end of a
-registration is one step, in which its handles are told to shut down.
+the tables. A handle is opened again and again, with pauses, until it works or its registration has ended; that needs
+nothing but the tables and the registration, so that a handle that arrives after its holder's death, or after its
+worker was unregistered, is shut down on the spot.
+
+Ending a healthy handle is dear: what the engine gives to a poll that is being ended must time out there before
+another worker gets it, and every run on it is replayed. So the handle of a worker that died, or said that it would
+return, is set aside: it is not polled again, what the polls that are out bring is kept, and it still takes its
+completions. A worker that comes back adopts it as it left it.
+
+Invariants:
+
+- A queue is registered once at a time, also while it is being registered; the end of a registration is one step, in
+  which its handles are told to shut down.
+- No handle and no connection that arrives is lost, however late; no caller waits longer than the limits for one
+  attempt.
+- A handle serves one registration at a time. One that is set aside is adopted or drained within `Limits.adoption`;
+  only a healthy one is adopted, and only by a worker that asks for the same configuration. Generations and tokens
+  are untouched, so that what was handed out before counts as before.
 """
 
 from __future__ import annotations
@@ -27,14 +43,7 @@ from hourglass._contract.handle import Handle, HandleConfig, Shutdown
 from hourglass._contract.service import Connection
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
-# --- opening ------------------------------------------------------------
-#
-# A handle's beginning: connect, open, and hand it to its registration; again and again, with pauses, until
-# it works or nobody wants it any more.
-#
-# Needs nothing but the tables and the registration, so that a handle that arrives after its holder's death, or
-# after its worker was unregistered, is shut down on the spot. Invariants: no handle and no connection that
-# arrives is lost, however late; nobody waits longer than the limits for one attempt.
+# --- opening ------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -146,6 +155,7 @@ async def _limited(
         done, _ = await asyncio.wait({task}, timeout=limit)
     finally:
         if not done:
+            # Cancelling is a request only: a connection or handle that comes all the same must not be lost.
             task.add_done_callback(late)
             task.cancel()
     if not done:
@@ -163,21 +173,7 @@ def _text(error: BaseException) -> str:
     return f"{name}: {error}" if isinstance(error, HourglassError) else name
 
 
-# --- adoption ------------------------------------------------------------
-#
-# A worker that dies and comes back finds its handle as it left it.
-#
-# Ending a healthy handle is dear: what the engine gives to a poll that is being ended must time out there before
-# anybody else
-# has it, and every run on it is replayed. So the handle of a worker that said no farewell, or said that it would
-# return, is set
-# aside: nobody polls it again, what the polls that are out bring is kept, and still takes its completions.
-#
-# Must not know: who registers, and why somebody went. Invariants: a handle serves one registration at a time; one
-# that waits is
-# adopted or drained within `Limits.adoption`; only a healthy one is adopted, and only by a worker that asks for the
-# same.
-# Generations and tokens are untouched, so that what was handed out before counts as before.
+# --- adoption -----------------------------------------------------------------------------------------------
 
 
 def may_wait(tables: HandleTables, record: HandleRecord) -> bool:
@@ -186,7 +182,7 @@ def may_wait(tables: HandleTables, record: HandleRecord) -> bool:
 
 
 def set_aside(tables: HandleTables, record: HandleRecord) -> None:
-    """Let a healthy handle wait for its worker; those who poll on it see that it has gone."""
+    """Let a healthy handle wait for its worker; pollers on it are woken, and see that the registration has ended."""
     record.stop_waiting()
     loop = asyncio.get_running_loop()
     record.spare = loop.call_later(tables.limits.adoption, begin_drain, tables, record, Signal.RECYCLED)
@@ -208,11 +204,11 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
             begin_drain(tables, record, Signal.RECYCLED)
 
 
-# --- registrar ------------------------------------------------------------
+# --- the registrar ------------------------------------------------------------------------------------------
 
 
 class Registrar:
-    """See the module."""
+    """Begins and ends registrations for one holder, and sees to it that each has a handle."""
 
     def __init__(self, tables: HandleTables, connect: Connect) -> None:
         self._tables = tables
@@ -235,7 +231,7 @@ class Registrar:
         except Shutdown as error:
             raise WorkerNotRegistered(f"{queue!r} was unregistered while it was being registered") from error
         except BaseException:
-            # Refused, or whoever registers is gone: nobody would ever unregister it.
+            # Refused, or the caller was cancelled: it would never come to unregister it.
             message = f"the task queue {queue!r} could not be registered"
             self._end(registration, WorkerNotRegistered, message, Signal.RECYCLED)
             raise

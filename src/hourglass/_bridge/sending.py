@@ -1,13 +1,13 @@
 """Completions on their way to an engine: fenced, in order per run, at the same time across runs, never
 cancelled.
 
-Must not know: registrations, who asks. A call begins at once, and most end at once: only what has to wait costs a
+Must not know: registrations, callers. A call begins at once, and most end at once: only what has to wait costs a
 task, and no call a timer of its own. Invariants:
 
 - Only what is open under the given token is sent, and taking it out of the book and sending it is one step.
-- Whoever completes is told once, in `then`: when the call has ended, or when the limit has passed; the call itself
+- The caller is told once, in `then`: when the call has ended, or when the limit has passed; the call itself
   goes on.
-- Nothing that an engine raises here reaches whoever completed: they could not mend it. An activation whose
+- Nothing that an engine raises here reaches the caller, which could not mend it. An activation whose
   completion is refused is completed as failed, or its run would be stuck; an attempt's end that the handle
   does not take goes through the connection.
 """
@@ -63,6 +63,8 @@ def send_completion(
     if opened is not None and not opened.acknowledged:
         opened.acknowledge()  # completed all the same: it must not pass on when its taker ends
     here = record.handle.in_process
+    # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
+    # way: completions of one run keep their order.
     if here is not None and run_id not in record.tails:
         try:
             forgotten = here.answer_activation(completion)
@@ -143,7 +145,7 @@ async def _complete_after(
 
 
 def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
-    """Answer an activation that nobody will answer; an eviction is done."""
+    """Fail an activation that no evaluator will answer any more; an eviction is answered as done."""
     opened = record.runs.open.get(run_id)
     if opened is not None and is_eviction(opened.item):
         send_completion(tables, record, Succeeded(run_id))
@@ -262,6 +264,7 @@ class _Report:
         if request is None:
             self._through()
             return
+        # Sent twice, perhaps: the task token makes the second one harmless, and the first may be lost without a word.
         self.tables.counters.resent += 1
         resending = self.tables.spawn(_send_again(self.tables, self.record, request))
         resending.add_done_callback(lambda _: self._through())
@@ -277,7 +280,7 @@ class _Report:
 
 
 async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:
-    """Through whichever connection works, for as long as anybody waits for it."""
+    """Send the end of an attempt through whichever connection works, for as long as its caller waits."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + tables.limits.completion
     setbacks = 0
@@ -318,7 +321,7 @@ def _as_request(result: ActivityResult) -> CompleteActivity | None:
 
 
 def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reason: str) -> None:
-    """Report an attempt that nobody will end as failed, so that the engine tries it again."""
+    """Report an attempt as failed that no executor will end any more, so that the engine tries it again."""
     tables.counters.forced_failures += 1
     send_result(tables, record, ActivityFailed(token, _failure(reason)))
 

@@ -3,12 +3,12 @@
 The contract, the same for every engine:
 
 - `poll_*` waits for the next item and raises `Shutdown` once the handle is shutting down and has nothing left to give.
-  A poll must never be cancelled: whoever may be cancelled shields it.
+  A poll must never be cancelled: a caller that may be cancelled shields it.
 - Every activation is completed exactly once, evictions included. Completions of one run are sent in order.
 - A run that a worker knows is evicted before it is forgotten, with one exception: an engine in this process may say, when it is
   given the last answer that it wants of a closed run, that it has forgotten it. The worker may not know that it is closed: it
   may have been terminated while it answered a query.
-- A completion begins in the turn of whoever completes, and has a task of its own only from its first wait on: before that
+- A completion begins in the turn of its caller, and has a task of its own only from its first wait on: before that
   it must not ask for the current task, as `asyncio.timeout` does. One that never waits costs no turn of the loop.
 - `initiate_shutdown` stops new work and may be called more than once; `finalize_shutdown` is awaited once, after both polls
   have raised `Shutdown` and no call is in flight.
@@ -93,7 +93,7 @@ class ActivityCancelled(msgspec.Struct, frozen=True):
 
 
 class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
-    """The attempt will be completed later, by its token, by somebody else."""
+    """The attempt will be completed later, by a client that has its token."""
 
     token: bytes
 

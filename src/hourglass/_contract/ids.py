@@ -13,7 +13,7 @@ _drawn: list[bytes] = []
 
 
 def new_id() -> str:
-    """An id that nobody has."""
+    """A new id, as text."""
     try:
         drawn = bytearray(_drawn.pop())
     except IndexError:

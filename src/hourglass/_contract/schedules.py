@@ -2,7 +2,22 @@
 their cron strings in Temporal's dialect, read into calendars and intervals; and the checks that a server makes of a
 spec.
 
-Must not know: clocks, stores, the wire. Pure.
+Must not know: clocks, stores, the wire. Pure. The vocabulary is Temporal's; times are nanoseconds since the epoch,
+durations seconds; 0, None or empty means unset. `canonical` is what a server shows of a spec that it was given; the
+engine's search for times starts from it.
+
+The cron dialect is the server's, not crontab's, so that both engines agree:
+
+    5 fields    minute, hour, day of month, month, day of week
+    6 fields    the same and a year
+    7 fields    seconds first, a year last
+    @yearly @annually @monthly @weekly @daily @midnight @hourly
+    @every 90m, @every 6h/45m (an interval, and how far it is shifted)
+    CRON_TZ=Europe/Berlin or TZ=… in front, a # comment behind
+
+A field is `*`, numbers, ranges and steps, separated by commas; months and weekdays also by name. A time matches if
+*all* its parts do: a day of the month and a day of the week both count, where crontab takes either. Sunday is 0 or
+7.
 """
 
 from __future__ import annotations
@@ -19,12 +34,7 @@ from hourglass._contract.service import Nothing, Request, StartWorkflow
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
-# --- service schedules ------------------------------------------------------------
-#
-# Schedules: what starts workflows again and again, as frozen data, and the requests about them.
-#
-# The vocabulary is Temporal's. Times are nanoseconds since the epoch, durations seconds; 0, None or empty means
-# unset.
+# --- data and requests --------------------------------------------------------------------------------------
 
 
 class OverlapPolicy(IntEnum):
@@ -199,7 +209,7 @@ class DescribeSchedule(Request[ScheduleDescription], frozen=True, kw_only=True):
 
 
 class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Replace a schedule. With a `conflict_token`: only if nobody else has since."""
+    """Replace a schedule. With a `conflict_token`: only if no other client has since."""
 
     schedule_id: str
     schedule: Schedule
@@ -245,22 +255,7 @@ SCHEDULE_REQUESTS: tuple[type[Request[Any]], ...] = (
 )
 
 
-# --- schedule cron ------------------------------------------------------------
-#
-# Cron strings in the dialect of Temporal's schedules, read into calendars and intervals. Pure.
-#
-# The dialect is the server's, not crontab's, so that both engines agree:
-#
-#     5 fields    minute, hour, day of month, month, day of week
-#     6 fields    the same and a year
-#     7 fields    seconds first, a year last
-#     @yearly @annually @monthly @weekly @daily @midnight @hourly
-#     @every 90m, @every 6h/45m (an interval, and how far it is shifted)
-#     CRON_TZ=Europe/Berlin or TZ=… in front, a # comment behind
-#
-# A field is `*`, numbers, ranges and steps, separated by commas; months and weekdays also by name. A time matches if
-# *all* its parts do: a day of the month and a day of the week both count, where crontab takes either. Sunday is 0 or
-# 7.
+# --- cron strings -------------------------------------------------------------------------------------------
 
 
 FIRST_YEAR, LAST_YEAR = 2000, 2100
@@ -415,11 +410,7 @@ def _wrong(text: str, why: str) -> UsageError:
     return UsageError(f"the cron string {text!r} makes no sense: {why}")
 
 
-# --- schedule checks ------------------------------------------------------------
-#
-# A schedule's spec as the server reads it: checked, and its cron strings turned into calendars and intervals. Pure.
-#
-# `canonical` is what a server shows of a spec that it was given; the engine's search for times starts from it.
+# --- a server's checks --------------------------------------------------------------------------------------
 
 
 _LONGEST_COMMENT = 200

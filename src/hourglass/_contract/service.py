@@ -3,6 +3,10 @@
 Each request class names its answer as its type parameter, so that `await service.call(Describe(…))` is typed. Payloads
 are encoded; conversion happens above, transport below. Refusals are raised as `hourglass.errors.ServiceError` and its
 kinds by the engine.
+
+In this order: TLS; runs, their histories and activities; changes of a running workflow that wait for its answer
+(updates, update with start, reset); deployments of workers; and what watchdogs and people ask about an engine and
+its pollers, which an engine that cannot tell answers with the status `UNIMPLEMENTED`.
 """
 
 from __future__ import annotations
@@ -21,16 +25,15 @@ from hourglass._engine.versions import VersioningBehavior, VersioningOverride, W
 from hourglass.converter import Failure, Payload
 from hourglass.errors import TargetError
 
-# --- tls ------------------------------------------------------------
-#
-# How to reach a server over TLS: certificates as data, with a `repr` that shows none of them.
+# --- TLS ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TLSConfig:
     """TLS, and mutual TLS with a client certificate and its private key. All certificates are PEM bytes.
 
-    `domain` is the name that the server's certificate must carry, where it differs from the address.
+    `domain` is the name that the server's certificate must carry, where it differs from the address. `repr` shows no
+    certificate and no key.
     """
 
     server_root_ca_cert: bytes | None = field(default=None, repr=False)
@@ -43,7 +46,7 @@ class TLSConfig:
             raise TargetError("mutual TLS needs both client_cert and client_private_key, or neither")
 
 
-# --- service ------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------------------
 
 
 A = TypeVar("A")
@@ -138,7 +141,7 @@ class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
-    """What a query handler returned; or, with a status, that nobody was asked, for the run is in that one."""
+    """What a query handler returned; or, with a status, that no worker was asked, for the run is in that one."""
 
     result: Payloads = ()
     rejected: WorkflowStatus = WorkflowStatus.UNSPECIFIED
@@ -432,7 +435,7 @@ class Connection(Service, Protocol):
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The identity that the engine is told."""
         ...
 
     async def open_handle(self, config: HandleConfig) -> Handle:
@@ -444,10 +447,7 @@ class Connection(Service, Protocol):
         ...
 
 
-# --- service changes ------------------------------------------------------------
-#
-# Requests that change a running workflow and wait for its word: updates, update with start, reset. Frozen data, as in
-# `service`.
+# --- updates and resets -------------------------------------------------------------------------------------
 
 
 class UpdateStage(IntEnum):
@@ -535,9 +535,7 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
 CHANGES: tuple[type[Request[Any]], ...] = (UpdateWorkflow, PollUpdate, UpdateWithStart, ResetWorkflow)
 
 
-# --- service deployments ------------------------------------------------------------
-#
-# What a client can ask about versions of workers: which one is current, which there are.
+# --- deployments --------------------------------------------------------------------------------------------
 
 
 class CurrentVersionSet(msgspec.Struct, frozen=True):
@@ -581,12 +579,7 @@ class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
 DEPLOYMENT_REQUESTS = (SetCurrentVersion, DescribeDeployment)
 
 
-# --- service watch ------------------------------------------------------------
-#
-# What an engine is asked about itself and about who polls it: by watchdogs about ourselves, by people about a task
-# queue.
-#
-# An engine that cannot tell answers with the status `UNIMPLEMENTED`.
+# --- pollers ------------------------------------------------------------------------------------------------
 
 
 class Namespace(msgspec.Struct, frozen=True):
@@ -600,7 +593,7 @@ class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """When an engine last saw somebody poll, by its own clock, in nanoseconds; 0 if it does not know of anybody.
+    """When an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if it knows of none.
 
     To be compared with other sightings only: the engine's clock is not ours.
     """
@@ -617,7 +610,7 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """Somebody who polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
+    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version."""
 
     identity: str
     last_seen_ns: int = 0
@@ -625,7 +618,7 @@ class Poller(msgspec.Struct, frozen=True):
 
 
 class Pollers(msgspec.Struct, frozen=True):
-    """Who polls a queue. `served` names all queues that somebody polls, where the engine knows them; else it is empty.
+    """The workers that poll a queue. `served` names all queues that are polled; empty where the engine does not know.
     `current` is the version that takes what is not pinned; None: workers without a version do.
     """
 
@@ -635,7 +628,7 @@ class Pollers(msgspec.Struct, frozen=True):
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
-    """Who polls this queue, for activities or for workflow tasks?"""
+    """Which workers poll this queue, for activities or for workflow tasks?"""
 
     task_queue: str
     activities: bool = False

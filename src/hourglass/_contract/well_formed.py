@@ -1,6 +1,6 @@
 """Whether a request is made of what an engine can take: the last gate before anything is sent, the same for every engine.
 
-Options are checked where they are given, in the words of those who gave them; this is for all that no such check knows of,
+Options are checked where they are given, in their author's words; this is for all that no such check knows of,
 and for requests that interceptors have changed. Without it one engine raises whatever its encoder does, and another stores
 a value that its readers choke on. What each field may hold is read from its annotation, once for each kind of request.
 """

@@ -1,8 +1,10 @@
-"""An Application: all that serves one connection (one target and namespace) in this process, and what outlives its tree's parts.
+"""An Application: all that serves one connection (one target and namespace) in this process, and what outlives its
+tree's parts.
 
-Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs to the control
-loop. Invariants: there is a tree while a queue is served, and none otherwise; a queue is served once at a time; a queue that is
-no longer wanted is not brought back by any restart.
+Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs
+to the control loop. The client's own connection is only lent to handles, which close what they are given
+(`BorrowedConnection`). Invariants: there is a tree while a queue is served, and none otherwise; a queue is served
+once at a time; a queue that is no longer wanted is not brought back by any restart.
 """
 
 from __future__ import annotations
@@ -39,16 +41,17 @@ from hourglass._supervision.reports import log_report
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 
-# --- borrowed ------------------------------------------------------------
-#
-# A connection that is somebody else's to close: an engine in memory has but one, and handles come and go over it.
+# --- a connection that handles do not close -----------------------------------------------------------------
 
 
 A = TypeVar("A")
 
 
 class BorrowedConnection:
-    """A `Connection` whose end is not the end of what it is connected to."""
+    """A client's `Connection`, lent to handles, which come and go over it: closing this one leaves the client's open.
+
+    An engine in memory has but one connection.
+    """
 
     def __init__(self, lender: Connection) -> None:
         self._lender = lender
@@ -65,7 +68,7 @@ class BorrowedConnection:
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The identity that the engine is told."""
         return self._lender.identity
 
     async def call(self, request: Request[A]) -> A:
@@ -80,7 +83,7 @@ class BorrowedConnection:
         """Nothing: the lender closes it."""
 
 
-# --- application ------------------------------------------------------------
+# --- the application ----------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -105,7 +108,7 @@ class Application:
         reach: ReachLimits | None = None,
     ) -> None:
         self.raw = connection
-        # Borrowed: whoever lets go of a handle must never close the client's own connection.
+        # Borrowed: the end of a handle closes its connection, which must never be the client's own.
         self.shared: Connection | None = _coded(BorrowedConnection(connection), codec, converter)
         self.limits = limits or Limits()
         self.watch = watch or WatchLimits()
@@ -168,7 +171,7 @@ class Application:
         self.tables.distrust()
 
     def configured(self) -> list[QueueServices]:
-        """The queues that should be served, and have been: the first start is for whoever asked for it."""
+        """The queues that should be served, and have been: a first start belongs to the caller that asked for it."""
         return [self._services[queue] for queue in self._services if queue in self._wanted & self._launched]
 
     def is_configured(self, services: QueueServices) -> bool:
@@ -214,7 +217,7 @@ class Application:
     # --- serving queues ----------------------------------------------------------------------------------------------
 
     def reserve(self, plan: Plan) -> QueueServices:
-        """The services of a queue that is to be served; from now on nobody else can have it."""
+        """The services of a queue that is to be served; from now on no other worker of this client can serve it."""
         queue = plan.config.task_queue
         if queue in self._services:
             raise UsageError(
@@ -243,7 +246,7 @@ class Application:
     async def stop_worker(self, queue: str) -> None:
         """Serve a queue no longer: say farewell, let what is in flight finish within its limits, free everything.
 
-        Whoever waits may be cancelled; it goes on.
+        The caller may be cancelled; the stop goes on.
         """
         if queue in self._services:
             self._wanted.discard(queue)
@@ -253,6 +256,7 @@ class Application:
         from hourglass._runtime.processes import end_worker, hide_lanes
 
         queue = services.queue
+        # In this order: no new work, then the handles drain, then what still works for them ends, then its threads.
         await end_worker(self, queue)
         if self._holder is not None:
             await self.last_holder().unregister_worker(queue)

@@ -1,13 +1,15 @@
-"""What is kept of runs between activations: states for everybody, live fibers for the lane that made them.
+"""What is kept of runs between activations: states for all lanes, live fibers for the lane that made them.
 
 `StateCache` maps (task queue, run id, generation of the handle) to the state of a run and outlives lanes and handles.
-It mirrors the engine's sticky cache: least recently used first, and bounded; what is too much is given back by asking the
-engine for its eviction, and so is a run whose journal has grown too long. Each state has one owner, the only one who
-may touch it. When a lane is replaced its states go to its successor, without their fibers, and those of runs that wait
-behind code that does not come back go to another lane; the former owner finds nothing any more.
+It mirrors the engine's sticky cache: least recently used first, and bounded; what is too much is given back by asking
+the engine for its eviction, and so is a run whose journal has grown too long. Each state has one owner, a lane's
+`Evaluations`, which alone may touch it. When a lane is replaced its states go to its successor, without their fibers,
+and those of runs that wait behind code that does not come back go to another lane; the former owner finds nothing any
+more.
 
-`LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped first, and the
-journal brings them back. Neither drops fibers; the lane does, on its thread.
+`LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped
+first, and the journal brings them back. Neither drops fibers; the lane does, on its thread, because a greenlet cannot
+leave the thread that made it.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ _Queue: TypeAlias = tuple[str, int]
 
 
 class StateCache:
-    """States by key, each with its owner. For several threads; no code of anybody else's runs under its lock."""
+    """States by key, each with its owner. For several threads; no code but its own runs under its lock."""
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
@@ -125,16 +127,16 @@ class StateCache:
         return sum(len(each) for each in list(self._queues.values()))
 
     def admit(self, owner: object) -> None:
-        """Let somebody own states."""
+        """Let `owner` have states: one that was never admitted, or was released, keeps nothing."""
         with self._lock:
             self._owned.setdefault(owner, {})
 
     def count(self, owner: object) -> int:
-        """How many states somebody owns."""
+        """How many states `owner` has."""
         return len(self._owned.get(owner, ()))
 
     def owned(self, owner: object) -> list[Entry]:
-        """Somebody's states."""
+        """The states of `owner`."""
         with self._lock:
             return list(self._owned.get(owner, _NOTHING).values())
 
@@ -164,7 +166,7 @@ class StateCache:
             return True
 
     def remove(self, key: Key, owner: object) -> Entry | None:
-        """Forget a run of the owner's; whoever asked drops its fibers."""
+        """Forget a run of the owner's; the caller drops its fibers."""
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).pop(key, None)
             if entry is not None:
@@ -172,7 +174,7 @@ class StateCache:
             return entry
 
     def discard(self, key: Key) -> Entry | None:
-        """Forget a run, whoever owns it, while none of its activations is out; gives it if it holds fibers, which its
+        """Forget a run, of any owner, while none of its activations is out; gives it if it holds fibers, which its
         lane must drop.
         """
         gone: Entry | None = None
@@ -210,7 +212,7 @@ class StateCache:
             return entry
 
     def find(self, key: Key) -> Entry | None:
-        """A run, whoever owns it; it stays as recently used as it was."""
+        """A run, of any owner; it stays as recently used as it was."""
         return self._queues.get((key.task_queue, key.generation), _NOTHING).get(key)
 
     def release(self, owner: object) -> None:
@@ -220,7 +222,7 @@ class StateCache:
                 self._unlist(key)
 
     def pop_older(self, task_queue: str, generation: int, owner: object) -> list[Entry]:
-        """Forget the owner's runs of a queue's former handles; whoever asked drops their fibers."""
+        """Forget the owner's runs of a queue's former handles; the caller drops their fibers."""
         with self._lock:
             owned = self._owned.get(owner, _NOTHING)
             old = [key for key in owned if key.task_queue == task_queue and key.generation < generation]
@@ -274,7 +276,7 @@ def _oldest(queue: dict[Key, Entry], but: Entry, excess: int) -> list[Entry]:
     return found
 
 
-_NOTHING: dict[Key, Entry] = {}  # stands for what nobody owns; never filled
+_NOTHING: dict[Key, Entry] = {}  # stands for what has no owner; never filled
 
 
 class LiveRuns:

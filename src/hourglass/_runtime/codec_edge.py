@@ -40,7 +40,7 @@ class CodecHandle:
     """A `Handle` whose payloads pass a codec."""
 
     in_process: InProcess | None = None
-    """A codec is somebody else's code: it takes its time, in threads."""
+    """None, whatever the engine offers: a codec is the user's code and runs in threads, so every call has to wait."""
 
     def __init__(self, inner: Handle, codec: Codec, converter: Converter) -> None:
         self._inner = inner
@@ -162,7 +162,7 @@ class CodecConnection:
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The identity that the engine is told."""
         return self._inner.identity
 
     async def call(self, request: Request[A]) -> A:

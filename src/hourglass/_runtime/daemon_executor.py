@@ -25,7 +25,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._name = name
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._gate = threading.Lock()
-        self._resting = threading.Semaphore(0)
+        self._resting = threading.Semaphore(0)  # one permit for each thread that waits for a job
         self._own: list[threading.Thread] = []
         self._over = False
 

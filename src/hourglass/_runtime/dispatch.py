@@ -1,8 +1,13 @@
-"""From a poll to an answer: gives each polled item to a job of its own, and knows who is at what.
+"""From a poll to an answer: gives each polled item to a job of its own (the evaluation of an activation, an attempt
+of an activity), and knows which job has what.
 
-Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. If nobody is
-registered any more the answer is logged and dropped, and the engine delivers again. Answers go through the holder that was last
-in charge, also while it is dead: the tables that it works on outlive it.
+Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
+may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object, a job
+in the tree that can be seen and killed (`hourglass._supervision.job`), carries it from the ticket to the answer.
+
+Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
+as failed, here. If no worker is registered any more the answer is logged and dropped, and the engine delivers again.
+Answers go through the holder that was last in charge, also while it is dead: the tables that it works on outlive it.
 """
 
 from __future__ import annotations
@@ -30,23 +35,14 @@ from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
 from hourglass.converter import ApplicationFailure, Failure
 
-# --- works ------------------------------------------------------------
-#
-# A piece of work, from the ticket that brought it to its answer: the evaluation of an activation, an attempt of an
-# activity.
-#
-# There may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one
-# object, a job in the
-# tree that can be seen and killed (see `hourglass._supervision.job`), carries it all the way. Whatever ends the job,
-# what it
-# was given is answered (I3): where it dies without an answer, it is answered as failed, here.
+# --- jobs ---------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
 
 
 class Work(Job):
-    """Somebody is at it: this job, and after its death the task that answers in its place."""
+    """A polled item in work: held by this job, and after its death by the task that answers in its place."""
 
     __slots__ = ("_ticket", "dispatch", "mending", "services")
 
@@ -71,7 +67,7 @@ class Evaluation(Work):
     __slots__ = ("_unwanted",)
 
     def begin(self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[Activation]) -> None:
-        """Have it evaluated."""
+        """Have the activation evaluated on its run's lane."""
         self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
         self._unwanted: tuple[str, ...] = ()
         try:
@@ -105,13 +101,14 @@ class Evaluation(Work):
         logger.info("the answer for run %s is not sent: %s", self._ticket.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
-        """Done, or dead."""
+        """The job has ended: it has answered, or an answer is sent in its place."""
         if reason is NORMAL:
             self.dispatch.works.pop(self._ticket.token, None)
             return
         run_id = self._ticket.item.run_id
         if is_eviction(self._ticket.item):
             self.services.release(self._ticket.generation, run_id)
+            # An eviction is only acknowledged: there is nothing in it that could fail.
             answer: Completion = Succeeded(run_id)
         else:
             answer = TaskFailed(
@@ -134,7 +131,7 @@ class Execution(Work):
     def begin(
         self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
     ) -> None:
-        """Have it made."""
+        """Have the attempt made."""
         self.dispatch, self.services, self._ticket, self.mending = dispatch, services, ticket, None
         self._task = task
         self._attempt: Attempt | None = None
@@ -167,7 +164,7 @@ class Execution(Work):
         await self.services.sender.send(self._task, result, complete)
 
     def on_death(self, reason: Exit) -> None:
-        """Done, or dead."""
+        """The job has ended: it has answered, or an answer is sent in its place."""
         if reason is NORMAL:
             self.dispatch.works.pop(self._ticket.token, None)
             return
@@ -189,7 +186,7 @@ class LocalExecution(Execution):
     def begin(
         self, dispatch: Dispatch, services: QueueServices, ticket: Ticket[ActivityItem], task: ActivityTask
     ) -> None:
-        """Have it made."""
+        """Have the attempt made."""
         self._note = services.notes.note(is_lane=False) if services.notes is not None else None
         if self._note is not None:
             code = services.code_of(task.workflow_type)
@@ -197,7 +194,7 @@ class LocalExecution(Execution):
         super().begin(dispatch, services, ticket, task)
 
     def on_death(self, reason: Exit) -> None:
-        """Done, or dead."""
+        """The job has ended: the note of what was executing goes, then as for every attempt."""
         if self._note is not None:
             self._note.release()
         super().on_death(reason)
@@ -217,7 +214,7 @@ def _failure(kind: str, message: str) -> Failure:
     return Failure(message=message, info=ApplicationFailure(type=kind))
 
 
-# --- dispatch ------------------------------------------------------------
+# --- dispatch -----------------------------------------------------------------------------------------------
 
 
 _STOP = 1.0  # for a task that is told to end
@@ -232,12 +229,13 @@ class Dispatch:
 
     def __init__(self, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
         self.works: dict[int, Work] = {}
-        """Who is at what was handed out, by the token of its ticket; whoever has answered strikes itself out."""
+        """What is handed out and not answered, by its ticket's token; a job that has answered removes itself."""
         self._evaluators = evaluators
         self._executors = executors
 
     def activation(self, services: QueueServices, ticket: Ticket[Activation]) -> None:
         """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
+        # The job first: if it cannot be made the ticket is not acknowledged, and the poll line keeps the item.
         evaluation = self._evaluators.spawn_job(Evaluation, "evaluation")
         if not ticket.acknowledge():
             evaluation.drop()

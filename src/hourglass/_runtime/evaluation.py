@@ -1,7 +1,9 @@
-"""What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no engine.
+"""What a lane does with an activation: find or make the run, evaluate, check, and answer. Knows no threads and no
+engine.
 
-`Evaluations` belongs to one lane; everything here but what the control loop asks (a section of its own) runs on that lane's
-thread, because fibers cannot leave it.
+`Evaluations` belongs to one lane; everything in it but what the control loop asks (a section of its own) runs on that
+lane's thread, because fibers cannot leave it. `Counts` are its figures. `TurnRules` tells which turns the runs
+take that temporalio began.
 
 Invariants:
 
@@ -49,9 +51,7 @@ from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, miss, refusa
 from hourglass._runtime.watcher import Watcher
 from hourglass.errors import HourglassError
 
-# --- lane counts ------------------------------------------------------------
-#
-# What a lane has done so far, as figures. Written by the lane, read by anybody.
+# --- figures ------------------------------------------------------------------------------------------------
 
 
 _ENDS: dict[type, str] = {
@@ -65,7 +65,7 @@ _MOST_KINDS = 1000
 
 @dataclass
 class Counts:
-    """What a lane has done so far. Written by the lane, read by anybody."""
+    """What a lane has done so far. Written by the lane, read by any thread."""
 
     activations: int = 0
     failed_tasks: int = 0
@@ -92,27 +92,23 @@ class Counts:
         self.closed[key] = self.closed.get(key, 0) + 1
 
 
-# --- turn rules ------------------------------------------------------------
-#
-# Which Python's turns the runs take that temporalio began, by trial: histories do not say.
-#
-# From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
-# done already
-# take a turn less than before. A run of theirs that moves here takes the older turns first; where the engine finds
-# that its
-# commands differ from those on record, the newer ones the next time, and so on by turns.
-#
-# Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane. Invariant:
-# it
-# holds at most so many run ids; one that was pushed out is tried by the older rule again, and costs one more failed
-# task.
+# --- turns of runs that temporalio began --------------------------------------------------------------------
 
 
 _MOST = 10_000
 
 
 class TurnRules:
-    """Which runs take the newer turns."""
+    """Which Python's turns the runs take that temporalio began, by trial: histories do not say.
+
+    From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
+    done already take a turn less than before. A run of theirs that moves here takes the older turns first; where the
+    engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
+
+    Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
+    Invariant: it holds at most `most` run ids; one that was pushed out is tried by the older rule again, and costs
+    one more failed task.
+    """
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = most
@@ -137,7 +133,7 @@ class TurnRules:
                 del self._newer[next(iter(self._newer))]
 
 
-# --- evaluation ------------------------------------------------------------
+# --- the evaluations of a lane ------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -250,7 +246,7 @@ class Evaluations:
         self._cache.release(self)
 
     def unwind(self) -> None:
-        """Drop all fibers, on the lane's thread; states are left to whoever has them."""
+        """Drop all fibers, on the lane's thread; states stay with their owners, which may be other lanes by now."""
         if self._current is not None:
             self._drop(self._current)
             self._current = None
@@ -268,6 +264,7 @@ class Evaluations:
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
         """Give all runs to a successor on another thread, as data; the run of the activation that failed is forgotten."""
         heir = _heir_of(self)
+        # First: a hung thread that comes back from here on finds itself retired, and stops instead of answering.
         self._retired = True
         without = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
         left = self._cache.hand_over(self, heir, without)
@@ -342,7 +339,7 @@ class Evaluations:
         else:
             found = self._cache.get(key, self)
             if found is None:
-                self._raise_if_retired()
+                self._raise_if_retired()  # not a miss: the run has gone to the successor of this lane
                 self._counts.misses += 1
                 return Verdict(miss(activation.run_id))
             entry = self._current = found
@@ -367,7 +364,7 @@ class Evaluations:
 
     def _settle(self, entry: Entry, completion: Completion, *, closed: bool) -> Verdict:
         if closed:
-            self._drop(entry)
+            self._drop(entry)  # the fibers only: until its eviction the run's state may be asked by queries
         if self._live.settle(entry):
             while (excess := self._live.excess()) is not None:
                 self._drop(excess)
@@ -376,6 +373,8 @@ class Evaluations:
 
     def _begin(self, key: Key, started: RunStarted) -> Entry | Hang:
         self._forget(key)
+        # Asked twice: before the definition is looked up, which may import, and so hang or die; and in its knowledge,
+        # which tells whether the code has changed since.
         hang = self.quarantine.held(key.run_id, None)
         if hang is not None:
             return hang
@@ -410,7 +409,7 @@ class Evaluations:
         try:
             completion = entry.run.activate(activation)
         finally:
-            _end_fork(self._home)  # before anything that another thread may have held when it forked
+            _end_fork(self._home)  # before any lock is taken that another thread may have held when it forked
             if watcher is not None:
                 complaint = watcher.exit()
         if self._retired:
@@ -502,7 +501,7 @@ def let_go(lane: Evaluations, entry: Entry) -> None:
 
 
 def _heir_of(lane: Evaluations) -> Evaluations:
-    """Who will have a lane's runs: the same on another thread, with nothing yet."""
+    """A successor that will have a lane's runs: the same on another thread, with nothing yet."""
     heir = Evaluations(
         lane._resolve,
         lane._settings,

@@ -1,6 +1,22 @@
-"""Runs that cannot go on: what their engine is told, and what is said aloud, once per run and reason.
+"""Runs that cannot go on: which of them are held back for a while (`Quarantine`), what their engine is told, and what
+is logged, once per run and reason (`ParkedRuns`), so that it shows why such a run does not go on.
 
-Nobody may hang on a parked run unawares. Reasons are kept for a bounded number of runs. For several threads.
+Each hang costs a lane, perhaps a thread for good. The first may have been an accident (a machine that stood still),
+so the run is tried once more; after the second it waits until its code changes or a long time has passed, then gets
+one try at a time. While too many threads are stuck, every run of a workflow that hung lately waits: else a thousand
+runs of one bad deploy would take two thousand threads. So it does when two of its runs have stopped a whole process
+each.
+
+A run may also kill its process: a crash in C, too much memory. All that were in work when a process died are
+suspects, and executed one at a time (see `lanes`); the second death at the same run, in the same code, is its own,
+and it waits likewise, longer each time. One that went on is innocent.
+
+A process that is replaced passes on what it knows, and the next one begins with it (`Quarantine.restore`). Whether
+the code that a run hung in has changed is then judged by the guardian, which passes it on; a death carries a digest
+of its code's file instead.
+
+Must not know: threads, engines. For several threads: the control loop writes, lanes ask. Reasons and hangs are kept
+for a bounded number of runs.
 """
 
 from __future__ import annotations
@@ -22,28 +38,7 @@ from hourglass._runtime.hung import HungStack
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import UnknownTypeError
 
-# --- quarantine ------------------------------------------------------------
-#
-# Runs that hung, and for how long they are not executed again.
-#
-# Each hang costs a lane, perhaps a thread for good. The first may have been an accident (a machine that stood still),
-# so the run
-# is tried once more; after the second it waits until its code changes or a long time has passed, then gets one try at
-# a time.
-# While too many threads are stuck, every run of a workflow that hung lately waits: else a thousand runs of one
-# bad deploy would take two thousand threads. So it does when two of its runs have stopped a whole process each.
-#
-# A run may also kill its process: a crash in C, too much memory. All that were in work when a process died are
-# suspects, and
-# executed one at a time (see `lanes`); the second death at the same run, in the same code, is its own, and it waits
-# likewise,
-# longer each time. One that went on is innocent.
-#
-# A process that is replaced passes on what it knows, and the next one begins with it (`restore`). What code they hung
-# in is then
-# judged by whoever passed it on.
-#
-# Thread-safe: the control loop writes, lanes ask. Knows no threads and no engine.
+# --- quarantine ---------------------------------------------------------------------------------------------
 
 
 HANGS = 2
@@ -144,7 +139,7 @@ class Quarantine:
                         self._epidemics[each.workflow_type] = hang
 
     def is_suspect(self, run_id: str) -> bool:
-        """Whether a process died while a run was in work, and nobody knows yet which run it died of."""
+        """Whether a process died while a run was in work, and it is not known yet which run it died of."""
         if not self._hangs:
             return False
         hang = self._hangs.get(run_id)
@@ -194,7 +189,7 @@ class Quarantine:
         longer = min(hang.times - hang.limit, 10) if hang.died else 0  # each try costs a process
         if now - hang.at < min(self._back_off * (1 << longer), max(self._back_off, _LONGEST_BACK_OFF)):
             return hang
-        # One try: whoever asks again before it has ended is held.
+        # One try: the run is held again if it is asked for before that try has ended.
         self._hangs[run_id] = replace(hang, at=now)
         return None
 
@@ -223,7 +218,7 @@ class Quarantine:
         return (hang.definition is None and not hang.died) or hang.is_of(definition)
 
 
-# --- parked ------------------------------------------------------------
+# --- parked runs --------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")

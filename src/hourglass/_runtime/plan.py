@@ -1,4 +1,6 @@
-"""What a worker was asked to be, checked before anything is opened: engines accept nonsense and fail later."""
+"""What a worker was asked to be, its version included, checked before anything is opened: engines accept nonsense and
+fail later.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,7 @@ from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
 
-# --- worker versions ------------------------------------------------------------
-#
-# Which version a worker is, as its author says it; checked before anything is opened.
+# --- versions -----------------------------------------------------------------------------------------------
 
 
 _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
@@ -36,7 +36,7 @@ class WorkerDeploymentConfig:
 
     Its workflows say, each for itself, whether their runs stay with the version (`@workflow.defn(versioning_behavior=…)`);
     `default_versioning_behavior` holds for those that say nothing. Without `use_worker_versioning` the build id is only
-    shown to whoever looks.
+    shown, and decides nothing.
     """
 
     version: WorkerDeploymentVersion
@@ -77,7 +77,7 @@ def checked_versioning(config: Any, build_id: str | None) -> Versioning:
     return Versioning(version.build_id)
 
 
-# --- plan ------------------------------------------------------------
+# --- the plan -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,21 @@
 """The portal: the way from any thread or event loop to the control loop, which runs in a thread of its own.
 
-One portal serves a process. Client calls, polls and supervision run on its loop; whoever calls from outside
-waits in their own thread. It knows nothing of workflows, targets or engines.
+One portal serves a process. Client calls, polls and supervision run on its loop; a caller from outside waits in its
+own thread, or awaits on its own loop. It knows nothing of workflows, targets or engines.
+
+Waking a loop costs a write to a pipe, and often a change of threads, so what is posted while a loop is already on
+its way waits there with the rest (`Mailbox`). A call that is awaited on another loop (`ForeignCall`) costs one
+future, one that blocks a thread (`BlockingCall`) one lock; `asyncio.run_coroutine_threadsafe`, with
+`asyncio.wrap_future` for a loop, does the same with a future of each kind, a condition and two wake-ups.
 
 Invariants:
 
 - No code of the user's runs on the control loop: coroutines given to the portal are ours.
-- A caller that gives up (Ctrl-C, a timeout, a cancelled task) cancels what it waited for; what must live on
-  is shielded by its owner.
+- All that is posted to a mailbox is delivered, in the order in which it was posted; what one delivery raises harms no
+  other; in a process that was forked nothing is delivered.
+- An answer is settled on the loop, or in the thread, that waits for it. A caller that gives up (Ctrl-C, a timeout, a
+  cancelled task) cancels what it waited for, and hears nothing of it any more; what must live on is shielded by its
+  owner.
 - A portal belongs to the process that made it. After a fork the child makes its own and never touches, nor
   frees, the inherited one: its thread does not exist there, and freeing what that thread held can hang.
 - At exit the closers run first, latest first, then the loop stops, then the thread is joined; each within a
@@ -32,15 +40,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass.errors import InternalError, UsageError
 
-# --- mailbox ------------------------------------------------------------
-#
-# A mailbox: the way of other threads to the control loop, one wake-up for a whole burst.
-#
-# Waking a loop costs a write to a pipe, and often a change of threads. What is posted while the loop is already on
-# its way waits
-# there with the rest. Must not know what is posted. Invariants: everything is delivered, in the order in which it was
-# posted; what
-# one delivery raises harms no other; in a process that was forked nothing is delivered.
+# --- mailbox ------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -49,7 +49,10 @@ _mailbox_logger = logging.getLogger("hourglass.worker")
 
 
 class Mailbox:
-    """Belongs to the loop that made it; `post` may be called in any thread."""
+    """The way of other threads to a loop, one wake-up for a whole burst.
+
+    Belongs to the loop on which it was made; `post` may be called in any thread. Must not know what is posted.
+    """
 
     __slots__ = ("_letters", "_pid", "_woken", "loop")
 
@@ -60,7 +63,7 @@ class Mailbox:
         self._woken = False
 
     def post(self, callback: Callable[[T], object], argument: T) -> None:
-        """Have something called on the control loop."""
+        """Have `callback(argument)` called on the mailbox's loop."""
         if os.getpid() != self._pid:
             return
         self._letters.append((callback, argument))
@@ -70,7 +73,7 @@ class Mailbox:
         try:
             self.loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:
-            pass  # the control loop is closed: nobody is left to be told
+            pass  # the loop is closed: nothing is left there that could be told
 
     def _deliver(self) -> None:
         self._woken = False  # first: what is posted from now on wakes the loop again
@@ -89,21 +92,11 @@ class Mailbox:
                 self.loop.call_soon(self._deliver)
 
 
-# --- foreign call ------------------------------------------------------------
-#
-# A coroutine that runs on the control loop for somebody else: awaited on another event loop, or waited for by a
-# thread.
-#
-# `asyncio.run_coroutine_threadsafe`, with `asyncio.wrap_future` for a loop, does the same with a future of each kind,
-# a condition
-# and two wake-ups; here a loop has one future, and answers that come together wake it once, and a thread has one
-# lock. Invariants:
-# an answer is settled by whoever waits for it; whoever gives up cancels the coroutine, and hears nothing of it any
-# more.
+# --- calls from outside -------------------------------------------------------------------------------------
 
 
 class ForeignCall(Generic[T]):
-    """See the module. `answer` is a future of the loop that waits."""
+    """A coroutine on the control loop that is awaited on another loop, to which the future `answer` belongs."""
 
     __slots__ = ("_answer", "_coro", "_mailbox", "_task")
 
@@ -131,7 +124,7 @@ class ForeignCall(Generic[T]):
     # --- on the other -----------------------------------------------------------------------------
 
     def _settle(self, task: asyncio.Task[T]) -> None:
-        if self._answer.done():  # given up: nobody wants to hear it, asyncio neither
+        if self._answer.done():  # the caller has given up; the exception is read, or asyncio logs it
             if not task.cancelled():
                 task.exception()
         elif task.cancelled():
@@ -143,7 +136,7 @@ class ForeignCall(Generic[T]):
 
 
 class BlockingCall(Generic[T]):
-    """The same for a thread, which blocks."""
+    """A coroutine on the control loop that a thread waits for, blocked on a lock."""
 
     __slots__ = ("_bell", "_coro", "_task")
 
@@ -167,7 +160,7 @@ class BlockingCall(Generic[T]):
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # read, or asyncio complains where nobody waits any more
+            task.exception()  # read, or asyncio logs it where the caller has given up
         self._bell.release()
 
     # --- in the thread ----------------------------------------------------------------------------
@@ -182,7 +175,7 @@ class BlockingCall(Generic[T]):
         return self._task.result()
 
 
-# --- portal ------------------------------------------------------------
+# --- portal -------------------------------------------------------------------------------------------------
 
 
 Closer = Callable[[], Awaitable[object]]
@@ -291,6 +284,7 @@ class Portal:
             return await answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
+            # Not this task was cancelled but its answer was: the control loop has closed.
             if task is not None and not task.cancelling():
                 raise _given_up() from None
             with suppress(RuntimeError):  # the control loop has closed, and cancelled everything itself

@@ -55,7 +55,7 @@ async def _for_ever() -> None:
 
 
 def runtime(app: Application) -> Start:
-    """The connections. When somebody says that they cannot be trusted any more it crashes, and takes the subtree along."""
+    """The connections. Told by `app.distrust` not to trust them it crashes, and takes the subtree along."""
 
     async def body(context: Context) -> None:
         invalid: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -84,7 +84,7 @@ def bridge_holder(app: Application) -> Start:
             on_too_many_abandoned=lambda: app.distrust("too many handles had to be left behind"),
         )
         await holder.start()
-        # In a cascade nobody waits for handles to drain: the next holder finds them in the tables, and serves meanwhile.
+        # A cascade does not wait for handles to drain: the next holder finds them in the tables, and serves.
         context.on_terminate(lambda: holder.stop() if app.stopping else None)
         app.set_holder(holder, context.process)
         await context.started(holder)
@@ -188,7 +188,7 @@ async def launch(app: Application, services: QueueServices) -> None:
         except SpecError:
             if app.registry.whereis(services.queue) is not None:
                 return
-            # Somebody else is about to start it; should that fail, nobody but us would try again.
+            # Another launch is about to start it; should that one fail, only this loop tries again.
         except SupervisionError as error:
             _not_yet(services, error)
         await asyncio.sleep(pause)
@@ -196,7 +196,7 @@ async def launch(app: Application, services: QueueServices) -> None:
 
 
 async def launch_first(app: Application, services: QueueServices) -> None:
-    """As `launch`, for somebody who waits: raises what will not pass."""
+    """As `launch`, for a caller that waits for the worker: raises what will not pass."""
     while app.is_configured(services):
         try:
             process = await app.workers.start_child(worker(app, services))
@@ -227,7 +227,7 @@ async def end_worker(app: Application, queue: str) -> None:
     try:
         await app.workers.terminate_child(child_id(queue))
     except SupervisionError as error:
-        # Not there, or its supervisor is down and takes it along; nobody starts it again.
+        # Not there, or its supervisor is down and takes it along; no launcher starts what is not configured.
         logger.debug("the worker on %r was not running: %s", queue, error)
 
 

@@ -1,7 +1,10 @@
 """From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted path.
 
 A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was
-given, never passes a private segment, and never yields anything that is not decorated.
+given, never passes a private segment, and never yields anything that is not decorated. Besides, every worker serves
+the workflows that Hourglass itself brings along, those that keep limits: a program that debounces from its web
+process has workers that never heard of `hourglass.limits`. What a name may load there is one module of ours, by a
+constant.
 
 Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs
 user code, so the control loop must ask `known_activity` only. Private modules are not imported to look into them;
@@ -28,13 +31,7 @@ from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import DefinitionError, UnknownTypeError
 
-# --- built in ------------------------------------------------------------
-#
-# The workflows that Hourglass itself brings along, which every worker serves: those that keep limits.
-#
-# A program that debounces from its web process has workers that never heard of `hourglass.limits`; they serve it all
-# the
-# same. What a name from the wire may load here is one module of ours, by a constant.
+# --- built-in workflows -------------------------------------------------------------------------------------
 
 
 PREFIX = "hourglass."
@@ -49,7 +46,7 @@ def built_in(name: str) -> WorkflowDefinition | None:
     return found.get(name)
 
 
-# --- resolver ------------------------------------------------------------
+# --- the resolver -------------------------------------------------------------------------------------------
 
 
 D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
@@ -73,7 +70,7 @@ class _Table(Generic[D]):
     owners: dict[str, object] = field(default_factory=dict)
     conflicts: dict[str, str] = field(default_factory=dict)
     dynamic: D | None = None
-    """What takes the types that nobody else does."""
+    """The definition that takes the types that have none of their own."""
 
     def find(self, obj: object) -> D | None:
         """The definition an object carries. Proxies of web frameworks raise whatever they like when they are
@@ -85,8 +82,8 @@ class _Table(Generic[D]):
             return None
 
     def add_late(self, obj: object) -> None:
-        """Take up what a search has found. Nobody is there to be told of a conflict: it waits for the name to
-        be asked.
+        """Take up what a search has found. A conflict cannot be raised to the author here: it is kept, and raised
+        when the name is asked for.
         """
         definition = self.find(obj)
         if definition is not None:
@@ -401,7 +398,7 @@ def _submodules(package: ModuleType) -> Iterator[str]:
         yield each.name
         inner = (
             sys.modules.get(each.name) if each.ispkg else None
-        )  # imported by the one who asked for the name
+        )  # imported by `_walk` as soon as its name was yielded
         if inner is not None:
             yield from _submodules(inner)
 

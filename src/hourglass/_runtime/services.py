@@ -152,7 +152,7 @@ def _limits(plan: Plan) -> CacheLimits:
 
 
 def _deaths(service: Service, namespace: str, process: Guarded | None) -> Deaths | None:
-    """What is known of processes that died at this target; None where nobody can tell which it is."""
+    """What is known of processes that died at this target; None where the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:
         where = resolve(target, namespace=namespace) if target else None

@@ -1,4 +1,4 @@
-"""Whether the engine sees us: a handle may say that it is active, have its polls out, and reach nobody.
+"""Whether the engine sees us: a handle may say that it is active, have its polls out, and not reach it.
 
 Once a minute, and more often where something is suspicious, the engine is asked when it last saw us poll. Polls are renewed
 within a minute also where there is nothing to do, so an answer that stays the same for longer means that our polls do not
@@ -86,11 +86,11 @@ class Sightings:
 
 
 class Blind(Exception):
-    """This engine cannot tell whom it sees, or not us."""
+    """This engine cannot tell which pollers it sees, or may not tell us."""
 
 
 class Silent(Exception):
-    """Nobody answers over this connection."""
+    """The engine does not answer over this connection."""
 
 
 _BLIND = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
@@ -147,7 +147,7 @@ def _kinds(app: Application) -> Iterator[tuple[Kind, HandleRecord]]:
 
 
 def _is_full(record: HandleRecord, kind: Kind) -> bool:
-    """Whether there is no room for more, so that nobody polls for it."""
+    """Whether all slots are taken, so that the handle rightly does not poll."""
     config = record.config
     if kind.activities:
         return len(record.attempts.open) >= config.max_concurrent_activities

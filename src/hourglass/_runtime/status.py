@@ -89,7 +89,7 @@ def _not_ready(
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
     active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
     return {
-        # One that waits for its worker to come back has polls out, and nobody who would take what they bring.
+        # A handle that waits for its worker to come back has polls out, and no loop that takes what they bring.
         "polling": any(_polls(record) for record in active if record.spare is None),
         "healthy": not services.lanes.too_many_stuck,
         "generation": max((record.generation for record in active), default=0),
@@ -110,7 +110,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 
 def _polls(record: HandleRecord) -> bool:
-    """Whether somebody really polls: a poll is out, or what the last one brought is just being taken."""
+    """Whether the handle is really polled: a poll is out, or what the last one brought is just being taken."""
     return all(line.in_flight or line.kept or line.in_hand for line in record.lines())
 
 
@@ -172,7 +172,7 @@ class StatusServer:
                 writer.write(self._answer(request) if self._is_meant(hosts) else _MISDIRECTED)
                 await writer.drain()
         except (TimeoutError, OSError, ValueError, asyncio.LimitOverrunError):
-            pass  # whoever asks badly is not answered
+            pass  # a request that is malformed or late is not answered
         finally:
             writer.close()
 

@@ -1,8 +1,8 @@
 """Targets: which engine a client talks to, from a text, the environment or a profile, and how to open it.
 
     local:path.db       the embedded engine, durable in one file that the processes of a machine share
-    local:              an engine in this process, in memory; each connection has its own and nobody else
-                        sees it
+    local:              an engine in this process, in memory; each connection has one of its own, which no other
+                        sees
     host:port           a Temporal server; an IPv6 address stands in brackets
     profile:NAME        a profile of Temporal's own configuration file
 
@@ -10,6 +10,10 @@ With none given: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`, then `local:hourgl
 variables (namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from
 elsewhere, or a key would go to a server that it was not meant for. A profile is never taken unasked.
 Arguments override both.
+
+Temporal's environment variables and the profiles of its TOML file spell the same settings, so both are first turned
+into one flat table of texts and then checked by the same code. Nothing is guessed: what Temporal's tools would
+silently ignore (a boolean that is none, a certificate without its key) is an error that names the place.
 
 Deciding is pure but for the files that are named; only `open_connection` connects. No text made here holds
 a secret.
@@ -31,14 +35,7 @@ from typing import Any, Literal
 from hourglass._contract.service import Connection, TLSConfig
 from hourglass.errors import TargetError
 
-# --- profiles ------------------------------------------------------------
-#
-# Temporal's own configuration of a client: its environment variables and the profiles of its TOML file, as
-# data.
-#
-# Both spell the same settings, so both are first turned into one flat table of texts and then checked by the
-# same code. Nothing is guessed: what Temporal's tools would silently ignore (a boolean that is none, a
-# certificate without its key) is an error that names the place. No message holds a value that may be secret.
+# --- Temporal's own configuration ---------------------------------------------------------------------------
 
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -231,7 +228,7 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where to connect, and as whom. Its text and repr hold no secret.
+    """Where to connect, and with which credentials. Its text and repr hold no secret.
 
     `address` is as it was given; `path` is a file's whole path, so that it stays the same file wherever the
     process goes.

@@ -1,9 +1,10 @@
 """The watchdog: looks every few seconds for what should be impossible, and mends what stays so for too long.
 
-Nothing here is on the way of any work: every part has its own recovery, and this catches what falls between them. Such a worker
-looks healthy and does nothing. Three things are suspicious: a handle on which nobody polls, something handed out that nobody is
-at, and a queue without a Worker. A suspicion is mended only after it was seen unchanged at every look for the whole patience.
-Whether the engine sees us is looked for in `sightings`, whether it answers at all in `reachability`.
+Nothing here is on the way of any work: every part has its own recovery, and this catches what falls between them.
+Such a worker looks healthy and does nothing. Three things are suspicious: a handle on which no loop polls, an item
+handed out that no job has in work, and a queue without a Worker. A suspicion is mended only after it was seen
+unchanged at every look for the whole patience. Whether the engine sees us is looked for in `sightings`, whether it
+answers at all in `reachability`.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Patience:
 
 
 def watchdog(app: Application) -> Start:
-    """The process."""
+    """The body of the Watchdog's process; it asks the engine beside its own looks."""
 
     async def body(context: Context) -> None:
         patience = Patience(app.watch.patience)

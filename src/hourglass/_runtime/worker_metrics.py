@@ -1,4 +1,5 @@
-"""What a worker says of itself as metrics, read when somebody asks: nothing here is counted twice, or on the way of work.
+"""What a worker says of itself as metrics, read when a registry is collected: nothing is counted twice, or on the way
+of work.
 
 May be called in any thread. What was counted by queues that are no longer served is gone with them.
 """

@@ -1,4 +1,9 @@
-"""What can be seen of a worker from outside: its figures, and the tree that it is part of."""
+"""What a worker tells of itself, and the states of a `Worker` object: its life, Ctrl-C and SIGTERM, its figures, and
+the tree that it is part of.
+
+Must not know: what is started and how. Nothing here waits but the tree, which is asked on the control loop; figures
+may be read from any thread.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +22,19 @@ from hourglass._runtime.status import StatusServer, status_report
 from hourglass._supervision import Tree
 from hourglass.errors import UsageError
 
-# --- worker life ------------------------------------------------------------
-#
-# The states of a `Worker` object, which any thread may start and shut down: new → starting → running → stopping →
-# stopped, and
-# again from stopped. It knows nothing of what is started. Each change is one step: of two that meet, one wins.
+# --- its life -----------------------------------------------------------------------------------------------
 
 
 State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
 
 
 class WorkerLife:
-    """Where a worker is in its life. `over` is set from the end of a shutdown to the next start, or by a signal."""
+    """Where a worker is in its life: new → starting → running → stopping → stopped, and again from stopped.
+
+    Any thread may start it and shut it down. Each change is one step: of two that meet, one wins.
+
+    `over` is set from the end of a shutdown to the next start, or by a signal.
+    """
 
     def __init__(self) -> None:
         self.state: State = "new"
@@ -77,16 +83,17 @@ class WorkerLife:
         self.over.set()
 
 
-# --- stop signals ------------------------------------------------------------
-#
-# Ctrl-C and SIGTERM as a polite request to stop, while a worker runs on the main thread. Elsewhere it does nothing.
+# --- stop signals -------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
 
 
 class StopSignals:
-    """While a worker runs on the main thread: SIGINT and SIGTERM end it politely, a second one as usual."""
+    """While a worker runs on the main thread: SIGINT and SIGTERM end it politely, a second one as usual.
+
+    On any other thread it does nothing: Python sets signal handlers on the main thread only.
+    """
 
     def __init__(self, over: threading.Event) -> None:
         self._over = over
@@ -111,7 +118,7 @@ class StopSignals:
         self._before.clear()
 
 
-# --- worker view ------------------------------------------------------------
+# --- figures and tree ---------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -163,7 +170,7 @@ def worker_statistics(
 
 
 class WorkerTree:
-    """The supervision tree of a worker: who is there, in which state, and a way to kill any of them."""
+    """The supervision tree of a worker: its processes, their states, and a way to kill any of them."""
 
     def __init__(self, portal: Portal, tree: Callable[[], Tree]) -> None:
         self._portal = portal
@@ -185,9 +192,7 @@ class WorkerTree:
         return question(self._tree())
 
 
-# --- worker facts ------------------------------------------------------------
-#
-# What a worker tells of itself: its queue, its figures, its tree, its status. Nothing here waits but the tree.
+# --- a worker's facts ---------------------------------------------------------------------------------------
 
 
 class WorkerFacts:
