@@ -36,7 +36,9 @@ Reply: TypeAlias = Callable[[Verdict], object]
 
 
 class Job(msgspec.Struct, eq=False):
-    """An activation that somebody wants answered. `answered` belongs to the control loop, `since` to the lane."""
+    """An activation to evaluate, and the caller's `reply` for its verdict. `answered` belongs to the control loop,
+    `since` to the lane.
+    """
 
     activation: Activation
     reply: Reply
@@ -45,7 +47,9 @@ class Job(msgspec.Struct, eq=False):
     since: float = 0.0
 
     def answer(self, verdict: Verdict) -> None:
-        """Tell whoever asked, once."""
+        """Give the caller the verdict, once: a replaced lane's job is failed by `LaneSet`, and its own answer may
+        still come.
+        """
         if self.answered:
             return
         self.answered = True
@@ -56,7 +60,9 @@ class Job(msgspec.Struct, eq=False):
 
 
 class Chore:
-    """Something to do with the lane's runs that nobody waits for. A lane that hangs or dies at it leaves it undone."""
+    """Something to do with the lane's runs for which no caller waits. A lane that hangs or dies at it leaves it
+    undone.
+    """
 
     __slots__ = ("do", "since")
 
@@ -205,7 +211,9 @@ class Lane:
 
     def interrupt(self, attempt: int) -> None:
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
-        with self._mutex:  # while we have it the thread cannot end, and its number means nobody else
+        with (
+            self._mutex
+        ):  # `_gone` takes it: while we have it the thread cannot end, and its id cannot go to another thread
             thread_id = self._thread.ident
             if thread_id is None or self.ended:
                 return
