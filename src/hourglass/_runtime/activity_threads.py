@@ -127,9 +127,8 @@ class ThreadPool:
         """
         with self._lock:
             if seat.state is _State.WAITING:
-                seat.state = (
-                    _State.OVER
-                )  # it stays queued; the thread that takes it finds no job, and goes on to the next
+                # It stays queued: the thread that takes it finds no job, and goes on to the next.
+                seat.state = _State.OVER
                 seat.job, seat.arguments = None, ()
             elif seat.state is _State.RUNNING:
                 if self._lost >= self._most_lost:

@@ -211,9 +211,9 @@ class Lane:
 
     def interrupt(self, attempt: int) -> None:
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
-        with (
-            self._mutex
-        ):  # `_gone` takes it: while we have it the thread cannot end, and its id cannot go to another thread
+        # `_gone` takes the mutex, too: while we have it the thread cannot end, and its id cannot go to another
+        # thread.
+        with self._mutex:
             thread_id = self._thread.ident
             if thread_id is None or self.ended:
                 return

@@ -63,9 +63,8 @@ class LaneNote:
         if not self._owner:
             self._sign()
         for memory in self._notes.memories:
-            memory[self._offset] = (
-                0  # invalid while it is written: the process may die between any two of these lines
-            )
+            # Invalid while it is written: the process may die between any two of these lines.
+            memory[self._offset] = 0
             memory[self._begin : self._end] = run
             memory[self._offset] = 1
 

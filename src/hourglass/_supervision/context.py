@@ -1,6 +1,7 @@
 """A process's own view of itself: what its body is given, and all that it can say and do in the tree.
 
-Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) is heard by nobody.
+Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) gets
+`DeadProcess`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A process without a body: the work is done elsewhere, by callbacks, and whoever does it says when it has ended.
+"""A process without a body: the work is done elsewhere, by callbacks, and the last of them calls `finish`.
 
-There may be ten thousand of them in a second, so its whole life is two calls, and what nobody asks for is not made. It is seen,
-stopped, killed and monitored as any other process.
+There may be ten thousand of them in a second, so its whole life is two calls, and what is not asked for (monitors,
+waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
 """
 
 from __future__ import annotations
