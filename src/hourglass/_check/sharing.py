@@ -44,7 +44,7 @@ class Change:
 
 
 class Sharing:
-    """Answers which variable an expression is, and who changes it."""
+    """Answers which variable an expression is, and where a project changes it."""
 
     def __init__(self, resolver: Resolver, definitions: Definitions) -> None:
         self._resolver = resolver

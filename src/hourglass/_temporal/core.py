@@ -80,8 +80,8 @@ def runtime() -> Ref:
     global _runtime
     with _lock:
         if _runtime is None or _runtime.gone:
-            # Core's own log goes to stderr and can quote payloads: only where an environment variable asks for it,
-            # in Rust's filter syntax.
+            # Core's own log goes to stderr and can quote payloads: only where HOURGLASS_CORE_LOG asks for it, in
+            # Rust's filter syntax.
             _runtime = Ref(_RUNTIME, _rust.init_runtime(runtime_settings(os.environ)))
         return _runtime
 
