@@ -269,6 +269,8 @@ class Resolver:
             found = _few(find())
         finally:
             self._busy.discard(key)
+        # An answer that was cut short somewhere inside is not remembered: asked by itself, from another place, the
+        # same expression may have a better one. The outermost question has no such place.
         if not self._cut_short or not self._busy:
             self._known[key] = found
         self._cut_short = (self._cut_short or outer) and bool(self._busy)

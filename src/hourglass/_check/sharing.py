@@ -162,6 +162,7 @@ class Sharing:
     def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
         """A place in the project that changes a variable while the program runs."""
         if variable not in self._changes:
+            # None while it is searched: the search may come back to the same variable.
             self._changes[variable] = None
             self._changes[variable] = next(self._search(variable), None)
         return self._changes[variable]

@@ -41,7 +41,9 @@ class _State(Enum):
 
 
 class Seat:
-    """A job's place in a pool. Its state belongs to the pool."""
+    """A job in a pool, queued or in a thread, as the caller that submitted it holds it. Its state belongs to the
+    pool.
+    """
 
     __slots__ = ("_pool", "arguments", "hand", "job", "state")
 
@@ -61,13 +63,14 @@ class Seat:
 
 
 class _Hand:
-    """A thread of a pool, the job it is at, and how it is called when there is work."""
+    """A thread of a pool, the job it is at, and how it is woken when there is work."""
 
     __slots__ = ("_bell", "seat", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.seat: Seat | None = None
+        # A lock that is held from the start: `rest` blocks on it until `call` releases it. Cheaper than a condition.
         self._bell = threading.Lock()
         self._bell.acquire()
 

@@ -129,7 +129,9 @@ class Attempt:
             self._around.ended(self, result)
 
     def let_go(self) -> None:
-        """Nobody wants to hear of it any more."""
+        """It is over for the executor: a later result is dropped, and neither its heartbeats nor its timers do
+        anything.
+        """
         self.over = True
         self.context.attempt = None
         if self._timers is not None:

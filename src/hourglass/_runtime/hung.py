@@ -265,7 +265,7 @@ def raise_briefly(thread_id: int, seconds: float) -> None:
         sleep(seconds)
         _clear_async_exc(thread_id, None)
         _set_async_exc(get_ident(), _Settled)
-        for _ in (1, 2):
+        for _ in (1, 2):  # a backward jump: there at the latest the interpreter delivers it
             pass
     except _Settled:
         pass

@@ -283,6 +283,8 @@ class Lane:
                 return False
             self._answers.append((job, verdict))
             self._busy = None
+        # After the append: `_deliver` clears `_woken` before it drains, so one that is still to come finds this
+        # answer.
         if not self._woken:
             self._woken = True
             if not self._call_loop(self._deliver):

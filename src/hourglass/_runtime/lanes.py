@@ -437,6 +437,7 @@ class LaneSet:
         key = Key(place.lane.evaluations.task_queue, job.activation.run_id, job.generation)
         left = place.lane.evaluations.pass_on(key, refuge.lane.evaluations)
         if left is not None:
+            # Greenlets can be unwound by the thread that made them only: the old lane does it when it comes back.
             place.lane.do(partial(let_go, entry=left))
         if self._homes.get(run) is place:
             self._homes[run] = refuge

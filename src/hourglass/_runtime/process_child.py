@@ -96,6 +96,7 @@ class Child:
     def _enter(self, number: int, context: ActivityContext) -> None:
         with self._lock:
             self._running = (number, context)
+            # A cancellation may come while its job waits to begin; what else is noted is of attempts that are over.
             reason = self._cancels.pop(number, None)
             self._cancels.clear()
         if reason is not None:

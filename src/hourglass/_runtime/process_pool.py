@@ -85,6 +85,7 @@ class ChildProcess:
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
+        # `wake` writes a byte there, so that the select of `_listen` returns.
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
         self._channel = Channel(ours, frame_limit(setup.payload_limit))

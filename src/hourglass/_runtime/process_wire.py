@@ -152,6 +152,7 @@ def _load_main(path: str) -> ModuleType:
         raise DefinitionError(f"the script {path} cannot be imported by another interpreter")
     module = module_from_spec(spec)
     former = sys.modules[MAIN]
+    # As `__main__`, too: code that looks there must find the script, as in the parent, and not the child's program.
     sys.modules[ALIAS] = sys.modules[MAIN] = module
     _loading_main = True
     try:

@@ -189,6 +189,7 @@ class ResultSender:
                 await self._service.call(request)
             except ServiceError as error:
                 if error.status == "NOT_FOUND":
+                    # The handle's completion got through first, or the server gave the attempt up.
                     return Delivery.BY_HANDLE if _through(own) else Delivery.UNWANTED
                 problem = error
             except Exception as error:

@@ -111,7 +111,7 @@ def processor_time(pid: int) -> dict[int, int]:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/stat") as file:
                 fields = _fields(file.read())
-            used[int(task)] = int(fields[11]) + int(fields[12])
+            used[int(task)] = int(fields[11]) + int(fields[12])  # in user code, and in the kernel for it
     except (OSError, IndexError, ValueError):
         pass  # a thread has ended meanwhile, or there is no such thing here
     return used

@@ -58,6 +58,8 @@ class Job(Process):
         if self.state is not _RUNNING or error is not None or self._waiters or self._monitors:
             super().finish(error)
             return
+        # The usual end, the short way: without monitors, waiters and an error the rest of `Process.finish` does
+        # nothing.
         self.state, self.exit = _DEAD, NORMAL
         assert self.parent is not None
         self.parent.links.pop(self, None)

@@ -158,6 +158,7 @@ class Poll:
                 call = self._call
                 if not call.done():
                     await asyncio.shield(call)
+                # Of several callers the first that wakes takes the result; the others go round and poll anew.
                 if self._call is call:
                     self._call = None
                     return call.result()

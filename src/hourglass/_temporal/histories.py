@@ -405,7 +405,7 @@ def _check_attributes(event: HistoryEvent, kind: int) -> None:
         )
     expected = _ATTRIBUTES.get(kind)
     if expected is None:
-        return  # `history_rules` refuses it by its number
+        return  # `check_rules` refuses it by its number
     attributes = event.WhichOneof("attributes")
     if attributes != expected:
         name = EventType.Name(event.event_type)
