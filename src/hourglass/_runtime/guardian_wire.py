@@ -102,7 +102,9 @@ def encode(said: Said) -> bytes:
 
 
 def decode(line: bytes) -> Said | None:
-    """What a line says; None if it is nothing that we know. What is said by a process that runs others' code is checked."""
+    """What a line says; None if it is nothing that we know. It is checked, for the process that says it runs the
+    user's code.
+    """
     try:
         document = json.loads(line)
         found: Said = _KINDS[document.pop("said")](**document)

@@ -78,7 +78,7 @@ class LaneNote:
         return self._notes.note()
 
     def release(self) -> None:
-        """The thread is done: another one may have the place."""
+        """The thread is done: another thread may have the place."""
         if not self._released:
             self._released = True  # first: told to stop in the middle, a lane does it again
             self.strike()

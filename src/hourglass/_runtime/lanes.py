@@ -156,7 +156,7 @@ class Hurry:
     _usual: ClassVar[float] = 0.0
 
     def set(self, *, wanted: bool) -> None:
-        """Hurry, or do no longer; another one may still want to."""
+        """Hurry, or do no longer; the lanes of another worker in this process may still want to."""
         if wanted == (self in self._hurrying):
             return
         with self._lock:
@@ -254,7 +254,7 @@ class LaneSet:
         self._hurry = Hurry()
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
-        self._suspects = ""  # the name of the lane for those that may kill the process
+        self._suspects = ""  # the name of the lane for runs that may kill the process
         self._open = list(self._places.values())  # for new runs
         self._former = Counts()  # what spare lanes have done that are no more
         self._oldest = 0  # of the generations that are wanted

@@ -34,7 +34,7 @@ class Context:
         return self._alive().node
 
     async def started(self, value: Any = None) -> None:
-        """I am ready: the next child may start. `value` is what others find in `process.value`."""
+        """I am ready: the next child may start. `value` is what other processes find in `process.value`."""
         self._alive().has_started(value)
 
     def on_terminate(self, callback: Terminate) -> None:

@@ -24,7 +24,7 @@ class Job(Process):
     __slots__ = ("_is_dropped", "_name", "_number")
 
     def __init__(self, parent: Process, name: str, number: int) -> None:
-        # Not `super().__init__`: this is half the cost of a job, and a job begins where others arrive.
+        # Not `super().__init__`: this is half the cost of a job, and a job skips states: it is running at once.
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
