@@ -1,5 +1,4 @@
-"""The call of an activity: arguments decoded, the function called, its end turned into a result. Where user code
-runs.
+"""The call of an activity: arguments decoded, the function called, its end turned into a result. User code runs here.
 
 Used in the worker's threads, on its activity loop, and in the processes beside it. Must not know any of them. The
 first part, how an attempt ended as the engine wants to hear it, is pure: exceptions in, results out.

@@ -41,9 +41,7 @@ class _State(Enum):
 
 
 class Seat:
-    """A job in a pool, queued or in a thread, as the caller that submitted it holds it. Its state belongs to the
-    pool.
-    """
+    """A job in a pool, queued or in a thread, as its submitter holds it. Its state belongs to the pool."""
 
     __slots__ = ("_pool", "arguments", "hand", "job", "state")
 

@@ -129,9 +129,7 @@ class Attempt:
             self._around.ended(self, result)
 
     def let_go(self) -> None:
-        """It is over for the executor: a later result is dropped, and neither its heartbeats nor its timers do
-        anything.
-        """
+        """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
         self.over = True
         self.context.attempt = None
         if self._timers is not None:

@@ -352,9 +352,7 @@ class ActivityExecutor:
         return attempt
 
     def abandon(self, attempt: Attempt) -> None:
-        """The caller that began this attempt does not wait for it any more: it is told to stop, and given up where it
-        stands.
-        """
+        """The caller does not wait for this attempt any more: it is told to stop, and given up where it stands."""
         if not attempt.over:
             self._leave(attempt)
             attempt.let_go()

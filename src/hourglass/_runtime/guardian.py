@@ -388,8 +388,7 @@ class Guardian:
             end.setblocking(False)
         self._selector.register(bell, selectors.EVENT_READ)
         before = {number: signal.signal(number, self._signalled) for number in (*_SIGNALS, signal.SIGCHLD)}
-        # The interpreter writes a byte there for each signal: one that comes just before `select` ends it at once,
-        # too.
+        # The interpreter writes a byte there for each signal: `select` also sees one that came just before it.
         wakeup = signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
         try:
             while self._deadline is None or any(place.ward for place in self._places):

@@ -330,8 +330,7 @@ class Stopper:
 
     def tell(self, lane: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
         """Tell a thread to stop, now and until it does."""
-        # Progress begins at 0: a thread that unwinds already has a larger number, and is seen to move at the first
-        # look.
+        # From 0: a thread that unwinds already has a larger number, and is seen to move at the first look.
         told = _Abandoned(lane, progress=0)
         self._told.append(told)
         self._attempt(told, loop)

@@ -47,9 +47,7 @@ class Job(msgspec.Struct, eq=False):
     since: float = 0.0
 
     def answer(self, verdict: Verdict) -> None:
-        """Give the caller the verdict, once: a replaced lane's job is failed by `LaneSet`, and its own answer may
-        still come.
-        """
+        """Give the caller the verdict, once."""
         if self.answered:
             return
         self.answered = True
@@ -60,9 +58,7 @@ class Job(msgspec.Struct, eq=False):
 
 
 class Chore:
-    """Something to do with the lane's runs for which no caller waits. A lane that hangs or dies at it leaves it
-    undone.
-    """
+    """Something to do with the lane's runs, without an answer. A lane that hangs or dies at it leaves it undone."""
 
     __slots__ = ("do", "since")
 
@@ -211,8 +207,7 @@ class Lane:
 
     def interrupt(self, attempt: int) -> None:
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
-        # `_gone` takes the mutex, too: while we have it the thread cannot end, and its id cannot go to another
-        # thread.
+        # `_gone` takes the mutex, too: while we have it the thread cannot end, nor its id go to another thread.
         with self._mutex:
             thread_id = self._thread.ident
             if thread_id is None or self.ended:
@@ -283,8 +278,7 @@ class Lane:
                 return False
             self._answers.append((job, verdict))
             self._busy = None
-        # After the append: `_deliver` clears `_woken` before it drains, so one that is still to come finds this
-        # answer.
+        # After the append: `_deliver` clears `_woken` before it drains, so a pending one finds this answer.
         if not self._woken:
             self._woken = True
             if not self._call_loop(self._deliver):

@@ -577,8 +577,7 @@ class LaneSet:
         place = self._places[lane.name]
         if place.lane is not lane or self._loop is None:
             return None
-        # First take everything from the lane, then let its successor have it: from here on its answers are not
-        # delivered.
+        # First take everything from the lane: from here on its answers are dropped, and its successor may have it.
         remains = lane.abandon(at)
         if remains is None:
             return None
