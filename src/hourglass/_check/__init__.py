@@ -8,13 +8,20 @@ It begins at the functions and methods that `@workflow.defn` and its like mark, 
 activities and child workflows are boundaries. Nothing is imported or executed: it reads syntax trees, with the standard
 library's `ast` alone, and imports nothing else of Hourglass.
 
-The map: `files` reads the disk, alone in doing so; `modules` is the project as parsed files and imports between them;
-`scopes` says what names are bound to, `resolving`, `members` and `hints` what expressions stand for, in the words of
-`values`; `defining` lists functions and classes, `kinds` knows decorators and where workflows begin, `durable` what asks or
-waits, `sharing`, `defaults` and `import_time` what runs share, `external` what other people's functions do. `body` walks
-through one function, with what is in `seen`, and with `ordering` (and `order`), `shared_uses` and `meanwhile` for rules that
-need more than a name; `checker` goes through all of them. `rules` is what can be found, `report` what was, `allowing` the
-comments that silence it.
+    modules     reads the disk, alone in doing so; the project as parsed files, imports, and comments that silence
+    scopes      what names are bound to
+    values      what an expression may stand for, as data
+    resolving   from an expression to its values: names, attributes, annotations, results of calls
+    defining    every function and class of a module
+    kinds       decorators, and where workflows begin
+    durable     which calls ask for something or wait
+    sharing     variables that runs share, and where a project changes them
+    external    what functions outside the project do
+    order       where code depends on the order of a set, or walks what changes meanwhile
+    seen        what the walk through a function takes and gives, as data
+    body        the walk through one function
+    checker     a whole check: from every workflow through all that it calls
+    rules       what can be found, and the report of what was
 """
 
 from __future__ import annotations

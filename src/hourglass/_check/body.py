@@ -2,6 +2,10 @@
 
 A function that is mentioned counts as called: it may be given to `spawn`, `map` or `sorted(key=…)`, or put into a table
 first. What stands in `with workflow.unsafe():`, or where the code knows that it is in no workflow, does not count.
+
+Before the walk come the rules on what runs share that need more than a name: defaults of parameters (a list, a dict
+or a set is one object, made once, that every call without that argument shares), and variables that each process
+makes for itself while it imports a module, from a clock, randomness, or its environment.
 """
 
 from __future__ import annotations
@@ -19,10 +23,7 @@ from hourglass._check.seen import Hit, Lens, Seen
 from hourglass._check.sharing import MUTATORS, Shared
 from hourglass._check.values import Class, External, Func, Instance, Value
 
-# --- defaults ------------------------------------------------------------
-#
-# Parameters whose default is a list, a dict or a set: one object, made once, that every call without that argument
-# shares.
+# --- defaults of parameters ------------------------------------------------------------------------------------------
 
 
 _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
@@ -31,9 +32,8 @@ _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.
 def default_changed(node: ast.AST, scope: Scope) -> Iterator[str]:
     """The parameters of a function whose shared default a statement or call changes itself."""
     name = _changed(node)
-    if (
-        name and name in _shared(scope) and len(scope.names.get(name, ())) == 1
-    ):  # bound anew, it may be a copy
+    # A name that is bound more than once may be a copy of the default.
+    if name and name in _shared(scope) and len(scope.names.get(name, ())) == 1:
         yield name
 
 
@@ -64,10 +64,7 @@ def _shared(scope: Scope) -> set[str]:
     return {parameter.arg for parameter, default in pairs if isinstance(default, _CONTAINERS)}
 
 
-# --- import time ------------------------------------------------------------
-#
-# Variables that each process makes for itself while it imports a module: from a clock, randomness, or its
-# environment.
+# --- variables made at import ----------------------------------------------------------------------------------------
 
 
 _DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
@@ -101,14 +98,14 @@ def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: Resolve
     return None
 
 
-# --- shared uses ------------------------------------------------------------
-#
-# How one function uses variables that runs share: what it changes, what it reads that others change or processes
-# make.
+# --- uses of what runs share -----------------------------------------------------------------------------------------
 
 
 class SharedUses:
-    """Told of the nodes of a function; gives the code and message of each rule that one breaks."""
+    """How one function uses variables that runs share: what it changes, what it reads that other code changes or each
+    process makes for itself. It is given the nodes of the function, and gives the code and message of each rule that
+    one breaks.
+    """
 
     def __init__(self, lens: Lens, scope: Scope, receiver: Class | None) -> None:
         self._lens = lens
@@ -150,7 +147,7 @@ class SharedUses:
         return any(isinstance(each, External) and each.name.startswith("hourglass.") for each in values)
 
 
-# --- body ------------------------------------------------------------
+# --- the walk --------------------------------------------------------------------------------------------------------
 
 
 _DECIDED_BY_PROCESS = (

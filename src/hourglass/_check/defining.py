@@ -1,4 +1,5 @@
-"""Every function and class of a module, and the walk through a tree that skips what nobody asks for.
+"""Every function and class of a module, and the walk over a function's own nodes: all of them, or those on given
+lines.
 
 Most of a project is no workflow code: so nothing here looks at expressions, and names are collected only of what is needed.
 """

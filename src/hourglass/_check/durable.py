@@ -1,4 +1,6 @@
-"""Which calls are durable: those that ask for something or wait, directly or in functions of the project that they call."""
+"""Which calls are durable: those that ask the engine for something or wait, directly or in functions of the project
+that they call.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ class Durable:
         return self._any(nodes, scope, receiver, waiting=False)
 
     def waits(self, nodes: Iterable[ast.AST], scope: Scope, receiver: Class | None) -> bool:
-        """Whether others get a turn while these statements run."""
+        """Whether handlers or other tasks of the run get a turn while these statements run."""
         return self._any(nodes, scope, receiver, waiting=True)
 
     def is_durable(self, call: ast.Call, scope: Scope, receiver: Class | None) -> bool:

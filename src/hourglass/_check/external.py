@@ -1,4 +1,4 @@
-"""What functions outside the project do, by name: a table. Pure.
+"""What functions outside the project do (the standard library's, well-known packages'), by name: a table. Pure.
 
 Names are dotted as the module that defines them writes them; an object goes by the name of its class, so that
 `Path("a").read_text` is `pathlib.Path.read_text`. What is not named here is taken to be harmless.

@@ -1,6 +1,10 @@
-"""The project: its modules, parsed once each, and how an import finds them. Nothing is ever imported.
+"""The project: its files, its modules, parsed once each, and how an import finds them. Nothing is ever imported.
 
-A module is known by its file. What cannot be read or parsed is kept as broken and otherwise treated as absent.
+A module is known by its file. What cannot be read or parsed is kept as broken and otherwise treated as absent. The
+only part of the check that reads the disk.
+
+A comment silences findings on its line: `# hourglass: allow`, or `# hourglass: allow HG101, HG104` for some codes
+only.
 """
 
 from __future__ import annotations
@@ -20,10 +24,7 @@ from pathlib import Path
 from hourglass._check.scopes import Scope, class_scope, function_scope, module_scope
 from hourglass._check.values import FunctionNode, ModuleRef, Namespace
 
-# --- files ------------------------------------------------------------
-#
-# The disk, as far as a check needs it: which files there are, and what is in them. The only file here that reads
-# anything.
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
@@ -84,9 +85,7 @@ def package_root(path: Path) -> Path:
     return directory
 
 
-# --- allowing ------------------------------------------------------------
-#
-# Comments that silence: `# hourglass: allow` on a line, or `# hourglass: allow HG101, HG104` for some codes only.
+# --- comments that silence -------------------------------------------------------------------------------------------
 
 
 EVERYTHING = frozenset({"*"})
@@ -107,7 +106,7 @@ def allowed_lines(text: str) -> dict[int, frozenset[str]]:
                 codes = re.findall(r"HG\d+", match["codes"].upper())
                 found[token.start[0]] = frozenset(codes) or EVERYTHING
     except (tokenize.TokenError, SyntaxError):
-        pass  # it is reported as broken by whoever parses it
+        pass  # `Project` reports it as broken when it parses it
     return found
 
 
@@ -116,7 +115,7 @@ def allows(allowed: frozenset[str], code: str) -> bool:
     return code in allowed or "*" in allowed
 
 
-# --- modules ------------------------------------------------------------
+# --- modules ---------------------------------------------------------------------------------------------------------
 
 
 OURS = frozenset({"hourglass", "temporalio"})
@@ -198,7 +197,7 @@ class Project:
         return self._modules[path]
 
     def shown(self, path: Path) -> str:
-        """A file's name, as somebody at the base would write it."""
+        """A file's name as seen from the base directory."""
         return str(path.relative_to(self._base)) if path.is_relative_to(self._base) else str(path)
 
     def find(self, dotted: str, level: int, importer: Path) -> ModuleRef | Namespace | None:

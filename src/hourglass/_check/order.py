@@ -1,4 +1,6 @@
-"""Where code depends on the order of what it walks: which expressions of a node must not be sets. Knows syntax and names."""
+"""Where code depends on the order of what it walks (which expressions of a node must not be sets), and loops that
+wait while a handler or another task of the run changes the collection that they walk. Knows syntax and names.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,7 @@ from hourglass._check.kinds import Kinds
 from hourglass._check.resolving import Resolver
 from hourglass._check.values import Func, words
 
-# --- meanwhile ------------------------------------------------------------
-#
-# Loops that wait while they walk what others change: the collection, and who changes it.
+# --- changed meanwhile -----------------------------------------------------------------------------------------------
 
 
 _RESIZING = words(
@@ -107,7 +107,7 @@ def _is(node: ast.expr, name: str, own: bool) -> bool:
             return False
 
 
-# --- order ------------------------------------------------------------
+# --- uses of an order ------------------------------------------------------------------------------------------------
 
 
 INSENSITIVE = words(
@@ -152,7 +152,7 @@ def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 
 def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
-    """What a comprehension walks, unless its result has no order, or nobody cares for it."""
+    """What a comprehension walks, unless its result has no order, or the code around it does not use that order."""
     if isinstance(node, _COMPREHENSIONS) and node not in free:
         for each in node.generators:
             yield each.iter, "the comprehension walks"
@@ -206,13 +206,13 @@ def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
             pass
 
 
-# --- ordering ------------------------------------------------------------
-#
-# Where one function uses the order of a set. Remembers, on a walk from the outside in, where no order matters.
+# --- one function ----------------------------------------------------------------------------------------------------
 
 
 class Ordering:
-    """Told of every node of a function, outer ones first; says which expressions are sets whose order is used, and how."""
+    """Where one function uses the order of a set. It is given every node of the function, outer ones first, since
+    they tell where no order matters; it says which expressions are sets whose order is used, and how.
+    """
 
     def __init__(self, is_set: Callable[[ast.expr], bool]) -> None:
         self.is_set = is_set

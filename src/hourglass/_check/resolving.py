@@ -2,6 +2,9 @@
 
 Knows no rule. Guesses nothing: what the text does not tell is `Unknown`. Every binding that a use may see gives its values, so an
 answer may have several; an expression that needs itself to be resolved gives `Unknown` there.
+
+An annotation tells what a value is like: an object of a class, a set, a container of such. `Members` tells what
+classes of the project are made of: what they inherit, what stands in their bodies, what methods put on `self`.
 """
 
 from __future__ import annotations
@@ -44,9 +47,7 @@ if TYPE_CHECKING:
     from hourglass._check.scopes import Scope
 
 
-# --- hints ------------------------------------------------------------
-#
-# What a value is like, according to its annotation: an object of a class, a set, a container of such.
+# --- annotations -----------------------------------------------------------------------------------------------------
 
 
 _SETS = words(
@@ -134,9 +135,7 @@ def _first_known(*values: Value) -> Value:
     return next((each for each in values if each not in (UNKNOWN, External("None"))), UNKNOWN)
 
 
-# --- members ------------------------------------------------------------
-#
-# What classes of the project are made of: what they inherit, what stands in their bodies, what methods put on `self`.
+# --- classes ---------------------------------------------------------------------------------------------------------
 
 
 Values: TypeAlias = tuple[Value, ...]
@@ -229,7 +228,7 @@ def _own_attribute(node: ast.expr) -> str:
             return ""
 
 
-# --- resolving ------------------------------------------------------------
+# --- expressions -----------------------------------------------------------------------------------------------------
 
 
 _BUILTINS = frozenset(dir(builtins))
@@ -270,6 +269,8 @@ class Resolver:
             found = _few(find())
         finally:
             self._busy.discard(key)
+        # An answer that was cut short somewhere inside is not remembered: asked by itself, from another place, the
+        # same expression may have a better one. The outermost question has no such place.
         if not self._cut_short or not self._busy:
             self._known[key] = found
         self._cut_short = (self._cut_short or outer) and bool(self._busy)
@@ -514,7 +515,7 @@ class Resolver:
 
 
 def _few(values: Values) -> Values:
-    """Each value once, and not too many of them: whoever has a dozen meanings has no meaning."""
+    """Each value once, and not too many of them: an expression with over a dozen meanings is as good as unknown."""
     found = tuple(dict.fromkeys(values)) or NOTHING
     return found if len(found) <= _MOST else (*found[:_MOST], UNKNOWN)
 

@@ -1,10 +1,14 @@
-"""The rules: what is wrong, why, and what to do instead. A table; who finds it is elsewhere."""
+"""The rules (what is wrong, why, and what to do instead: a table), and the report of a check: findings, and the way
+to each.
+
+Data only: `body` and `checker` do the finding.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# --- rules ------------------------------------------------------------
+# --- the rules -------------------------------------------------------------------------------------------------------
 
 
 CLOCK, RANDOM, SLEEP, SET_ORDER, ENVIRONMENT, FILES, NETWORK, THREADS, LOCKS = (
@@ -205,9 +209,7 @@ RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
 """Every rule by its code."""
 
 
-# --- report ------------------------------------------------------------
-#
-# What a check found, as data: findings, the way to each, and the report of a whole check.
+# --- the report ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Bound to something that nobody looks into: a part of an unpacked value, an exception."""
+    """Bound to something that the resolver does not look into: a part of an unpacked value, an exception."""
 
 
 Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Parameter | Opaque

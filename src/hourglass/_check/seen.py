@@ -1,4 +1,6 @@
-"""What looking at a function takes and gives: those who answer questions, and what was found. Data only."""
+"""What the walk through a function (`body`) takes and gives: the parts that answer its questions, and what was found.
+Data only.
+"""
 
 from __future__ import annotations
 

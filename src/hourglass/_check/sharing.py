@@ -44,7 +44,7 @@ class Change:
 
 
 class Sharing:
-    """Answers which variable an expression is, and who changes it."""
+    """Answers which variable an expression is, and where a project changes it."""
 
     def __init__(self, resolver: Resolver, definitions: Definitions) -> None:
         self._resolver = resolver
@@ -162,6 +162,7 @@ class Sharing:
     def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
         """A place in the project that changes a variable while the program runs."""
         if variable not in self._changes:
+            # None while it is searched: the search may come back to the same variable.
             self._changes[variable] = None
             self._changes[variable] = next(self._search(variable), None)
         return self._changes[variable]

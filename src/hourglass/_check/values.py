@@ -1,6 +1,7 @@
 """What an expression may stand for, as far as its text tells: the vocabulary of the resolver. Data only.
 
-`Unknown` is an answer too: whoever asks whether something is *always* a set must know of the bindings that nobody could resolve.
+`Unknown` is an answer too: a rule that asks whether something is *always* a set must know of the bindings that the
+resolver could not resolve.
 """
 
 from __future__ import annotations
@@ -14,17 +15,9 @@ if TYPE_CHECKING:
     from hourglass._check.scopes import Scope
 
 
-# --- names ------------------------------------------------------------
-#
-# How tables of names are written here: as words in a text, which a reader takes in at a glance.
-
-
 def words(text: str) -> frozenset[str]:
-    """The words of a text."""
+    """The words of a text: tables of names are written so, which a reader takes in at a glance."""
     return frozenset(text.split())
-
-
-# --- values ------------------------------------------------------------
 
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -91,12 +84,12 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class AnySet:
-    """A set: whoever walks it sees an order that another process does not."""
+    """A set: code that walks it sees an order that it does not see in another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nobody can tell."""
+    """The text does not tell."""
 
 
 Value: TypeAlias = External | Class | Instance | Func | ModuleRef | Namespace | Items | AnySet | Unknown

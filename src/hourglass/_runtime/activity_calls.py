@@ -1,6 +1,7 @@
-"""The call itself: arguments decoded, the function called, its end turned into a result. Where user code runs.
+"""The call of an activity: arguments decoded, the function called, its end turned into a result. User code runs here.
 
-Used in the worker's threads, on its activity loop, and in the processes beside it. Must not know any of them.
+Used in the worker's threads, on its activity loop, and in the processes beside it. Must not know any of them. The
+first part, how an attempt ended as the engine wants to hear it, is pure: exceptions in, results out.
 
 Invariants:
 
@@ -39,9 +40,7 @@ from hourglass.activity._context import (
 from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure
 from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
 
-# --- outcomes ------------------------------------------------------------
-#
-# How an attempt of an activity ended, as the engine wants to hear it. Pure: exceptions in, results out.
+# --- outcomes --------------------------------------------------------------------------------------------------------
 
 
 _LOOP_BLOCKED = "ActivityLoopBlocked"
@@ -145,8 +144,8 @@ def ended_by(
         case Exception():
             return ActivityFailed(task.token, _as_failure(error, converter, limit))
         case _:
-            # SystemExit, KeyboardInterrupt, a cancellation that nobody asked for: of the activity's own
-            # making.
+            # SystemExit, KeyboardInterrupt, a cancellation that neither the engine nor the worker asked for: of the
+            # activity's own making.
             return failed(task, type(error).__name__, _text(error))
 
 
@@ -204,7 +203,7 @@ def _text(error: BaseException) -> str:
         return type(error).__name__
 
 
-# --- activity calls ------------------------------------------------------------
+# --- calls -----------------------------------------------------------------------------------------------------------
 
 
 def call_plainly(

@@ -5,10 +5,10 @@ Must not know activities: what runs here is a coroutine function.
 Invariants:
 
 - The loop goes on after a task raised `SystemExit`, which asyncio lets through.
-- A loop that is blocked by what runs on it is noticed from the control loop within a fraction of a second, and from then on
-  another is the current one. It is not ended: what is on it goes on when it comes round again, and it stops when nothing is.
-  Time counts in ticks of the control loop: when that one was held up itself (a call that keeps the GIL), nobody is accused;
-  nor is a loop that somebody holds at a breakpoint.
+- A loop that is blocked by what runs on it is noticed from the control loop within a fraction of a second, and from
+  then on another is the current one. It is not ended: what is on it goes on when it comes round again, and it stops
+  when nothing is. Time counts in ticks of the control loop: when that one was held up itself (a call that keeps the
+  GIL), no activity loop is blamed; nor is one that a debugger holds at a breakpoint.
 - How many loops may be blocked at a time is bounded; beyond that no other takes the place of the last.
 - In a process that a coroutine forked the loop stops.
 """
@@ -40,7 +40,7 @@ class LoopThread:
     """An event loop in a daemon thread of its own, for coroutines of the user's."""
 
     def __init__(self, name: str, mark: Callable[[], object] = lambda: None) -> None:
-        """`mark` is asked whenever a task is made, in the context of whoever makes it: for `creator_of`."""
+        """`mark` is called whenever a task is made, in the context of the task that makes it: for `creator_of`."""
         self._name = name
         self._mark = mark
         self._marks: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
@@ -99,7 +99,7 @@ class LoopThread:
 
     @property
     def is_debugged(self) -> bool:
-        """Whether somebody holds it at a breakpoint."""
+        """Whether a debugger holds it at a breakpoint."""
         return self._ident is not None and is_debugged(self._ident, frame_of(self._ident))
 
     def running(self) -> asyncio.Task[Any] | None:
@@ -174,7 +174,7 @@ class LoopThread:
 
 
 class Keeper(Protocol):
-    """Who has work on the loops that are watched. Called on the control loop."""
+    """The owner of the work on the loops that are watched (the activity executor). Called on the control loop."""
 
     def uses(self, loop: LoopThread | None) -> bool:
         """Whether any work is on this loop; None: on any."""
@@ -240,7 +240,7 @@ class WatchedLoop:
         try:
             for each in (*self._aside, self.current):
                 self._look_at(each)
-        finally:  # whatever one look raises: who blocks the next loop is to be found, too
+        finally:  # whatever one look raises, the watch goes on: the next blocked loop is to be found, too
             if self._aside or self._keeper.uses(None):
                 self.watch()
 

@@ -3,13 +3,13 @@
 They run user code and nothing else of ours; they are daemons, for an activity that never returns must not
 keep the process alive. They know nothing of activities: a job is a function.
 
-Threads are called one by one: whoever takes a job calls the next thread before it begins, if more jobs wait. A job that waits for
-something leaves the interpreter to that thread; jobs that are over in an instant are done back to back by the first, and nobody
-changes places for them.
+Threads are woken one by one: a thread that takes a job wakes the next before it begins, if more jobs wait. A job that
+waits for something leaves the interpreter to that thread; jobs that are over in an instant are done back to back by
+the first, without a switch of threads.
 
 Invariants:
 
-- While jobs wait a thread has been called, or all that there may be are at work.
+- While jobs wait a thread has been woken, or all that there may be are at work.
 - What a job lets out is logged and ends nothing; a thread that ends all the same is replaced.
 - A job that is given up keeps its thread, which ends with it, and another thread takes its place: the pool
   never has fewer threads than its limit to offer. How many may be lost at a time is bounded.
@@ -41,7 +41,7 @@ class _State(Enum):
 
 
 class Seat:
-    """A job's place in a pool. Its state belongs to the pool."""
+    """A job in a pool, queued or in a thread, as its submitter holds it. Its state belongs to the pool."""
 
     __slots__ = ("_pool", "arguments", "hand", "job", "state")
 
@@ -61,18 +61,19 @@ class Seat:
 
 
 class _Hand:
-    """A thread of a pool, the job it is at, and how it is called when there is work."""
+    """A thread of a pool, the job it is at, and how it is woken when there is work."""
 
     __slots__ = ("_bell", "seat", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.seat: Seat | None = None
+        # A lock that is held from the start: `rest` blocks on it until `call` releases it. Cheaper than a condition.
         self._bell = threading.Lock()
         self._bell.acquire()
 
     def call(self) -> None:
-        """Have it look for work; whoever calls has taken it from those who rest."""
+        """Have it look for work; the caller has taken it from the pool's resting threads."""
         self._bell.release()
 
     def rest(self) -> None:
@@ -112,7 +113,7 @@ class ThreadPool:
         with self._lock:
             self._jobs.append(seat)
             if self._called:
-                return seat  # somebody is on the way, who calls the next
+                return seat  # a thread is on its way, which calls the next one for this job
             try:
                 self._call_one()
             except BaseException:
@@ -127,7 +128,8 @@ class ThreadPool:
         """
         with self._lock:
             if seat.state is _State.WAITING:
-                seat.state = _State.OVER  # whoever comes to the seat finds it empty
+                # It stays queued: the thread that takes it finds no job, and goes on to the next.
+                seat.state = _State.OVER
                 seat.job, seat.arguments = None, ()
             elif seat.state is _State.RUNNING:
                 if self._lost >= self._most_lost:
@@ -150,7 +152,7 @@ class ThreadPool:
     # --- under the lock ----------------------------------------------------------------------------------------------
 
     def _call_one(self) -> None:
-        """See to it that somebody comes for the jobs that wait."""
+        """Wake a resting thread, or start one, for the jobs that wait."""
         if not self._jobs or self._called:
             return
         if self._resting:
@@ -180,7 +182,7 @@ class ThreadPool:
             self._hands.discard(hand)
             self._called.discard(hand)
             if not self._hands:
-                raise  # nobody would ever take the job
+                raise  # there is no thread that would ever take the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
     def _leave(self, hand: _Hand, seat: Seat) -> bool:

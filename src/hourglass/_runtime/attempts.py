@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The first to say how an attempt ended is heard, nobody after it.
+- The first to say how an attempt ended is heard; a later end is dropped.
 - A process that an activity forked cannot speak: what it says is dropped here.
 - A heartbeat that cannot be sent ends nothing: the next is tried all the same.
 """
@@ -46,7 +46,7 @@ class Work(Protocol):
 
 
 class Waiter(Protocol):
-    """Who wants to know how an attempt ended."""
+    """Is told how an attempt ended: the worker's dispatch, or a caller of `execute`."""
 
     def executed(self, result: ActivityResult) -> object:
         """It has ended so."""
@@ -129,7 +129,7 @@ class Attempt:
             self._around.ended(self, result)
 
     def let_go(self) -> None:
-        """Nobody wants to hear of it any more."""
+        """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
         self.over = True
         self.context.attempt = None
         if self._timers is not None:

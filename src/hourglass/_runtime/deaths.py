@@ -10,7 +10,7 @@ Deaths are counted in `deaths.json`, until the run goes on or its code has chang
 `orders.db-worker`, that of a server in the user's state directory. Without folders that are ours alone, or without locks,
 nothing is noted.
 
-Thread-safe. Must not know: lanes, what a death means (see `quarantine`).
+Thread-safe. Must not know: lanes, what a death means (see `parked.Quarantine`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Deaths:
         self.users = 0
         self.notes = notes if notes is not None else LaneNotes()
         self.fresh: list[RunHung] = []
-        """The suspects of processes that have died since anybody looked."""
+        """The suspects of processes that have died since a worker last opened this folder."""
         for trial in range(_TRIALS):
             self.place = _place_of(folder)
             try:
@@ -178,7 +178,7 @@ def folder_of(target: Target, environ: Mapping[str, str] = os.environ) -> Path |
 
 
 def known_deaths(target: str, namespace: str) -> list[RunHung]:
-    """The same for whoever looks at a target from this machine."""
+    """The deaths of a target, for a command or a client on this machine that serves nothing there."""
     try:
         where = resolve(target, namespace=namespace)
     except TargetError:

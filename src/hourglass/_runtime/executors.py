@@ -9,13 +9,13 @@ Invariants:
 - An attempt ends once: one that is given up has its result there and then, and what it says later is dropped.
   One that is abandoned has none.
 - Attempts are known by task token; of local ones by their handle's generation too, for each handle counts its own from one.
-  Whoever began an attempt gives up that one, and not another that came with the same token.
+  A caller that began an attempt gives up that one, and not another that came with the same token.
 - When a later attempt of the same activity arrives, the former one has been given up by the server and is cancelled here.
-- An attempt that nobody waits for any more (it timed out, its workflow is gone, a later one has come) and that
-  does not stop is given up after a grace period: its thread is counted as lost and replaced, its process is
+- An attempt for which the engine does not wait any more (it timed out, its workflow is gone, a later one has come)
+  and that does not stop is given up after a grace period: its thread is counted as lost and replaced, its process is
   killed. So hung activities use up neither the pool nor the engine's slots.
-- Where the author left heartbeats to us, they repeat the last details: one without details would wipe them on
-  the server.
+- Where the author left heartbeats to the worker, they repeat the last details: one without details would wipe them on
+  the server. While attempts are in flight none of these goes without one for longer than an interval and a look.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
 from hourglass.metrics._samples import Labels, labels_of
 
-# --- executor facts ------------------------------------------------------------
-#
-# What an executor of activities is told, and what it tells: limits and statistics, as data.
+# --- limits and statistics -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ class ExecutorLimits:
     max_lost_threads: int | None = None
     """How many hung threads are replaced before their attempts hold their slots; None: as many as there are."""
     hang_grace: float = 5.0
-    """From telling an attempt that nobody waits for it to giving it up."""
+    """From telling an attempt that the engine does not wait for it any more to giving it up."""
     cancel_grace: float = 10.0
     """From asking a process activity to stop to killing its process."""
     late: float = 5.0
@@ -102,22 +100,19 @@ class ExecutorStatistics:
     replaced_loops: int
 
 
-# --- beats ------------------------------------------------------------
-#
-# Heartbeats that were left to us: an attempt that promised no progress of its own is said to live, from time to time.
-#
-# One timer looks at all attempts a few times in an interval, for most are over long before their first beat: an
-# attempt costs
-# nothing here. Belongs to the control loop. Invariant: while attempts are in flight none of those left to us goes
-# without a
-# beat for longer than an interval and a look.
+# --- heartbeats that are left to the worker --------------------------------------------------------------------------
 
 
 _LOOKS = 8  # in an interval
 
 
 class Beats:
-    """Beats for the attempts in a table that is somebody else's."""
+    """Heartbeats that the author left to the worker: an attempt that promised no progress of its own is said to live,
+    from time to time. `attempts` is the executor's table.
+
+    One timer looks at all attempts a few times in an interval, for most are over long before their first heartbeat:
+    an attempt costs nothing here. Belongs to the control loop.
+    """
 
     def __init__(self, interval: float, attempts: Mapping[Any, Attempt], resolver: Resolver) -> None:
         self.timer: asyncio.TimerHandle | None = None
@@ -126,7 +121,7 @@ class Beats:
         self._resolver = resolver
 
     def begin(self) -> None:
-        """Somebody is in flight: look from now on, until nobody is."""
+        """An attempt is in flight: look from now on, until none is."""
         self.timer = asyncio.get_running_loop().call_later(self._interval / _LOOKS, self._look)
 
     def _look(self) -> None:
@@ -146,11 +141,7 @@ class Beats:
         return definition is None or definition.beats_by_itself
 
 
-# --- activity metrics ------------------------------------------------------------
-#
-# What a worker counts of its activities: how many, how they ended, how long they took and waited.
-#
-# Belongs to the control loop. One attempt costs three records; the series of a type are found by one look.
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
 _OUTCOMES: dict[type[ActivityResult], str] = {
@@ -171,7 +162,10 @@ class _Series:
 
 
 class ActivityMetrics:
-    """Counts the attempts of one queue."""
+    """Counts the attempts of one queue: how many, how they ended, how long they took and waited.
+
+    Belongs to the control loop. One attempt costs three records; the series of a type are found by one look.
+    """
 
     def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
         self._common = {"namespace": namespace, "task_queue": task_queue}
@@ -215,14 +209,14 @@ class ActivityMetrics:
         return found
 
 
-# --- executors ------------------------------------------------------------
+# --- the executor ----------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
 
 BEAT_INTERVAL = 10.0
 
-# Why an attempt was cancelled, where nobody waits for its end any more.
+# Reasons of a cancellation after which the engine does not wait for the attempt's end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
 
 
@@ -246,7 +240,7 @@ class _LoopWork:
 
 
 class _Outcome:
-    """Somebody who awaits the end of an attempt, and may be cancelled meanwhile."""
+    """The caller of `execute`, which awaits the end of an attempt, and may be cancelled meanwhile."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
@@ -312,7 +306,7 @@ class ActivityExecutor:
 
     def generation_of(self, token: bytes) -> int | None:
         """From which generation of its handle an attempt came; None if it is not in flight."""
-        attempt = self._attempts.get(token)  # local ones have nobody whom it would interest
+        attempt = self._attempts.get(token)  # never a local one: only heartbeats ask, and those have none
         return None if attempt is None else attempt.generation
 
     def statistics(self) -> ExecutorStatistics:
@@ -358,7 +352,7 @@ class ActivityExecutor:
         return attempt
 
     def abandon(self, attempt: Attempt) -> None:
-        """Nobody waits for this attempt any more: it is told to stop, and given up where it stands."""
+        """The caller does not wait for this attempt any more: it is told to stop, and given up where it stands."""
         if not attempt.over:
             self._leave(attempt)
             attempt.let_go()
@@ -456,8 +450,9 @@ class ActivityExecutor:
             attempt.finish(activity_calls.stopped(task, reason))
 
     # --- loops that are blocked --------------------------------------------------------------------------------------
-    # Who blocks a loop keeps it, as a `def` activity its thread, and may still end well. Who has not begun there begins
-    # on the next. Who waits there cannot be moved: it goes on when the loop does, or is tried again on the next.
+    # An attempt that blocks a loop keeps it, as a `def` activity its thread, and may still end well. One that has not
+    # begun there begins on the next. One that waits there cannot be moved, for its coroutine belongs to that loop: it
+    # goes on when the loop does, or is tried again on the next.
 
     def uses(self, loop: LoopThread | None) -> bool:
         """Whether an attempt is on this activity loop; None: on any."""
@@ -467,7 +462,7 @@ class ActivityExecutor:
         )
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """An activity loop is blocked: say by whom, and begin on another what has not begun."""
+        """An activity loop is blocked: say by which attempt, and begin on another loop what has not begun."""
         here = self._on_loop(loop)
         waiting = []
         for attempt, work in here:
@@ -488,7 +483,9 @@ class ActivityExecutor:
         )
 
     def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """An activity loop stays blocked: who waits there for longer than it had run, and has another attempt, gets that."""
+        """An activity loop stays blocked: an attempt that waits there for longer than it had run, and may have
+        another one, is failed, so that the engine makes that.
+        """
         now = time.monotonic()
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):

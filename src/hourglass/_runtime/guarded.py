@@ -1,8 +1,8 @@
 """The guarded side: what a process does that has a guardian (see `guardian`).
 
-It beats, from a thread of its own: whenever the interpreter can be had, so a beat that does not come means that somebody holds
-it. It notes which run each lane is at, and writes where it stands when a signal asks, for which it needs no interpreter. It
-tells of runs that hung, and learns of those that stopped the processes before it.
+It beats, from a thread of its own: whenever the interpreter can be had, so a beat that does not come means that
+another thread holds it. It notes which run each lane is at, and writes where it stands when a signal asks, for which
+it needs no interpreter. It tells of runs that hung, and learns of those that stopped the processes before it.
 
 Invariants:
 
@@ -117,7 +117,7 @@ class Guarded:
         while True:
             self.say(Beat())
             if selector.select(self._interval) and not self._heard():
-                os._exit(1)  # nobody is there any more
+                os._exit(1)  # the guardian is gone
 
     def _heard(self) -> bool:
         try:
@@ -164,7 +164,7 @@ def current() -> Guarded | None:
 
 
 def watchdog() -> GilWatchdog | None:
-    """Who shows on stderr where this process stands, if that was asked for."""
+    """The watchdog that shows on stderr where this process stands, if that was asked for."""
     return _Process.watchdog
 
 

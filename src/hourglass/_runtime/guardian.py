@@ -7,7 +7,9 @@ is failed, and after a second time not executed any more, so that it does not st
 
 Invariants:
 
-- The guardian loads no code of the user's, has one thread, and waits for nobody but in its one `select`.
+- The guardian loads no code of the user's, has one thread, and waits nowhere but in its one `select` (and for a
+  second in `Ward.examine`, while a process writes where it stands).
+- What it decides about a process that ended (started again or not, when) is pure: `after_exit`, `Silence`.
 - A process is ended at once only by a second signal, by a limit that passed, or because it stands still.
 - Whatever ends the guardian ends its processes (see `guarded`).
 """
@@ -51,9 +53,7 @@ from hourglass._runtime.guardian_wire import (
 )
 from hourglass._runtime.lane_notes import SIZE, read_notes
 
-# --- guardian policy ------------------------------------------------------------
-#
-# What a guardian decides: whether a process that ended is started again, when, and what to say about it. Pure.
+# --- decisions -------------------------------------------------------------------------------------------------------
 
 
 FIRST_DELAY, LAST_DELAY = 1.0, 30.0
@@ -139,14 +139,7 @@ class Silence:
         return max(self.limit, _LOADING_LIMIT)
 
 
-# --- guardian memory ------------------------------------------------------------
-#
-# The runs that hung, as a guardian remembers them while processes come and go.
-#
-# A run is remembered until it goes on, its code changes, or many others have hung since. Its code has changed when
-# one of the
-# author's files on its stack has: the process that hung cannot tell which code it ran, and what comes after it has
-# loaded its own.
+# --- runs that hung --------------------------------------------------------------------------------------------------
 
 
 _REMEMBERED = 200
@@ -162,7 +155,12 @@ class _Remembered:
 
 
 class HungRuns:
-    """What a guardian tells each new process."""
+    """The runs that hung, as a guardian remembers them while processes come and go, and tells each new process.
+
+    A run is remembered until it goes on, its code changes, or many others have hung since. Its code has changed when
+    one of the author's files on its stack has: the process that hung cannot tell which code it ran, and what comes
+    after it has loaded its own.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -207,13 +205,7 @@ def _digest(path: Path) -> str:
         return ""
 
 
-# --- guardian ward ------------------------------------------------------------
-#
-# One guarded process, seen from its guardian: started, listened to, told to stop, examined, killed.
-#
-# Nothing here waits for the process but `examine`, which gives it a second. The life of a ward is that of one
-# process: what comes
-# after it in its place is another ward.
+# --- one process -----------------------------------------------------------------------------------------------------
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -221,7 +213,11 @@ _CHUNK, _LONGEST_LINE = 1 << 16, 1 << 20
 
 
 class Ward:
-    """A guarded process. `silent` and `sample` are its guardian's: for how long nothing was heard, and a look at its threads."""
+    """One guarded process, seen from its guardian: started, listened to, told to stop, examined, killed. The process
+    that comes after it in its place is another ward.
+
+    `silent` and `sample` are its guardian's: for how long nothing was heard, and a look at its threads.
+    """
 
     def __init__(
         self,
@@ -281,7 +277,7 @@ class Ward:
             self._hung_up = True
         *lines, self._heard = self._heard.split(b"\n")
         if len(self._heard) > _LONGEST_LINE:
-            self._heard = b""  # nobody of ours says that
+            self._heard = b""  # no message of ours is so long: code of the user's has written to the socket
         return [said for line in lines if (said := decode(line)) is not None]
 
     def has_hung_up(self) -> bool:
@@ -301,7 +297,7 @@ class Ward:
         self._process.kill()
 
     def is_stopped(self) -> bool:
-        """Whether somebody has stopped it on purpose."""
+        """Whether it is stopped on purpose: by a signal (Ctrl-Z) or by a debugger."""
         return standstill.is_stopped(self.pid)
 
     def look(self) -> None:
@@ -341,7 +337,7 @@ def _file(content: bytes) -> IO[bytes]:
     return file
 
 
-# --- guardian ------------------------------------------------------------
+# --- the guardian ----------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.guardian")
@@ -392,6 +388,7 @@ class Guardian:
             end.setblocking(False)
         self._selector.register(bell, selectors.EVENT_READ)
         before = {number: signal.signal(number, self._signalled) for number in (*_SIGNALS, signal.SIGCHLD)}
+        # The interpreter writes a byte there for each signal: `select` also sees one that came just before it.
         wakeup = signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
         try:
             while self._deadline is None or any(place.ward for place in self._places):
@@ -538,7 +535,7 @@ class Guardian:
                 self._hung.forget(said.run_id)
 
     def _watch(self, now: float) -> None:
-        # Only time in which we were awake counts: if the machine slept, nobody is to blame.
+        # Only time in which we were awake counts: if the machine slept, no process is to blame for its silence.
         passed = 0.0 if self._looked is None else min(now - self._looked, 2 * self._silence.interval)
         self._looked = now
         for place in self._places:

@@ -22,7 +22,7 @@ REPLACE_ME = 75
 """The exit code of a process that is not healthy and knows it."""
 
 _REAL_TIME: int | None = getattr(signal, "SIGRTMIN", None)
-# Programs use SIGUSR1 and SIGUSR2 themselves; hardly anybody uses these.
+# Programs use SIGUSR1 and SIGUSR2 themselves; hardly any uses the real-time signals.
 STACK_SIGNAL = signal.SIGUSR2 if _REAL_TIME is None else _REAL_TIME + 7
 """Makes a guarded process write where it stands."""
 
@@ -86,7 +86,7 @@ class RunWentOn:
 
 @dataclass(frozen=True)
 class Leaving:
-    """The work is done; what is left is the interpreter's end, in which nobody can beat."""
+    """The work is done; what is left is the interpreter's end, in which no thread can beat."""
 
 
 Said: TypeAlias = Beat | Loaded | Ready | RunHung | RunWentOn | Leaving
@@ -102,7 +102,9 @@ def encode(said: Said) -> bytes:
 
 
 def decode(line: bytes) -> Said | None:
-    """What a line says; None if it is nothing that we know. What is said by a process that runs others' code is checked."""
+    """What a line says; None if it is nothing that we know. It is checked, for the process that says it runs the
+    user's code.
+    """
     try:
         document = json.loads(line)
         found: Said = _KINDS[document.pop("said")](**document)

@@ -1,8 +1,22 @@
 """Code that does not come back: where its thread stands, in the author's frames; how the thread is told to stop, and
 what becomes of one that does not; and the debugger, which is allowed to take its time.
 
-Must not know: runs, lanes' queues. A thread is told by an exception that Python raises in it
-(`PyThreadState_SetAsyncExc`); one that cannot be stopped is counted.
+A thread is told by an exception that Python raises in it at its next bytecode (`PyThreadState_SetAsyncExc`). That
+ends a loop in a millisecond; it does not reach a call into C, and code that catches everything swallows it. So the
+thread is told again and again, ever more rarely, while it lives (`Stopper`); one that does not listen is *stuck*:
+counted, reported when there are too many, and forgotten when it ends after all.
+
+Two dangers, and how they are met:
+
+- An exception that arrives between a lock's `acquire` and the `try` behind it leaves the lock held for ever: a thread
+  is not interrupted while its innermost frame is one of the standard library's (`may_interrupt`).
+- While an exception waits for a thread that is in C, Python 3.11 keeps the whole interpreter's alarm raised, and a
+  thread that is profiled or traced then spins at its next call until it is delivered. So it never waits: what has not
+  arrived after a moment is taken back (`raise_briefly`).
+
+Runs on the control loop, once something is wrong: nothing here costs while all is well, but for the hook of
+`breakpoint()`. The guardian reads dumped stacks with `parse_dump` and `told`. Must not know: workflows, lanes'
+queues.
 """
 
 from __future__ import annotations
@@ -29,15 +43,7 @@ from hourglass._runtime.code_origin import STDLIB, is_library, is_ours
 __all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
 
 
-# --- debugging ------------------------------------------------------------
-#
-# `breakpoint()` in workflow code, for as long as one likes.
-#
-# An engine waits a few seconds for a workflow task, people think longer. When the answer comes too late the engine
-# sends the
-# whole run again, and the code would stop at the same place for ever. So a breakpoint that this process has passed
-# before,
-# on the same events, is passed silently; and while somebody is at one, nobody calls the lane hung.
+# --- breakpoints -----------------------------------------------------------------------------------------------------
 
 
 _lock = threading.Lock()
@@ -46,7 +52,13 @@ _stopped_threads: set[int] = set()
 
 
 def install() -> None:
-    """Take part in `breakpoint()`. Whatever hook is there, now, is called where we let it through."""
+    """Take part in `breakpoint()`, so that workflow code may stop at one for as long as a developer likes. The hook
+    that is there now is called where we let it through.
+
+    An engine waits a few seconds for a workflow task, people think longer. When the answer comes too late the engine
+    sends the whole run again, and the code would stop at the same place for ever. So a breakpoint that this process
+    has passed before, on the same events, is passed silently; and a lane that stands at one does not count as hung.
+    """
     global _installed
     with _lock:
         if _installed is None or sys.breakpointhook is not _installed:
@@ -55,12 +67,12 @@ def install() -> None:
 
 
 def is_debugging(thread_id: int) -> bool:
-    """Whether somebody is at a breakpoint in the activation that a thread evaluates."""
+    """Whether the activation that a thread evaluates has stopped at a breakpoint."""
     return thread_id in _stopped_threads
 
 
 def left(thread_id: int) -> None:
-    """An activation is over: whoever was at a breakpoint in it has gone on."""
+    """An activation is over, and with it a stop at a breakpoint in it."""
     _stopped_threads.discard(thread_id)
 
 
@@ -84,12 +96,7 @@ def _hook(original: Callable[..., Any]) -> Callable[..., Any]:
     return at_breakpoint
 
 
-# --- hung frames ------------------------------------------------------------
-#
-# Frames of code that hung, as text for people: the author's ones. From Python's own frames, or from what
-# `faulthandler` wrote.
-#
-# Loaded by the guardian, which stays small: nothing but the standard library and whose file is whose.
+# --- stacks as text --------------------------------------------------------------------------------------------------
 
 
 MOST_FRAMES = 50
@@ -116,7 +123,7 @@ class Dumped:
 
 
 def told(frames: Sequence[FrameSummary]) -> HungStack:
-    """The author's frames of a stack that is given newest first; where there are none, the innermost one whosever it is."""
+    """The author's frames of a stack that is given newest first; where there are none, the innermost frame of all."""
     if not frames:
         return HungStack()
     own = [each for each in frames if not is_ours(each.filename) and not is_library(each.filename)]
@@ -145,11 +152,7 @@ def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda each: chr(int(each[1] or each[2] or each[3], 16)), text)
 
 
-# --- hung stack ------------------------------------------------------------
-#
-# Where a thread stands that does not come back: the author's frames, as text, and whether a debugger holds it there.
-#
-# Looks at other threads from the control loop, once something is wrong; nothing here is called while all is well.
+# --- looking at a thread ---------------------------------------------------------------------------------------------
 
 
 _DEBUGGERS = ("bdb", "pdb", "pydevd", "_pydevd", "debugpy")
@@ -161,7 +164,7 @@ def frame_of(thread_id: int | None) -> FrameType | None:
 
 
 def take_stack(frame: FrameType | None) -> HungStack:
-    """The author's frames of a stack; where there are none, the innermost one whosever it is."""
+    """The author's frames of a stack; where there are none, the innermost frame of all."""
     if frame is None:
         return HungStack()
     # Positions first, source lines later: the thread may be running on while it is looked at.
@@ -169,7 +172,7 @@ def take_stack(frame: FrameType | None) -> HungStack:
 
 
 def is_debugged(thread_id: int, frame: FrameType | None) -> bool:
-    """Whether somebody looks at a thread with a debugger: at a breakpoint, or stepping through its code."""
+    """Whether a debugger holds a thread: at a breakpoint, or stepping through its code."""
     if is_debugging(thread_id) or _is_debugger(threading.gettrace()):
         return True
     monitoring: Any = getattr(sys, "monitoring", None)
@@ -184,7 +187,7 @@ def is_debugged(thread_id: int, frame: FrameType | None) -> bool:
 
 
 def _is_debugger(tracer: object) -> bool:
-    # Coverage traces, too, and nobody looks at anything there.
+    # Coverage traces, too, and stops nowhere.
     if tracer is None:
         return False
     return _names_debugger(getattr(tracer, "__module__", "")) or _names_debugger(type(tracer).__module__)
@@ -194,29 +197,7 @@ def _names_debugger(module: object) -> bool:
     return isinstance(module, str) and module.startswith(_DEBUGGERS)
 
 
-# --- lane stopping ------------------------------------------------------------
-#
-# How an abandoned thread is told to stop, and what becomes of one that does not.
-#
-# Python can raise an exception in another thread, at its next bytecode. That ends a loop in a millisecond; it does
-# not
-# reach a call into C, and code that catches everything swallows it. So the thread is told again and again, ever more
-# rarely, while it lives; one that does not listen is *stuck*: counted, reported when there are too many, and
-# forgotten when
-# it ends after all.
-#
-# Two dangers, and how they are met:
-#
-# - An exception that arrives between a lock's `acquire` and the `try` behind it leaves the lock held for ever: a
-# thread is not
-#   interrupted while its innermost frame is one of the standard library's.
-# - While an exception waits for a thread that is in C, Python 3.11 keeps the whole interpreter's alarm raised, and a
-# thread that
-#   is profiled or traced then spins at its next call until it is delivered. So it never waits: what has not arrived
-#   after
-#   a moment is taken back.
-#
-# Runs on the control loop. Knows no workflows.
+# --- stopping a thread -----------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -227,7 +208,7 @@ _UNWINDING_DELAY = 0.25  # what a thread that moves may take for each of its run
 _FIRST_MOMENT, _LAST_MOMENT = 0.001, 0.01
 _PATIENCE = 12  # attempts before library code that holds no lock of the whole process is interrupted, too
 
-# Their locks are everybody's: held for ever, they would stop the process.
+# Their locks are shared by all threads: held for ever, they would stop the process.
 _NEVER = tuple(
     f"{base}{name}" for base in STDLIB for name in ("logging/", "threading.py", "queue.py", "importlib/")
 )
@@ -284,14 +265,14 @@ def raise_briefly(thread_id: int, seconds: float) -> None:
         sleep(seconds)
         _clear_async_exc(thread_id, None)
         _set_async_exc(get_ident(), _Settled)
-        for _ in (1, 2):
+        for _ in (1, 2):  # a backward jump: there at the latest the interpreter delivers it
             pass
     except _Settled:
         pass
 
 
 def cpu_time(thread_id: int) -> float | None:
-    """The processor time of a living thread in seconds, None where nobody tells."""
+    """The processor time of a living thread in seconds, None where the system does not tell."""
     clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
     return float(time.clock_gettime(clock_of(thread_id))) if clock_of is not None else None
 
@@ -349,7 +330,8 @@ class Stopper:
 
     def tell(self, lane: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
         """Tell a thread to stop, now and until it does."""
-        told = _Abandoned(lane, progress=0)  # one that unwinds already is moving
+        # From 0: a thread that unwinds already has a larger number, and is seen to move at the first look.
+        told = _Abandoned(lane, progress=0)
         self._told.append(told)
         self._attempt(told, loop)
 

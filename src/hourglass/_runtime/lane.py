@@ -36,7 +36,9 @@ Reply: TypeAlias = Callable[[Verdict], object]
 
 
 class Job(msgspec.Struct, eq=False):
-    """An activation that somebody wants answered. `answered` belongs to the control loop, `since` to the lane."""
+    """An activation to evaluate, and the caller's `reply` for its verdict. `answered` belongs to the control loop,
+    `since` to the lane.
+    """
 
     activation: Activation
     reply: Reply
@@ -45,7 +47,7 @@ class Job(msgspec.Struct, eq=False):
     since: float = 0.0
 
     def answer(self, verdict: Verdict) -> None:
-        """Tell whoever asked, once."""
+        """Give the caller the verdict, once."""
         if self.answered:
             return
         self.answered = True
@@ -56,7 +58,7 @@ class Job(msgspec.Struct, eq=False):
 
 
 class Chore:
-    """Something to do with the lane's runs that nobody waits for. A lane that hangs or dies at it leaves it undone."""
+    """Something to do with the lane's runs, without an answer. A lane that hangs or dies at it leaves it undone."""
 
     __slots__ = ("do", "since")
 
@@ -205,7 +207,8 @@ class Lane:
 
     def interrupt(self, attempt: int) -> None:
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
-        with self._mutex:  # while we have it the thread cannot end, and its number means nobody else
+        # `_gone` takes the mutex, too: while we have it the thread cannot end, nor its id go to another thread.
+        with self._mutex:
             thread_id = self._thread.ident
             if thread_id is None or self.ended:
                 return
@@ -275,6 +278,7 @@ class Lane:
                 return False
             self._answers.append((job, verdict))
             self._busy = None
+        # After the append: `_deliver` clears `_woken` before it drains, so a pending one finds this answer.
         if not self._woken:
             self._woken = True
             if not self._call_loop(self._deliver):

@@ -1,11 +1,11 @@
 """Which run each lane is at, noted where another process can read it: a few bytes of shared memory per lane.
 
-A process that stands still or dies can tell nobody what it was doing. So it writes it down before, and its parent, or the process
-that comes after it, reads it. Memory that is mapped from a file outlasts the process, however it ends, and costs no system
-call: a note takes a fraction of a microsecond.
+A process that stands still or dies cannot say what it was doing. So it writes it down before, and its guardian, or
+the process that comes after it, reads it. Memory that is mapped from a file outlasts the process, however it ends,
+and costs no system call: a note takes a fraction of a microsecond.
 
-Notes are never torn: only the lane writes its own, says that it counts when it is whole, and nobody reads before the process
-stands still or is gone.
+Notes are never torn: only the lane writes its own, marks it valid when it is whole, and readers come only when the
+process stands still or is gone.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class LaneNote:
         if not self._owner:
             self._sign()
         for memory in self._notes.memories:
+            # Invalid while it is written: the process may die between any two of these lines.
             memory[self._offset] = 0
             memory[self._begin : self._end] = run
             memory[self._offset] = 1
@@ -77,7 +78,7 @@ class LaneNote:
         return self._notes.note()
 
     def release(self) -> None:
-        """The thread is done: another one may have the place."""
+        """The thread is done: another thread may have the place."""
         if not self._released:
             self._released = True  # first: told to stop in the middle, a lane does it again
             self.strike()
@@ -106,7 +107,7 @@ class LaneNotes:
         memory = mmap.mmap(descriptor, SIZE)
         with self._lock:
             for each in self.memories[:1]:
-                memory[:] = each[:]  # who is at what already
+                memory[:] = each[:]  # what the lanes are at already
             self.memories = (*self.memories, memory)
         return memory
 

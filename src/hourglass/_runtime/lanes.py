@@ -8,6 +8,8 @@ takes no new runs while another lane can, and ends when it has had nothing to do
 When a lane is replaced, the activation that it was at fails with the stack of the code that hung; all its other runs go on
 on the new thread, from their journals, without asking the engine; what was queued moves, in order.
 
+`LaneGuard` and `Delays` only look, from the control loop, never in the lane; `LaneSet` acts on what they see.
+
 Invariants: each activation is answered once, on the control loop (I3), whatever becomes of its lane; a lane that was
 abandoned is not heard any more (I5). Everything here belongs to the control loop.
 """
@@ -38,22 +40,7 @@ from hourglass.errors import UsageError
 __all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Lanes", "Reply"]
 
 
-# --- lane guard ------------------------------------------------------------
-#
-# Notices lanes that hang: an activation, or a chore, has been in work for longer than the deadlock timeout.
-#
-# A lane that executes a long journal again, or begins, ends or unwinds thousands of fibers, gets its time anew with
-# each
-# activation and each fiber: only one that takes too long by itself is a hang. And only time counts in which the
-# control
-# loop was awake to see it. If the whole process stood still — a C call that held the interpreter, a paused machine —
-# the
-# lane is not to blame, and gets its time again.
-#
-# And notices, long before that, lanes whose work takes so long that what waits behind it should not wait there
-# (`Delays`).
-#
-# Looks only: whoever asks replaces or relieves the lane. Runs on the control loop, never in the lane.
+# --- looking at lanes ------------------------------------------------------------------------------------------------
 
 
 _LOOKS = 4  # per timeout
@@ -74,7 +61,14 @@ class _Watched:
 
 
 class LaneGuard:
-    """Watches lanes. A timeout of None or 0 switches it off."""
+    """Finds the lanes that hang: an activation, or a chore, has been in work for longer than the deadlock timeout. A
+    timeout of None or 0 switches it off.
+
+    A lane that executes a long journal again, or begins, ends or unwinds thousands of fibers, gets its time anew with
+    each activation and each fiber: only one that takes too long by itself is a hang. And only time counts in which
+    the control loop was awake to see it. If the whole process stood still (a C call that held the interpreter, a
+    paused machine), the lane is not to blame, and gets its time again.
+    """
 
     def __init__(self, timeout: float | None, clock: Callable[[], float]) -> None:
         self.timeout = timeout or 0.0
@@ -98,7 +92,7 @@ class LaneGuard:
         ]
 
     def pause(self) -> None:
-        """Nothing is in work: nobody looks for a while."""
+        """Nothing is in work: `look` is not called for a while, and that time must not count."""
         self._looked = None
         self._watched.clear()
 
@@ -117,14 +111,17 @@ class LaneGuard:
         if watched.seconds < self.timeout:
             return False
         if _is_debugged(lane):
-            watched.seconds = 0.0  # whoever steps through the code takes their time
+            watched.seconds = 0.0  # a developer who steps through the code may take any time
             return False
         return True
 
 
 class Delays:
-    """For how long each lane has been at one piece of work. Seen at two looks at least: if the whole process stood still, it
-    is news to the first.
+    """Finds, long before `LaneGuard` does, the lanes whose work takes so long that what is queued behind it should
+    move.
+
+    A lane must be seen at the same work at two looks at least: if the whole process stood still, it is news to the
+    first.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -159,7 +156,7 @@ class Hurry:
     _usual: ClassVar[float] = 0.0
 
     def set(self, *, wanted: bool) -> None:
-        """Hurry, or do no longer; another one may still want to."""
+        """Hurry, or do no longer; the lanes of another worker in this process may still want to."""
         if wanted == (self in self._hurrying):
             return
         with self._lock:
@@ -190,7 +187,7 @@ def progress_of(evaluations: Evaluations) -> int:
     return evaluations.steps + (min(live.turning_points, _MOST_POINTS) if live is not None else 0)
 
 
-# --- lanes ------------------------------------------------------------
+# --- the lanes of a worker -------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -257,7 +254,7 @@ class LaneSet:
         self._hurry = Hurry()
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
-        self._suspects = ""  # the name of the lane for those that may kill the process
+        self._suspects = ""  # the name of the lane for runs that may kill the process
         self._open = list(self._places.values())  # for new runs
         self._former = Counts()  # what spare lanes have done that are no more
         self._oldest = 0  # of the generations that are wanted
@@ -440,6 +437,7 @@ class LaneSet:
         key = Key(place.lane.evaluations.task_queue, job.activation.run_id, job.generation)
         left = place.lane.evaluations.pass_on(key, refuge.lane.evaluations)
         if left is not None:
+            # Greenlets can be unwound by the thread that made them only: the old lane does it when it comes back.
             place.lane.do(partial(let_go, entry=left))
         if self._homes.get(run) is place:
             self._homes[run] = refuge
@@ -456,7 +454,9 @@ class LaneSet:
         return place
 
     def _for_suspects(self) -> _Place:
-        """The one lane for all runs of which one may kill the process: who dies then, died alone."""
+        """The one lane for all runs of which one may kill the process: they execute one at a time, so that a death
+        has one suspect.
+        """
         place = self._places.get(self._suspects)
         if place is None or place.leaving:
             place = self._add_spare(next(iter(self._places.values())).lane)
@@ -577,6 +577,7 @@ class LaneSet:
         place = self._places[lane.name]
         if place.lane is not lane or self._loop is None:
             return None
+        # First take everything from the lane: from here on its answers are dropped, and its successor may have it.
         remains = lane.abandon(at)
         if remains is None:
             return None

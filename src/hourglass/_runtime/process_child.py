@@ -1,4 +1,4 @@
-"""The program of a process beside the worker, which `child_process.command` starts: its arguments are FD and PARENT.
+"""The program of a process beside the worker, which `process_pool.command` starts: its arguments are FD and PARENT.
 
 Its main thread runs one activity after another; a second thread listens to the parent, so that a cancellation
 arrives while the activity runs. Knows nothing of engines: what it has to say goes to the parent.
@@ -96,6 +96,7 @@ class Child:
     def _enter(self, number: int, context: ActivityContext) -> None:
         with self._lock:
             self._running = (number, context)
+            # A cancellation may come while its job waits to begin; what else is noted is of attempts that are over.
             reason = self._cancels.pop(number, None)
             self._cancels.clear()
         if reason is not None:

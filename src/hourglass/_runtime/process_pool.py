@@ -8,6 +8,10 @@ Invariants:
 
 - A child that dies fails the attempt that it ran, and no other.
 - A child runs one attempt at a time, and a child that was killed or left something unsaid is not used again.
+- Death is learned from the kernel, not from the socket alone: a process that the activity forked may hold the other
+  end open.
+- What a child said before it died counts. What it says is checked: it runs code of the user's, which has its socket.
+- A child runs as its parent does: the same import path and nothing before it, the same flags of the interpreter.
 """
 
 from __future__ import annotations
@@ -41,17 +45,7 @@ from hourglass._runtime.process_wire import (
 from hourglass.activity import ActivityDefinition
 from hourglass.converter import Converter
 
-# --- child process ------------------------------------------------------------
-#
-# One process beside the worker, seen from the parent: started, given a job, listened to, killed, reaped.
-#
-# Invariants:
-#
-# - Death is learned from the kernel, not from the socket alone: a process that the activity forked may hold the
-#   other end open.
-# - What a child said before it died counts. What it says is checked: it runs code of the user's, which has its
-# socket.
-# - It runs as its parent does: the same import path and nothing before it, the same flags of the interpreter.
+# --- one child -------------------------------------------------------------------------------------------------------
 
 
 _LOOK = 1.0  # how often a child's life is looked at where the kernel does not tell
@@ -76,7 +70,7 @@ def _interpreter_flags() -> list[str]:
     try:
         flags += subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     except ValueError:
-        pass  # somebody has changed sys.warnoptions
+        pass  # the program has put something unreadable into sys.warnoptions
     known = {each.partition("=")[0] for each in flags}
     for name, value in sys._xoptions.items():
         if name not in known:
@@ -85,10 +79,13 @@ def _interpreter_flags() -> list[str]:
 
 
 class ChildProcess:
-    """One child, seen from the parent. Used by one thread at a time, but for `kill` and `wake`."""
+    """One child, seen from the parent: started, given a job, listened to, killed, reaped. Used by one thread at a
+    time, but for `kill` and `wake`.
+    """
 
     def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
+        # `wake` writes a byte there, so that the select of `_listen` returns.
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
         self._channel = Channel(ours, frame_limit(setup.payload_limit))
@@ -222,7 +219,7 @@ def _reap(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-# --- process pool ------------------------------------------------------------
+# --- the pool --------------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")

@@ -1,8 +1,15 @@
 """What a worker and a process beside it say to each other: messages as data, and frames on a socket.
 
 A frame is four bytes of length and that many bytes of MessagePack; a child that announces more than it could have to say is
-not listened to. No object of the user's travels, only
-payloads; a function travels as `module:qualified.name`, which the parent takes from what its resolver found.
+not listened to. No object of the user's travels, only payloads.
+
+A function, or a converter, of the parent travels as `module:qualified.name`, and the child imports it by that. The
+parent names only what its resolver has found, or what its author gave to the worker; the type name that came over the
+wire names nothing here. What the child finds must be decorated.
+
+A script that was started as a program is `__main__` in the parent. The child runs its file under the name
+`__mp_main__`, as Python's own multiprocessing does, so that what stands below `if __name__ == "__main__":` does not
+run there.
 """
 
 from __future__ import annotations
@@ -33,16 +40,7 @@ from hourglass.activity import ActivityDefinition, activity_definition
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import DefinitionError, HourglassError, UsageError
 
-# --- process entry ------------------------------------------------------------
-#
-# How a function, or a converter, of the parent process is found again in a child: by module and qualified name.
-#
-# The parent names only what its resolver has found, or what its author gave to the worker; the type name that
-# came over the wire names nothing here. What the child finds must be decorated.
-#
-# A script that was started as a program is `__main__` in the parent. The child runs its file under the name
-# `__mp_main__`, as Python's own multiprocessing does, so that what stands below `if __name__ == "__main__":`
-# does not run there.
+# --- functions by name -----------------------------------------------------------------------------------------------
 
 
 MAIN = "__main__"
@@ -154,6 +152,7 @@ def _load_main(path: str) -> ModuleType:
         raise DefinitionError(f"the script {path} cannot be imported by another interpreter")
     module = module_from_spec(spec)
     former = sys.modules[MAIN]
+    # As `__main__`, too: code that looks there must find the script, as in the parent, and not the child's program.
     sys.modules[ALIAS] = sys.modules[MAIN] = module
     _loading_main = True
     try:
@@ -174,7 +173,7 @@ def _descend(module: ModuleType, name: str) -> object:
     return found
 
 
-# --- process wire ------------------------------------------------------------
+# --- messages and frames ---------------------------------------------------------------------------------------------
 
 
 _HEAD = struct.Struct(">I")
@@ -269,7 +268,7 @@ class Channel:
         self._buffer = bytearray()
 
     def send(self, message: ToChild | ToParent) -> None:
-        """Send a message; raises OSError if nobody listens any more."""
+        """Send a message; raises OSError if the other end is closed."""
         data = msgspec.msgpack.encode(message)
         with self._lock:
             self.sock.sendall(_HEAD.pack(len(data)))

@@ -1,5 +1,13 @@
 """Heartbeats and results of attempts that outlive the handle they came through: sent by the handle while it takes
 them, else by the client's calls.
+
+Invariants:
+
+- Of heartbeats there is one call at a time for an attempt, and never two within the throttle; of those that come
+  meanwhile only the newest is kept, with its details, since a heartbeat without them wipes them on the server.
+- A completion that was begun is never cancelled. Nothing is raised; what cannot be told is logged, and the engine's
+  own timeouts mend it.
+- Local activities live in the handle alone: their results cannot be sent again.
 """
 
 from __future__ import annotations
@@ -23,16 +31,7 @@ from hourglass._runtime.attempts import Heartbeat
 from hourglass.converter import CanceledFailure, Codec, Converter, default_converter, seal
 from hourglass.errors import ServiceError
 
-# --- heartbeat sender ------------------------------------------------------------
-#
-# Heartbeats of attempts that outlive the handle they came through: sent by the client's call instead.
-#
-# An attempt goes on when its worker or handle is gone; without heartbeats the server would give it up and have
-# it run a second time beside the first. While the handle takes heartbeats nothing happens here.
-#
-# Invariants: one call at a time for an attempt, and never two within the throttle; of what comes meanwhile only
-# the newest is kept, with its details, since a heartbeat without them wipes them on the server. The answer to a
-# call tells what the handle can tell no more: that the attempt was cancelled, or that nobody waits for it.
+# --- heartbeats ------------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -42,7 +41,13 @@ RPC_TIMEOUT = 10.0
 
 
 class HeartbeatSender:
-    """A `Heartbeat` around another. On the control loop; `cancel` is the executor's."""
+    """A `Heartbeat` around another, the handle's. On the control loop; `cancel` is the executor's.
+
+    An attempt goes on when its worker or handle is gone; without heartbeats the server would give it up and have it
+    run a second time beside the first. While the handle takes heartbeats nothing happens here. The answer to a call
+    of the client's tells what the handle can tell no more: that the attempt was cancelled, or that the server does
+    not wait for it any more.
+    """
 
     def __init__(
         self,
@@ -107,17 +112,7 @@ class HeartbeatSender:
                 self._cancel(token, "CANCELLED")
 
 
-# --- result sender ------------------------------------------------------------
-#
-# Gets the result of an attempt to the engine, also when the handle it came through is gone or does not answer.
-#
-# The handle's own completion is tried first. If it raises, or is not through after a few seconds (after an
-# outage of 6 to 10 seconds Core drops results silently), the same result is sent by the client's call, again and
-# again with growing pauses. Repeating is harmless: who comes second is told that the activity does not wait any
-# more.
-#
-# Invariants: a completion that was begun is never cancelled. Nothing is raised; what cannot be told is logged,
-# and the engine's own timeouts mend it. Local activities live in the handle alone: theirs cannot be sent again.
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 PATIENCE = 5.0
@@ -139,7 +134,14 @@ class Delivery(Enum):
 
 
 class ResultSender:
-    """Sends results of attempts. On the control loop; `service` is the raw connection, which a codec is given for."""
+    """Gets the result of an attempt to the engine, also when the handle it came through is gone or does not answer.
+    On the control loop; `service` is the raw connection, which a codec is given for.
+
+    The handle's own completion is tried first. If it raises, or is not through after a few seconds (after an outage
+    of 6 to 10 seconds Core drops results silently), the same result is sent by the client's call, again and again
+    with growing pauses. Sending it twice is harmless: the second completion is answered with NOT_FOUND, for the
+    activity does not wait any more.
+    """
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ class ResultSender:
         if not (task.is_local and own.done()):
             self._explain(task, own)
         if task.is_local or isinstance(result, ActivityDeferred):
-            await asyncio.wait({own})  # nobody else can be told
+            await asyncio.wait({own})  # the client has no call for it: only the handle can take it
             if _through(own):
                 return Delivery.BY_HANDLE
             return self._lose_local(task) if task.is_local else self._give_up(task, "it has no other way")
@@ -187,6 +189,7 @@ class ResultSender:
                 await self._service.call(request)
             except ServiceError as error:
                 if error.status == "NOT_FOUND":
+                    # The handle's completion got through first, or the server gave the attempt up.
                     return Delivery.BY_HANDLE if _through(own) else Delivery.UNWANTED
                 problem = error
             except Exception as error:
@@ -206,7 +209,7 @@ class ResultSender:
             await complete(result)
 
         own: asyncio.Future[None] = asyncio.get_running_loop().create_task(run())
-        self._begun.add(own)  # somebody must hold it, also after we have left
+        self._begun.add(own)  # asyncio holds tasks weakly, and this one goes on after `send` has returned
         own.add_done_callback(self._ended)
         return own
 

@@ -1,8 +1,13 @@
-"""Looks from outside at a process that stands still: which of its threads keeps it, and where in its code.
+"""A process that stands still: which of its threads keeps it, and where in its code. Seen from outside, by its
+guardian (`examine`), or without one, by a watchdog inside it (`GilWatchdog`).
 
-One thread holds the interpreter, all others wait for it: the one that uses the processor is it. A signal to just that thread
-makes `faulthandler` write its stack, for which it needs no interpreter. Where the system shows no threads of others, the signal
-goes to the process, all stacks are written, and the lanes' notes tell whose are interesting.
+A call into C that does not return and holds the interpreter stops every thread; a catastrophic regular expression is
+the usual one. Nothing in Python can run then, so nothing here mends it.
+
+From outside: one thread holds the interpreter, all others wait for it: the one that uses the processor is it. A
+signal to just that thread makes `faulthandler` write its stack, for which it needs no interpreter. Where the system
+does not show the threads of another process, the signal goes to the process, all stacks are written, and the lanes'
+notes tell which is the one.
 
 Loaded by the guardian. Knows nothing of restarts; changes nothing in the process.
 """
@@ -22,27 +27,23 @@ from hourglass._runtime.guardian_wire import STACK_SIGNAL
 from hourglass._runtime.hung import Dumped, HungStack, parse_dump, told
 from hourglass._runtime.lane_notes import Noted
 
-# --- gil watchdog ------------------------------------------------------------
-#
-# Shows where a process stands that stands still: a call into C that holds the interpreter stops every thread.
-#
-# A catastrophic regular expression is the usual one. Nothing in Python can run then, so nothing here mends it:
-# `faulthandler`'s thread, which needs no interpreter, writes the stacks to stderr unless it is fed in time, and
-# whoever watches
-# the process replaces it. Feeding costs some 40 microseconds and happens a few times per limit, from the control
-# loop;
-# arming it around each evaluation would cost more than most evaluations.
-#
-# There is one such thread in a process, and others may want it (pytest does): so this is for processes of ours, and
-# off
-# unless asked for. Belongs to the control loop.
+# --- from inside -----------------------------------------------------------------------------------------------------
 
 
 _FEEDS = 4  # per limit
 
 
 class GilWatchdog:
-    """Writes all stacks to a file, again and again, while nobody feeds it for `limit` seconds."""
+    """Writes all stacks to a file, stderr by default, again and again, when the control loop has not fed it for
+    `limit` seconds.
+
+    `faulthandler`'s thread, which needs no interpreter, does it; a service manager, or a person, then replaces the
+    process. Feeding costs some 40 microseconds and happens a few times per limit, from the control loop; arming it
+    around each evaluation would cost more than most evaluations.
+
+    There is one such thread in a process, and other libraries may want it (pytest does): so this is for processes of
+    ours, and off unless asked for. Belongs to the control loop.
+    """
 
     def __init__(
         self, limit: float, *, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -67,13 +68,13 @@ class GilWatchdog:
             )
 
     def rest(self) -> None:
-        """There is nothing to do: nobody feeds it for a while."""
+        """There is nothing to do: the control loop does not feed it for a while, and nothing is written."""
         if self._fed is not None:
             self._fed = None
             faulthandler.cancel_dump_traceback_later()
 
 
-# --- standstill ------------------------------------------------------------
+# --- from outside ----------------------------------------------------------------------------------------------------
 
 
 SHOWS_THREADS = sys.platform == "linux"
@@ -86,14 +87,16 @@ _MOST_TRIED = 3
 
 @dataclass(frozen=True)
 class Standstill:
-    """What keeps a process: the stack, and the run that it is at, None if no workflow's code is to blame or nobody can tell."""
+    """What keeps a process: the stack, and the run that it is at; None if no workflow's code is to blame, or that is
+    not known.
+    """
 
     stack: HungStack
     noted: Noted | None
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped a process on purpose."""
+    """Whether a process is stopped on purpose: by a signal (Ctrl-Z) or by a debugger."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return _fields(file.read())[0] in _STOPPED
@@ -108,7 +111,7 @@ def processor_time(pid: int) -> dict[int, int]:
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/stat") as file:
                 fields = _fields(file.read())
-            used[int(task)] = int(fields[11]) + int(fields[12])
+            used[int(task)] = int(fields[11]) + int(fields[12])  # in user code, and in the kernel for it
     except (OSError, IndexError, ValueError):
         pass  # a thread has ended meanwhile, or there is no such thing here
     return used
@@ -132,7 +135,9 @@ def _busiest(before: Mapping[int, int], after: Mapping[int, int]) -> list[int]:
 
 
 def _among(dumped: list[Dumped], notes: list[Noted]) -> Standstill:
-    """All stacks are there, and nobody says whose is to blame: only a single lane at work can be."""
+    """All stacks are there, and nothing tells which thread holds the interpreter: only where a single lane is at
+    work, it is that one's.
+    """
     for noted in notes if len(notes) == 1 else ():
         for each in dumped:
             if each.ident == noted.ident and each.frames:

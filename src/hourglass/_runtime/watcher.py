@@ -3,6 +3,10 @@
 `sys.setprofile` on Python 3.11, set for the author's code alone, `sys.monitoring` from 3.12 on; for tests and development,
 because each call costs. An audit hook would be too blind: it has no event for clocks, randomness or locks.
 
+What is watched is a table of clocks, randomness, sleeping, threads, locks, files, sockets and processes. Only
+functions of C are in it: whatever the standard library writes in Python comes down to one of them (`uuid.uuid4` reads
+`os.urandom`, `random.randint` the hidden generator, `subprocess.run` forks).
+
 A report names the author's line: the innermost frame that is neither ours nor the standard library's nor an
 installed package's, or the innermost that is not ours where there is none. What Hourglass itself does,
 logging, warnings, imports, time zone data and whatever stands inside `with workflow.unsafe():` does not
@@ -36,14 +40,7 @@ from hourglass._engine.fibers import watchers
 from hourglass._runtime.code_origin import STDLIB, is_library, is_ours, is_package
 from hourglass.errors import DeterminismError
 
-# --- watched calls ------------------------------------------------------------
-#
-# What workflow code must not call: clocks, randomness, sleeping, threads, locks, files, sockets and processes. A
-# table.
-#
-# Only functions of C are named. Whatever the standard library writes in Python comes down to one of them
-# (`uuid.uuid4` reads `os.urandom`, `random.randint` the hidden generator, `subprocess.run` forks), and the
-# report names the author's line.
+# --- the table -------------------------------------------------------------------------------------------------------
 
 
 CLOCK, RANDOM, SLEEP, IO, THREAD, LOCK = (
@@ -147,10 +144,10 @@ _SOCKET_METHODS = frozenset(
 _METHODS = _JOIN_METHODS | _LOCK_METHODS | _CLOCK_METHODS | _RANDOM_METHODS | _SOCKET_METHODS
 
 WATCHED_NAMES = _METHODS | {function.__name__ for function in _FUNCTIONS if function is not None}
-"""What is called something else is none of them: a look at the name spares most calls a look at the tables."""
+"""A function with another name is none of them: a look at the name spares most calls a look at the tables."""
 
 
-# --- watcher ------------------------------------------------------------
+# --- the watcher -----------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -257,7 +254,7 @@ class Watcher:
 
 
 def _author(frame: FrameType) -> FrameType | None:
-    """The frame to blame, None if nobody is: the call is ours, or excused."""
+    """The frame to blame; None if the call is ours, or excused."""
     author: FrameType | None = None
     package: FrameType | None = None
     each: FrameType | None = frame
@@ -269,7 +266,7 @@ def _author(frame: FrameType) -> FrameType | None:
         if is_ours(file):
             break
         if file.startswith(("<frozen importlib", "<frozen zipimport", *_EXCUSED)):
-            return None  # whoever is called by these, an author's own log handler too, is excused with them
+            return None  # what these call, an author's own log handler too, is excused with them
         if is_package(file):
             package = package or each
         elif not is_library(file):
@@ -322,13 +319,13 @@ def _start_profile(called: Callable[[Any, FrameType | None], None]) -> Callable[
     return stop
 
 
-_TOOL = 4  # free for anybody: 0 to 3 and 5 have names in the standard library
+_TOOL = 4  # an id that no tool claims: 0 to 3 and 5 have names in the standard library
 _watching = threading.local()
 
 
 def _start_monitoring(called: Callable[[Any, FrameType | None], None]) -> Callable[[], None]:
-    """Monitoring is the whole interpreter's: it is switched on while any lane watches, and asks each thread
-    who watches.
+    """Monitoring is the whole interpreter's: it is switched on while any lane watches, and `_on_call` asks the thread
+    that calls for its own watcher.
     """
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     _watching.called = called

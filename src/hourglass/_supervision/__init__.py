@@ -5,7 +5,7 @@ It knows nothing of workflows, engines or task queues. Everything runs on one ev
     failures     what can go wrong
     exits        why a process ended, as data
     spec         what a child is, as data, checked with precise messages
-    policy       PURE: who is restarted when one has ended, and when a supervisor gives up
+    policy       PURE: which children are restarted when one has ended, and when a supervisor gives up
     clock        monotonic time and timers, replaced in tests
     reports      every start, exit, restart and escalation, as data; a bounded ring and a sink
     driver       a task that can be killed, not only cancelled

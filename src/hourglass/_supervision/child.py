@@ -59,7 +59,7 @@ class Child:
             self._timer = None
 
     def view(self) -> ChildView:
-        """The child, for those who look at the tree."""
+        """The child, as a view of the tree shows it."""
         spec, process = self.spec, self.process
         if process is None or not process.alive:
             vacant: ChildState = "ended" if self._timer is None else "waiting"

@@ -1,6 +1,7 @@
 """A process's own view of itself: what its body is given, and all that it can say and do in the tree.
 
-Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) is heard by nobody.
+Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) gets
+`DeadProcess`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Context:
         return self._alive().node
 
     async def started(self, value: Any = None) -> None:
-        """I am ready: the next child may start. `value` is what others find in `process.value`."""
+        """I am ready: the next child may start. `value` is what other processes find in `process.value`."""
         self._alive().has_started(value)
 
     def on_terminate(self, callback: Terminate) -> None:

@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 class DriverOwner(Protocol):
-    """Whom a driver tells what became of its coroutine."""
+    """Is told by a driver what became of its coroutine: the process that the coroutine is the body of."""
 
     def ended(self, driver: Driver, error: BaseException | None, value: Any) -> None:
         """The coroutine returned `value`, or raised `error`."""
@@ -144,7 +144,7 @@ class Driver(Coroutine[Any, Any, None]):
         if not self._must_die():
             found = resume(*given)
             if self._must_die() and asyncio.isfuture(found):
-                found.cancel()  # as in `interrupt`: nobody will wait for it
+                found.cancel()  # as in `interrupt`: the coroutine will not wait for it
         if self._must_die():  # decided before this turn, or by the coroutine itself during it
             self._thrown = True
             found = self._body.throw(Killed())

@@ -202,8 +202,8 @@ class TaskSupervisor:
     def spawn_job(self, kind: type[J], name: str = "job") -> J:
         """A task without a coroutine: work that is done by callbacks, and ends when `finish` is called on its process.
 
-        It costs a fraction of an asyncio task. Whoever does the work asks the process whether it is still alive; a `kind` of
-        your own is told of its end.
+        It costs a fraction of an asyncio task. The callbacks that do the work ask the process whether it is still
+        alive; a `kind` of the caller's own hears of its end by `on_death`.
         """
         run = self._run
         if run is None or run.process.state is not State.RUNNING:

@@ -1,7 +1,7 @@
-"""A process without a body: the work is done elsewhere, by callbacks, and whoever does it says when it has ended.
+"""A process without a body: the work is done elsewhere, by callbacks, and the last of them calls `finish`.
 
-There may be ten thousand of them in a second, so its whole life is two calls, and what nobody asks for is not made. It is seen,
-stopped, killed and monitored as any other process.
+There may be ten thousand of them in a second, so its whole life is two calls, and what is not asked for (monitors,
+waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Job(Process):
     __slots__ = ("_is_dropped", "_name", "_number")
 
     def __init__(self, parent: Process, name: str, number: int) -> None:
-        # Not `super().__init__`: this is half the cost of a job, and a job begins where others arrive.
+        # Not `super().__init__`: this is half the cost of a job, and a job skips states: it is running at once.
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
@@ -58,6 +58,8 @@ class Job(Process):
         if self.state is not _RUNNING or error is not None or self._waiters or self._monitors:
             super().finish(error)
             return
+        # The usual end, the short way: without monitors, waiters and an error the rest of `Process.finish` does
+        # nothing.
         self.state, self.exit = _DEAD, NORMAL
         assert self.parent is not None
         self.parent.links.pop(self, None)

@@ -5,7 +5,7 @@ The supervisor applies the verdict.
 
 - A temporary child is never restarted, a transient one after a crash or a kill only, a permanent one always.
 - Siblings that a cascade stops are started again in order, but for temporary ones. A transient sibling that had ended
-  normally runs again with the cascade: what it prepared was prepared for those who died.
+  normally runs again with the cascade: what it prepared was prepared for the siblings that died.
 - Up to `max_restarts` restarts within `window` seconds; one more, and the supervisor gives up.
 """
 

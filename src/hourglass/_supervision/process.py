@@ -126,7 +126,7 @@ class Process:
 
     @property
     def seen(self) -> ChildState:
-        """Its state, as those who look at the tree are told."""
+        """Its state, as a view of the tree shows it."""
         return SEEN[self.state]
 
     # --- what others may ask and do ---------------------------------------------------------------
@@ -162,7 +162,7 @@ class Process:
         if isinstance(reason.error, Exception):
             raise reason.error
         if reason is not NORMAL:
-            # Its own cancellation must not look like that of the one who waits.
+            # Its own cancellation must not look like a cancellation of the caller that waits here.
             raise DeadProcess(f"{self.path} ended without a result: {reason}") from reason.error
         return self.returned
 
@@ -200,7 +200,7 @@ class Process:
     def has_started(self, value: Any) -> None:
         """It is ready."""
         if self.state is not State.STARTING:
-            return  # it is being stopped; or it says so twice, which tells nobody anything new
+            return  # it is being stopped; or it says so twice, which changes nothing
         self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
         self._enter(State.RUNNING)
@@ -257,7 +257,7 @@ class Process:
             case None:
                 return NORMAL
             case asyncio.CancelledError() if stopping or self.parent is None:
-                return SHUTDOWN  # nobody but the loop's owner stands above a root
+                return SHUTDOWN  # a root has no supervisor: only the loop's owner can have cancelled it
             case _:
                 return crash(error)
 
@@ -280,7 +280,7 @@ class Process:
                 monitor._fire(down)
 
     def guarded(self, callback: Callable[[T], object], news: T) -> None:
-        """Call somebody who wants to know of its death, and who must not be able to disturb it."""
+        """Call a monitor, or `on_death` of a job; what it raises must not disturb the death of the process."""
         try:
             callback(news)
         except Exception:

@@ -16,14 +16,14 @@ from hourglass._supervision.spec import ChildSpec
 
 
 class Registry:
-    """Who is called what."""
+    """The living processes by their names."""
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, tuple[Process, Monitor]] = {}
         self._process: Process | None = None
 
     async def __call__(self, context: Context) -> None:
-        """Be a process, so that who depends on the names can be restarted with them."""
+        """Be a process, so that children that depend on the names can be restarted with them."""
         self._clear()
         self._process = context.process
         context.process.monitor(self._on_own_end)

@@ -1,7 +1,7 @@
 """Every start, exit, restart and escalation as data: kept in a bounded ring for status pages, and given to a sink.
 
 A report in the ring holds text only. The error itself goes to the sink and is not kept: its traceback would keep alive
-whatever the dead process worked on. A sink that raises harms nobody.
+whatever the dead process worked on. What a sink raises is logged, and reaches no process.
 """
 
 from __future__ import annotations

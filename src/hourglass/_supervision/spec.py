@@ -35,9 +35,9 @@ class ChildSpec:
     the child is killed, `"brutal"` for killing at once, `"infinity"` for waiting; unset, a worker has five seconds
     and a supervisor as long as its children need. `start_timeout` limits the start likewise (a worker 30 s).
 
-    With `backoff=(first, maximum)` a restart waits: `first` seconds, then twice as long each time, up to `maximum`; a child that
-    lived for `maximum` seconds begins anew. Its restarts do not count towards the supervisor's intensity: who waits for a
-    server that is down cannot storm.
+    With `backoff=(first, maximum)` a restart waits: `first` seconds, then twice as long each time, up to `maximum`; a
+    child that lived for `maximum` seconds begins anew. Its restarts do not count towards the supervisor's intensity:
+    with the pauses, a child that waits for a server that is down cannot restart in a storm.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Where a process is in its life, and what those who look at the tree are told of it. Data only."""
+"""Where a process is in its life, and how a drawing or a status page of the tree shows it. Data only."""
 
 from __future__ import annotations
 

@@ -206,7 +206,9 @@ def give_up(context: Context, child: Child, reason: Exit, intensity: Intensity) 
 
 
 async def stop_whatever_comes(process: Process | None, limit: Shutdown) -> None:
-    """Stop a process in order. Who waits may be cancelled meanwhile: the limit bounds this, not impatience."""
+    """Stop a process in order. That the caller is cancelled meanwhile, even again and again, changes nothing: the
+    limit bounds this.
+    """
     if process is None:
         return
     process.begin_stop(limit)

@@ -86,7 +86,7 @@ class Tree:
         self.find(path).kill()
 
     def render(self) -> str:
-        """The tree as text: who is where, in which state, how often restarted."""
+        """The tree as text: where each process is, in which state, how often restarted."""
         lines = [f"{self.root.id}  {self.root.state.value}"]
         if self.root.alive:
             lines += _drawn(self.root, "")

@@ -56,6 +56,7 @@ def activation_from_proto(data: bytes) -> Activation:
     except _Unknown as error:
         raise UnsupportedEvent(message.run_id, str(error)) from None
     run_id = message.run_id
+    # The same text, as one object (see `_same`): both are kept as long as the run is, of which there may be many.
     if events and type(events[0]) is ev.RunStarted and events[0].first_execution_run_id == run_id:
         run_id = events[0].first_execution_run_id
     return Activation(

@@ -1,4 +1,10 @@
-"""A call: which RPC, its message, and how to read the answer. Every request becomes one; pure data."""
+"""Requests as calls: which RPC, its message, and how to read the answer. Every request becomes one. Pure.
+
+Here are the calls that act: on workflows (start, signal, query, cancel, terminate), those that change a run and wait
+for its word (updates, update with start, reset), on an activity that is completed from outside, by its token or by
+its ids, and on versions of workers (which is current, which there are, and what other messages say of them).
+`calls_views` has those that only look, `calls_schedules` those about schedules; `service` sends them all.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +41,7 @@ from hourglass._temporal.payloads import (
     put_seconds,
 )
 
-# --- calls ------------------------------------------------------------
+# --- what a call is --------------------------------------------------------------------------------------------------
 
 
 ORDINARY = 10.0
@@ -74,9 +80,7 @@ def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
     execution.run_id = run_id
 
 
-# --- calls deployments ------------------------------------------------------------
-#
-# Calls about versions of workers: which is current, which there are, and what runs and queues say of them. Pure.
+# --- deployments -----------------------------------------------------------------------------------------------------
 
 
 _STATUSES: dict[int, str] = {
@@ -176,16 +180,14 @@ def run_version(info: Any) -> WorkerDeploymentVersion | None:
 
 
 def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
-    """The version of somebody who polls; None for one without."""
+    """The version of a worker that polls; None for one without."""
     options = poller.deployment_options
     if not poller.HasField("deployment_options") or options.worker_versioning_mode != _VERSIONED:
         return None
     return _version(options)
 
 
-# --- calls workflows ------------------------------------------------------------
-#
-# Calls that act on a workflow: start, signal, query, cancel, terminate. Pure.
+# --- workflows -------------------------------------------------------------------------------------------------------
 
 
 def start(request: sv.StartWorkflow, scope: Scope) -> Call:
@@ -320,9 +322,7 @@ def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
     return Call("terminate_workflow_execution", message, _nothing)
 
 
-# --- calls changes ------------------------------------------------------------
-#
-# Calls that change a run and wait for its word: updates, update with start, reset. Pure.
+# --- updates and resets ----------------------------------------------------------------------------------------------
 
 
 def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
@@ -423,9 +423,7 @@ def _nothing_yet(request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
     return ch.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
-# --- calls activities ------------------------------------------------------------
-#
-# Calls about an activity that is completed from outside, by its token or by its ids. Pure.
+# --- activities ------------------------------------------------------------------------------------------------------
 
 
 # What is reported -> by token, by ids: RPC and message.

@@ -1,4 +1,4 @@
-"""Calls about schedules: create, describe, update, patch, delete, list. Pure."""
+"""Schedules to protobuf and back, and the calls about them: create, describe, update, patch, delete, list. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from hourglass._temporal.payloads import (
     seconds_from,
 )
 
-# --- schedule messages ------------------------------------------------------------
-#
-# Schedules to protobuf and back. Pure.
+# --- schedules to protobuf and back ----------------------------------------------------------------------------------
 
 
 _TIMEOUTS = (
@@ -242,7 +240,7 @@ def _foreign(message: Any) -> bytes:
     return rest.SerializeToString()
 
 
-# --- calls schedules ------------------------------------------------------------
+# --- calls -----------------------------------------------------------------------------------------------------------
 
 
 def create(request: sc.CreateSchedule, scope: Scope) -> Call:

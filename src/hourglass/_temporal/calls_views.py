@@ -1,4 +1,6 @@
-"""Calls that look at workflows: describe, list, count. Pure."""
+"""Calls that only look: at a run's history (wait for its end, fetch its events), at the server (whether it serves our
+namespace) and the workers that poll it, at workflows (describe, list, count). Pure.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,7 @@ from hourglass._temporal.payloads import (
 from hourglass.converter import decode_search_attribute
 from hourglass.errors import NamespaceNotFoundError
 
-# --- calls histories ------------------------------------------------------------
-#
-# Calls that read a run's history: wait for its end, fetch its events. Pure.
+# --- histories -------------------------------------------------------------------------------------------------------
 
 
 RPC = "get_workflow_execution_history"
@@ -119,9 +119,7 @@ def _page(data: bytes) -> sv.HistoryPage:
     )
 
 
-# --- calls watch ------------------------------------------------------------
-#
-# Calls about the server and who polls it: whether it serves our namespace, whom it has seen. Pure.
+# --- server and pollers ----------------------------------------------------------------------------------------------
 
 
 def describe_namespace(request: sw.DescribeNamespace, scope: Scope) -> Call:
@@ -177,7 +175,7 @@ def _describe(task_queue: str, activities: bool, scope: Scope) -> ws.DescribeTas
     return message
 
 
-# --- calls views ------------------------------------------------------------
+# --- workflows -------------------------------------------------------------------------------------------------------
 
 
 _STATES: dict[int, str] = {

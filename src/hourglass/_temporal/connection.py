@@ -197,7 +197,7 @@ class TemporalConnection:
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The identity that the server sees in our requests and polls."""
         return self._scope.identity
 
     async def call(self, request: Request[A]) -> A:

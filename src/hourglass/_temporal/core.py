@@ -1,6 +1,6 @@
 """The one door to Core: the only file that touches its Rust objects. It knows bytes, not messages.
 
-What Core asks of whoever uses it, and this file provides:
+What Core asks of a language SDK, and this file provides:
 
 - One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping
   hangs), so the references are leaked and a new runtime is made when one is needed.
@@ -80,14 +80,14 @@ def runtime() -> Ref:
     global _runtime
     with _lock:
         if _runtime is None or _runtime.gone:
-            # Core's own log goes to stderr and can quote payloads: only where somebody asks, in Rust's filter
-            # syntax.
+            # Core's own log goes to stderr and can quote payloads: only where HOURGLASS_CORE_LOG asks for it, in
+            # Rust's filter syntax.
             _runtime = Ref(_RUNTIME, _rust.init_runtime(runtime_settings(os.environ)))
         return _runtime
 
 
 def drop_all() -> None:
-    """Drop every Rust object of this process, in order. Runs at exit; whoever drains does so before."""
+    """Drop every Rust object of this process, in order. Runs at exit; workers that drain have done so before."""
     for ref in sorted(_live, key=lambda ref: ref.rank):
         if ref.rank == _WORKER and not ref.gone and hasattr(ref.get(), "initiate_shutdown"):
             # A worker that is dropped without it keeps polling, and takes tasks with it.
@@ -121,7 +121,7 @@ def without_harmless_panics(said: bytes) -> bytes:
 
 
 def _drop_at_exit() -> None:
-    """As `drop_all`, for people who read stderr: Core's threads write there by themselves, past Python."""
+    """As `drop_all`, without harmless panics on stderr, which people read: Core's threads write there past Python."""
     if all(ref.gone for ref in _live if ref.rank == _WORKER):
         return drop_all()
     try:

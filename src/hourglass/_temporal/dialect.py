@@ -1,4 +1,4 @@
-"""Who wrote a history: an SDK that is built on Core, or one with state machines of its own. Pure.
+"""Which kind of SDK wrote a history: one that is built on Core, or one with state machines of its own. Pure.
 
 Must not know: what to do about it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as Hourglass is: their
 markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is Go underneath) are not. Histories name
@@ -30,7 +30,7 @@ class Dialect(Enum):
 
 
 def dialect_of(events: Sequence[Any]) -> Dialect:
-    """Who wrote these events (Temporal's messages)."""
+    """The dialect of these events (Temporal's messages)."""
     name = sdk_name(events)
     if name in _IN_OUR_ORDER:
         return Dialect.PYTHON

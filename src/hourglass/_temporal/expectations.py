@@ -1,4 +1,8 @@
-"""What a history says that a workflow asked for, in order, as data: the other side of a comparison with its commands. Pure."""
+"""What a history says that a workflow asked for, in order, as data: the other side of a comparison with its commands.
+Pure.
+
+Also reads what other SDKs put into histories as encoded messages of Temporal's.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,7 @@ from hourglass._temporal.dialect import Dialect, dialect_of, sdk_name
 from hourglass._temporal.payloads import failure_from, payload_map_from, payloads_from
 from hourglass.converter import Failure, Payload
 
-# --- foreign ------------------------------------------------------------
-#
-# What other SDKs put into histories as encoded messages of Temporal's. Pure.
+# --- payloads of other SDKs ------------------------------------------------------------------------------------------
 
 
 def payloads_from_bytes(data: bytes) -> Payloads:
@@ -40,7 +42,7 @@ def payloads_from_json(text: bytes) -> Payloads:
     return payloads_from(message.payloads)
 
 
-# --- expectations ------------------------------------------------------------
+# --- what the events say ---------------------------------------------------------------------------------------------
 
 
 class Expected(msgspec.Struct, frozen=True):

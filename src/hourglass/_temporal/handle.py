@@ -1,9 +1,10 @@
-"""A worker handle over Core: `hourglass._contract.handle.Handle`, with Core's traps closed.
+"""A worker handle over Core: `hourglass._contract.handle.Handle`, with Core's traps closed. Activity tasks as data,
+and their results and heartbeats as bytes, are the pure first part.
 
 Invariants:
 
-- No raw poll and no raw completion is ever cancelled. Their futures belong to the handle; whoever waits for
-  one may be cancelled. A poll's result is then kept for the next who asks; a completion is seen to its end.
+- No raw poll and no raw completion is ever cancelled. Their futures belong to the handle; a caller that waits for
+  one may be cancelled. A poll's result is then kept for the next caller; a completion is seen to its end.
 - Each activation that Core gives out is completed: one that we cannot read, or whose completion we or Core
   cannot digest, is completed as failed, and Core starts that run afresh from its history.
 - `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off
@@ -52,9 +53,7 @@ from hourglass._temporal.payloads import (
 )
 from hourglass.converter import ApplicationFailure, Failure
 
-# --- activities ------------------------------------------------------------
-#
-# Activity tasks as data, their results and heartbeats as bytes. Pure.
+# --- activity tasks --------------------------------------------------------------------------------------------------
 
 
 _REASONS: dict[int, str] = {number: name for name, number in ActivityCancelReason.items()}
@@ -128,7 +127,7 @@ def heartbeat_to_proto(token: bytes, details: Payloads) -> bytes:
     return data
 
 
-# --- handle ------------------------------------------------------------
+# --- the handle ------------------------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -138,7 +137,7 @@ _log = logging.getLogger("hourglass.temporal")
 
 
 class Poll:
-    """One kind of poll: at most one raw call at a time, whose result waits for somebody to take it."""
+    """One kind of poll: at most one raw call at a time, whose result waits until a caller takes it."""
 
     def __init__(self, start: Callable[[], asyncio.Future[bytes]]) -> None:
         self._start = start
@@ -154,11 +153,12 @@ class Poll:
             try:
                 if self._call is None:
                     self._call = self._start()
-                    # Read the outcome even if nobody asks again, or asyncio complains when it is collected.
+                    # Read the outcome even if no caller takes it, or asyncio complains when it is collected.
                     self._call.add_done_callback(_read)
                 call = self._call
                 if not call.done():
                     await asyncio.shield(call)
+                # Of several callers the first that wakes takes the result; the others go round and poll anew.
                 if self._call is call:
                     self._call = None
                     return call.result()
@@ -277,7 +277,7 @@ class CoreHandle:
             await asyncio.shield(raw)
             return
         except asyncio.CancelledError:
-            if raw is not None and not raw.done():  # whoever waited has gone; the call has not
+            if raw is not None and not raw.done():  # the caller was cancelled, Core's call goes on
                 self._keep(asyncio.get_running_loop().create_task(self._see_to(raw, call, instead)))
             raise
         except BaseException as error:

@@ -1,8 +1,17 @@
-"""Histories in Temporal's JSON form, to protobuf and back. Pure.
+"""Histories in Temporal's JSON form, to protobuf and back, and what holds in every history that a server has written.
+Pure.
 
 Both spellings of enums are read: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Which fields are enums
 is taken from the messages' own descriptions, so that every field of every event is covered without a list of
-ours. What is read is checked: Core hangs on some histories that are malformed.
+ours.
+
+What is read is checked, for Core trusts histories: on some that break the rules it panics, on others it falls silent.
+So a history that comes from a file is checked first, and the message names the event. The rules (`check_rules`):
+
+- Workflow tasks come one at a time: scheduled, started, then completed, failed or timed out.
+- What a workflow asked for names the completed task in which it asked; what became of it names the event that began
+  it, and ends it once.
+- Nothing follows the end of the run.
 """
 
 from __future__ import annotations
@@ -23,19 +32,7 @@ from hourglass._temporal import quick_json
 from hourglass._temporal.dialect import Dialect, dialect_of
 from hourglass.errors import HistoryError
 
-# --- history rules ------------------------------------------------------------
-#
-# What holds in every history that a server has written. Pure.
-#
-# Core trusts histories: on some that break these rules it panics, on others it falls silent. So a history that comes
-# from a
-# file is checked first, and the message names the event.
-#
-# - Workflow tasks come one at a time: scheduled, started, then completed, failed or timed out.
-# - What a workflow asked for names the completed task in which it asked; what became of it names the event that began
-# it,
-#   and ends it once.
-# - Nothing follows the end of the run.
+# --- rules -----------------------------------------------------------------------------------------------------------
 
 
 _ENDS = {
@@ -205,7 +202,7 @@ def _follow(event: HistoryEvent, open_things: dict[int, str]) -> None:
         del open_things[origin]
 
 
-# --- histories ------------------------------------------------------------
+# --- reading and writing ---------------------------------------------------------------------------------------------
 
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*").fullmatch
@@ -408,7 +405,7 @@ def _check_attributes(event: HistoryEvent, kind: int) -> None:
         )
     expected = _ATTRIBUTES.get(kind)
     if expected is None:
-        return  # `history_rules` refuses it by its number
+        return  # `check_rules` refuses it by its number
     attributes = event.WhichOneof("attributes")
     if attributes != expected:
         name = EventType.Name(event.event_type)

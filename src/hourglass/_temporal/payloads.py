@@ -1,8 +1,11 @@
-"""Payloads, durations, times and retry policies to protobuf and back. Pure, and on the hot path.
+"""Payloads, durations, times, retry policies and failures to protobuf and back. Pure, and on the hot path.
 
 Reading an unset message field yields defaults without creating it, so presence is asked only where it means
 something. Writing goes straight into the message that will be sent: copies cost more than the fields
 themselves.
+
+Failures have one small function per kind, both ways. A kind that we do not know (Nexus) arrives with `info=None` and
+keeps its message, stack and cause.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import RetryState, TimeoutType
 
-# --- payloads ------------------------------------------------------------
+# --- payloads, durations, times, retry policies ----------------------------------------------------------------------
 
 
 _KNOWN: dict[bytes, str] = {
@@ -136,11 +139,7 @@ def put_retry_rule(policy: Any, rule: RetryRule) -> None:
         policy.non_retryable_error_types.extend(rule.non_retryable_error_types)
 
 
-# --- failures ------------------------------------------------------------
-#
-# Failures to protobuf and back: one small function per kind, both ways. Pure.
-#
-# A kind that we do not know (Nexus) arrives with `info=None` and keeps its message, stack and cause.
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 E = TypeVar("E", bound=IntEnum)
@@ -194,7 +193,7 @@ def _member(kind: type[E], number: int) -> E:
         return kind(0)
 
 
-# --- reading ------------------------------------------------------------------------------------------------
+# --- failures: reading -----------------------------------------------------------------------------------------------
 
 
 def _application(info: Any) -> ApplicationFailure:
@@ -265,7 +264,7 @@ _READ: dict[str | None, Callable[[Any], FailureInfo]] = {
 }
 
 
-# --- writing ------------------------------------------------------------------------------------------------
+# --- failures: writing -----------------------------------------------------------------------------------------------
 
 
 def _put_application(info: Any, failure: ApplicationFailure) -> None:

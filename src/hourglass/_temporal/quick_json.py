@@ -4,9 +4,9 @@ A history has tens of thousands of events. Protobuf's reader looks at the descri
 event; here a table for each kind of message is made once, turns a JSON object into arguments, and the whole message is
 built by one call.
 
-Invariant: what is read means what protobuf's reader would make of it. Whatever is not plain (null, a name that is not known,
-a field given twice, a number as a float, the rarer well-known types) raises `Unusual`: then protobuf reads it, or says why
-it cannot be read.
+Invariant: what is read means what protobuf's reader would make of it. Whatever is not plain (null, an enum's name
+that is not known, a field given twice, a number as a float, the rarer well-known types) raises `Unusual`: then
+protobuf reads it, or says why it cannot be read.
 """
 
 from __future__ import annotations

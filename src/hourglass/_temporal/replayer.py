@@ -1,8 +1,8 @@
 """A handle that replays histories through Core, without a server.
 
 It is polled and completed like any other; Core's verdict on a run is the reason of its eviction
-(`NONDETERMINISM`, …). Core cannot be trusted to answer every malformed history, so that whoever waits for one
-sets a limit.
+(`NONDETERMINISM`, …). Core does not answer every malformed history, so that a caller that waits for a verdict sets a
+limit.
 """
 
 from __future__ import annotations

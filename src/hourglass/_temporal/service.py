@@ -1,4 +1,6 @@
-"""Every request that a client can make: which call it is, sent through Core. Refusals become our errors."""
+"""Every request that a client can make: which call it is, sent through Core. RPC errors become errors of ours, which
+say what was refused, why, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,7 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 
-# --- refusals ------------------------------------------------------------
-#
-# RPC errors as errors of ours: what was refused, why, and what to do. Pure.
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 STATUS: tuple[str, ...] = (
@@ -192,7 +192,7 @@ def _name(request: sv.Request[Any]) -> str:
     return f"{type(request).__name__}({which!r})" if which else type(request).__name__
 
 
-# --- service ------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
