@@ -1,13 +1,13 @@
 """Fibers: lines of execution inside a run that can be suspended anywhere. The only file that knows greenlet.
 
 A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler; nothing unwinds, so `finally`, `with` and
-`except` in user code behave as written. Who is current is found by asking which greenlet runs, never by a context variable:
-those are copied into foreign threads. Two things must not happen, and are prevented here:
+`except` in user code behave as written. The current fiber is found by asking which greenlet runs, never by a context
+variable: those are copied into foreign threads. Two things must not happen, and are prevented here:
 
 - A dropped fiber speaks (I5). While it unwinds every primitive raises `Dropped`; one that swallows even that and never stops is
   left suspended for good.
 - The garbage of one run, collected while another runs, calls primitives in the other's name: while the collector runs on
-  this thread nobody is current.
+  this thread there is no current fiber.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ def is_cancellation(error: BaseException | None) -> bool:
     return isinstance(error, (CancelledError, TaskCancelledError, Cancelled))
 
 
-# --- who is current ---------------------------------------------------------------------------------------------------
+# --- the current fiber ------------------------------------------------------------------------------------------------
 
 
 class _Readers(threading.local):
@@ -326,11 +326,11 @@ readers = _Readers()
 _collecting: set[int] = set()
 
 watchers: dict[int, Callable[[Callable[..., Any], Any], Any]] = {}
-"""By thread: who wants to call the author's code there himself, to see what it calls. In production there are none."""
+"""By thread: a function that calls the author's code there, to see what that calls. In production there are none."""
 
 
 def watched(function: Callable[..., Any], argument: Any) -> Any:
-    """Call the author's code, through whoever watches this thread."""
+    """Call the author's code, through the watcher of this thread if it has one."""
     around = watchers.get(threading.get_ident())
     return function(argument) if around is None else around(function, argument)
 
@@ -358,7 +358,8 @@ def current_fiber() -> FiberTask[Any] | None:
 def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
     """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only.
 
-    `name` is whom it is asked of: a durable call takes this way twice, so its words are put together only if it is refused.
+    `name` is what is called, apart from `what`: a durable call comes here twice, so the message is put together only
+    if the call is refused.
     """
     fiber = current_fiber()
     if fiber is None or fiber.run.latched:
