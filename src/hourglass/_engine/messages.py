@@ -191,8 +191,8 @@ class Handlers:
         return not self.running
 
     def left_behind(self) -> tuple[str, ...]:
-        """What a run that has closed leaves undone: handlers that have not finished, signals that neither a handler nor a
-        channel took.
+        """What a run that has closed leaves undone: handlers that have not finished, signals that neither a handler
+        nor a channel took.
         """
         if not self.running and not self.run.state.signals:
             return ()
