@@ -1,7 +1,7 @@
-"""`hourglass check`: is workflow code deterministic, as far as its text tells? Nothing is imported, nothing is
-executed.
+"""`hourglass check`: is workflow code deterministic, as far as its text tells?
 
-How the report looks, for people, for programs and for GitHub, is pure: text from data.
+Nothing is imported, nothing is executed. How the report looks, for people, for programs and for GitHub, is pure: text
+from data.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def error(text: str) -> None:
 
 
 def trace(error: BaseException) -> None:
-    """A traceback, for those who look for a fault."""
+    """A traceback on stderr, for finding a fault."""
     told = Text("".join(traceback.format_exception(error)).rstrip("\n"))
     _remark(lambda out: out.print(told, soft_wrap=True))
 

@@ -89,8 +89,8 @@ def _addressed(finding: Finding, temporal: str) -> Finding:
 
 
 def _unheard(finding: Finding, facts: Facts) -> Finding:
-    """A run that waits for a signal that was the last that happened to it: mostly the worker could not
-    decode it.
+    """A run that waits for a signal that was the last that happened to it: mostly the worker could not decode
+    it.
     """
     happened = [each for each in facts.events if not each.kind.startswith("WORKFLOW_TASK_")]
     name = text(happened[-1].attributes, "signalName") if happened else ""

@@ -1,5 +1,5 @@
-"""`hourglass start`, `signal`, `query`, `update`, `cancel`, `terminate` and `reset`: what one does to a workflow, or
-to all that a filter finds.
+"""`hourglass start`, `signal`, `query`, `update`, `cancel`, `terminate` and `reset`: commands that act on one
+workflow, or on all that a filter finds.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class LiveRun:
 
     @property
     def notes(self) -> Notes:
-        """What the run says of itself to those who look at it."""
+        """What the run shows of itself to clients."""
         if self._notes is None:
             assert self.started is not None
             self._notes = Notes(self.started)
@@ -353,6 +353,7 @@ class LiveRun:
     def drop(self, on_step: Callable[[], object] | None = None) -> None:
         """Unwind every fiber on this thread, silently (I5); `on_step` is called after each, for there may be thousands."""
         self.dead = self.latched = True
+        # Open, so that what `finally` blocks settle while they unwind does not raise; these turns are never taken.
         self.scheduler.open()
         for fiber in self.fibers:
             fiber.unwind()

@@ -190,17 +190,21 @@ class FiberTask(Task[T]):
             self.run.turning_points += 1
             fiber = self.fiber = _Fiber(self._body)
             fiber.owner = self
+            # As asyncio gives each task one: what a fiber sets in its context, others do not see.
             fiber.gr_context = contextvars.copy_context()
+        # A fiber waits by switching to its parent, which must be the greenlet that steps it now.
         if fiber.parent is not hub:
             fiber.parent = hub
         came_back = fiber.switch(error) if not watchers else watched(fiber.switch, error)
         if fiber.dead:
             self._ended(*came_back)
-        elif came_back is None:
+        elif came_back is None:  # it gives way for one turn
             self.scheduler.ready.append((self._step, None))
         else:
             self.waiting_on = came_back
             came_back.add_callback(self._step)
+            # As in asyncio: a request that came while the fiber ran is delivered at the first wait that can be
+            # cancelled.
             if self.must_cancel and came_back.cancel():
                 self.must_cancel = False
                 self.cancelling = True
@@ -224,6 +228,7 @@ class FiberTask(Task[T]):
             self.run.note_failed(self)
             self.fail(value)
         elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
+            # As in asyncio: a fiber that was cancelled in its last step counts as cancelled, though it returned.
             super().cancel()
         elif state == RESOLVED:
             self.resolve(value)
@@ -249,7 +254,9 @@ class FiberTask(Task[T]):
         return True
 
     def take_back_request(self) -> None:
-        """One request to cancel no longer counts, as after `Task.uncancel`: by the count foreign runs tell their time limits."""
+        """One request to cancel no longer counts, as after asyncio's `Task.uncancel`: by the count runs of temporalio
+        tell their time limits.
+        """
         self.cancel_count = max(0, self.cancel_count - 1)
 
     def _blame(self, source: object, *, fresh: bool) -> None:

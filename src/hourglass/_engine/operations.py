@@ -84,7 +84,7 @@ class Timer:
 
 
 class Operation(Task[R]):
-    """Remote work: an activity's or a child's result. Kept encoded, and decoded anew for each who asks (I6)."""
+    """Remote work: an activity's or a child's result. Kept encoded, and decoded anew each time it is read (I6)."""
 
     __slots__ = (
         "answer",
@@ -408,7 +408,7 @@ def sleep(duration: float, summary: str = "") -> None:
     try:
         wait_for(future)
     finally:
-        timer.cancel()
+        timer.cancel()  # of one that has fired this issues nothing
 
 
 def start_child(

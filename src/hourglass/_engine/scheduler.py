@@ -154,7 +154,8 @@ class Gathered(Future):
         self.cancel_requested = False
         self.failed_child: Future | None = None
         self.missing = len(children)
-        # As asyncio does it from Python 3.12 on, those that are settled already count `at_once`; before, in a turn of their own.
+        # As asyncio does it from Python 3.12 on, children that are settled already count `at_once`; before, in a turn
+        # of their own.
         early = [child for child in children if child.state != PENDING] if at_once else []
         for child in children:
             if not at_once or child.state == PENDING:
