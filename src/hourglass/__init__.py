@@ -20,12 +20,12 @@ A path is public if and only if none of its segments begins with an underscore:
     client        Client, AsyncClient, handles, TLS
     worker        Worker and its options
     limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
-    progress      what a run publishes while it works, and who follows it
+    progress      what a run publishes while it works, and how clients follow it
     interceptors  code of yours between callers and what they call; headers
     metrics       counters, gauges and histograms, as text for Prometheus
     contrib       bridges to other libraries: OpenTelemetry
     replay        History, Replayer
-    testing       a real Temporal dev server as a `with` block
+    testing       Environment: workflows on virtual time, activities faked; and a real Temporal dev server
     converter     values to payloads and back; the codec's seam
     errors        every exception, grouped by who is at fault
 
@@ -44,6 +44,7 @@ The private packages:
     _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
     _story        pure: what a run did, from its history; drawn for terminals, browsers and paper
+    _cli          the `hourglass` command
 
 Imports only go down these ranks (tests/architecture holds us to it):
 

@@ -3,7 +3,7 @@
 A command is a function in a file of its own, named in `COMMANDS`. Only the file of the command that is asked for is loaded, all
 of them for help; so none may load at its top what is slow to load.
 
-Exit codes: 0 done; 1 it did not work; 2 it was asked for wrongly; 130 Ctrl-C; 141 nobody reads the output any more.
+Exit codes: 0 done; 1 it did not work; 2 it was asked for wrongly; 130 Ctrl-C; 141 the reader of the output has gone.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def run(arguments: list[str]) -> int:
 
 
 def prepare_program() -> None:
-    """For a process that is this command and nothing else: its streams, and what is raised where no one catches it."""
+    """For a process that is this command and nothing else: its streams, and what happens to exceptions that no code
+    catches.
+    """
     console.prepare_streams()
     sys.excepthook = lambda _, error, __: console.trace(error)
     threading.excepthook = _thread_ended
@@ -158,7 +160,7 @@ def _take_traceback(arguments: list[str]) -> tuple[bool, list[str]]:
 
 
 def _exit_code(end: SystemExit) -> int:
-    if isinstance(end.__context__, BrokenPipeError):  # the parser's own way to say that nobody reads
+    if isinstance(end.__context__, BrokenPipeError):  # the parser's own way to say that the reader has gone
         console.stop_writing()
         return 141
     if end.code is None or isinstance(end.code, int):

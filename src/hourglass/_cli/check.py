@@ -1,4 +1,8 @@
-"""`hourglass check`: is workflow code deterministic, as far as its text tells? Nothing is imported, nothing is executed."""
+"""`hourglass check`: is workflow code deterministic, as far as its text tells?
+
+Nothing is imported, nothing is executed. How the report looks, for people, for programs and for GitHub, is pure: text
+from data.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,7 @@ if TYPE_CHECKING:
     from hourglass._check import Report
 
 
-# --- check views ------------------------------------------------------------
-#
-# How a check's report looks: for people, for programs, for GitHub. Pure: text from data.
+# --- how a report looks -----------------------------------------------------------------------------------------------
 
 
 def pretty(report: Report) -> Iterator[Text]:
@@ -154,7 +156,7 @@ def _indented(code: str) -> str:
     return "".join(f"    {line}\n" for line in code.splitlines())
 
 
-# --- check ------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 Paths: TypeAlias = Annotated[

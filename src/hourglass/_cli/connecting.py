@@ -1,7 +1,10 @@
-"""A client for one command: where it looks, what decodes the payloads, and words for what is not there.
+"""What commands share that ask an engine about workflows: options, each said once; values from the command line, and
+answers as text or JSON; a client for one command, the codec that decodes its payloads, and words for what is not
+there.
 
 A command that only looks makes no file: an empty folder stays empty. What is not found is told with what is there
-instead.
+instead. A codec is imported only if the person at the command line, or the environment, names it, never because a
+payload or a server does.
 """
 
 from __future__ import annotations
@@ -31,9 +34,7 @@ if TYPE_CHECKING:
     from hourglass.converter import Codec as PayloadCodec
 
 
-# --- codecs ------------------------------------------------------------
-#
-# The codec of `--codec MODULE:OBJECT`: imports what the person at the command line named, never what a wire names.
+# --- the codec of --codec MODULE:OBJECT -------------------------------------------------------------------------------
 
 
 VARIABLE = "HOURGLASS_CODEC"
@@ -62,9 +63,7 @@ def _is_codec(found: Any) -> TypeGuard[PayloadCodec]:
     return not isinstance(found, type) and all(callable(each) for each in named)
 
 
-# --- options ------------------------------------------------------------
-#
-# Options that several commands have, each said once: name, form and help.
+# --- options that several commands have -------------------------------------------------------------------------------
 
 
 class LogForm(StrEnum):
@@ -117,10 +116,7 @@ Log: TypeAlias = Annotated[LogForm, typer.Option(help="For people, or a JSON doc
 Level: TypeAlias = Annotated[LogLevel, typer.Option(help="What is logged.")]
 
 
-# --- asking ------------------------------------------------------------
-#
-# What the commands share that ask an engine about workflows: connecting, values on the command line, answers as text
-# or JSON.
+# --- values, answers, and doing something to many ---------------------------------------------------------------------
 
 
 WorkflowId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
@@ -206,7 +202,7 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
 
 
 def sure(what: str, query: str, client: Client, yes: bool) -> None:
-    """Ask whether it is meant, where somebody can answer."""
+    """Ask the person at the terminal whether it is meant; without a terminal, `--yes` must say so."""
     found = client.count_workflows(f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "")
     if yes:
         return
@@ -217,7 +213,7 @@ def sure(what: str, query: str, client: Client, yes: bool) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[Any]:
-    """A bar on stderr while something is done to many; silent where nobody looks."""
+    """A bar on stderr while something is done to many; none where stderr is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     screen = console.screen(stderr=True)
@@ -249,7 +245,7 @@ def tell_bulk(what: str, result: BulkResult, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-# --- connecting ------------------------------------------------------------
+# --- connecting -------------------------------------------------------------------------------------------------------
 
 
 _NEWEST = 500
@@ -318,7 +314,7 @@ def temporal_options(target: str | None, namespace: str | None) -> str:
 
 
 def similar(client: Client, workflow_id: str) -> list[str]:
-    """Ids that somebody may have meant."""
+    """Ids, of the newest workflows, that the person at the command line may have meant."""
     known = list(dict.fromkeys(each.id for each in islice(client.list_workflows(), _NEWEST)))
     inside = [each for each in known if workflow_id in each or each in workflow_id]
     return list(dict.fromkeys([*get_close_matches(workflow_id, known, 3, 0.7), *inside]))[:5]
@@ -360,7 +356,7 @@ def _not_found(client: Client, workflow_id: str, run_id: str | None, said: str) 
 
 
 def _swapped(client: Client, workflow_id: str, before: str) -> str:
-    """People try the id first."""
+    """What to say if the id and the name were given in the wrong order: people try the id first."""
     if not before:
         return ""
     try:
@@ -370,7 +366,7 @@ def _swapped(client: Client, workflow_id: str, before: str) -> str:
     return f"\n  there is a workflow {before!r}: the name comes first, then the id: {workflow_id} {before}"
 
 
-# --- what the engine says while a command waits --------------------------------------------------------------------
+# --- what the engine says while a command waits -----------------------------------------------------------------------
 
 
 class _Remarks(logging.Handler):

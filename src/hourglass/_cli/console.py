@@ -1,9 +1,13 @@
-"""What people see, and the only door to it: results on stdout, errors on stderr. No colour where none is wanted (`NO_COLOR`, a
-pipe), no lines broken where a program reads, no complaint where nobody reads any more.
+r"""What people see, and the only door to it: results on stdout, errors on stderr. No colour where none is wanted
+(`NO_COLOR`, a pipe), no lines broken where a program reads, no complaint when the reader of a pipe has gone.
 
 Ids, names, memos and messages of failures are other people's text. What could steer a terminal, or turn a line around in it, is
 shown as an escape instead (`\x1b`, `\u202e`), in all that passes here: texts, pictures, logs, tracebacks. JSON says it as
 `\u001b`, which programs read as what it was. Nothing else in `_cli` writes to a stream.
+
+A table has as many columns as there is room for. Its first column is whole, always: it is what gets copied. Where
+there is little room the widest of the others is cut, down to a little. Where that is not enough each row becomes two
+lines, the first column on one of its own; what does not fit below it is left out, the last first.
 """
 
 from __future__ import annotations
@@ -27,13 +31,11 @@ from rich.text import Text
 
 from hourglass._story.text import cells, fit
 
-# --- near ------------------------------------------------------------
-#
-# Files as people here call them: below the working folder by the short name, elsewhere by the whole one.
+# --- names of files ---------------------------------------------------------------------------------------------------
 
 
 def near(file: str) -> str:
-    """A file's name, seen from here."""
+    """A file's name as people call it: below the working folder the short one, elsewhere the whole one."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):  # elsewhere; or the working folder is gone
@@ -46,7 +48,7 @@ def near_place(place: str) -> str:
     return f"{near(os.path.normpath(file))}{colon}{line}" if file else place
 
 
-# --- console ------------------------------------------------------------
+# --- the console ------------------------------------------------------------------------------------------------------
 
 
 # Controls of ASCII but line feed and tab, DEL, C1; what turns or hides text (marks of direction, invisible characters but the
@@ -88,7 +90,7 @@ class Screen(Console):
 
 
 def screen(*, stderr: bool = False, width: int | None = None) -> Screen:
-    """A console that others may draw on."""
+    """A console for a caller that draws on it itself."""
     return Screen(stderr=stderr, width=width, highlight=False, emoji=False, markup=False)
 
 
@@ -162,7 +164,7 @@ def error(text: str) -> None:
 
 
 def trace(error: BaseException) -> None:
-    """A traceback, for those who look for a fault."""
+    """A traceback on stderr, for finding a fault."""
     told = Text("".join(traceback.format_exception(error)).rstrip("\n"))
     _remark(lambda out: out.print(told, soft_wrap=True))
 
@@ -176,8 +178,9 @@ def _remark(say: Callable[[Screen], object]) -> None:
 
 
 def stop_writing(stream: TextIO | None = None) -> None:
-    """Nobody reads a stream any more, stdout if none is named, or it cannot be written: what is still buffered must not be
-    written at exit.
+    """Lead a stream, stdout if none is named, to nowhere: its reader has gone, or it cannot be written.
+
+    Otherwise the interpreter would flush what is still buffered at exit, and fail with a traceback of its own.
     """
     try:
         null = os.open(os.devnull, os.O_WRONLY)
@@ -208,14 +211,7 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-# --- table ------------------------------------------------------------
-#
-# A table for people, in as many columns as there is room for. The first column is whole, always: it is what gets
-# copied.
-#
-# Where there is little room the widest of the others is cut, down to a little. Where that is not enough each row
-# becomes two
-# lines, the first column on one of its own; what does not fit below it is left out, the last first.
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 _LEAST = 8

@@ -1,6 +1,13 @@
-"""The process that works under `hourglass dev`: loads the code, checks the open runs against it, then takes work.
+"""Both processes of `hourglass dev`: the parent, which watches files, and the process that works.
 
-It ends when its parent hangs up. What only a change can mend is said, and the exit code tells the parent to wait for one.
+The parent (`Reloader`) replaces the process that works whenever a file changes. It must not know workflows or
+engines. It asks that process to stop by closing a pipe, so that Ctrl-C, which a terminal sends to both, is one
+request and not two; and so that the process does not outlive its parent.
+
+The process that works (`serve`) loads the code, checks the open runs against it, then takes work. The check executes
+the histories of the open runs again on this code, and touches nothing else. It ends when its parent closes the pipe,
+or is gone. What only a change can mend is said, and the exit code `WAITS` tells the parent to wait for one.
+Tracebacks show the author's lines only, because ours are the same every time.
 """
 
 from __future__ import annotations
@@ -27,9 +34,7 @@ if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowExecution
 
 
-# --- dev log ------------------------------------------------------------
-#
-# Tracebacks under `hourglass dev`: the author's lines only, because ours are the same every time.
+# --- tracebacks -------------------------------------------------------------------------------------------------------
 
 
 class AuthorsLines(logging.Filter):
@@ -67,9 +72,7 @@ def shortened(error: BaseException) -> str:
     return "".join(told.format()).rstrip()
 
 
-# --- open runs ------------------------------------------------------------
-#
-# Would the open runs go on with this code? Their histories are executed again on it, and nothing else is touched.
+# --- would the open runs go on with this code? ------------------------------------------------------------------------
 
 
 _LIMIT = 10.0
@@ -96,7 +99,7 @@ class Checked:
 def check_open_runs(
     client: Client, loaded: Loaded, task_queues: Sequence[str], most: int, over: threading.Event
 ) -> Checked:
-    """Try the newest open runs of the types and queues that are served here, until it is over."""
+    """Replay the newest open runs of the types and queues that are served here, until this process is to end."""
     tried, broken = 0, list[Broken]()
     found = list(islice(_open(client, loaded.workflows, task_queues), most))
     if not found:
@@ -135,19 +138,15 @@ def _said(error: HourglassError | TimeoutError) -> str:
     return str(error) or type(error).__name__
 
 
-# --- reloading ------------------------------------------------------------
-#
-# The parent of `hourglass dev`: watches files, and replaces the process that works whenever one changes.
-#
-# Must not know: workflows, engines. The process that works is asked to stop by the end of a pipe, so that Ctrl-C,
-# which a
-# terminal sends to both, is one request and not two; and so that it does not outlive its parent.
+# --- the parent -------------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.dev")
 
 STOP, TARGET = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET"
-"""Variables that make a process the one that works: the pipe that ends with its parent, and where to work if not said."""
+"""Variables that make a process the one that works: the pipe that ends with its parent, and the target if none was
+given.
+"""
 
 WAITS = 3
 """The exit code of a process that can do nothing before the next change, and has said why."""
@@ -287,7 +286,7 @@ def _how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-# --- dev worker ------------------------------------------------------------
+# --- the process that works -------------------------------------------------------------------------------------------
 
 
 _DRAIN = 2.0
@@ -318,6 +317,7 @@ class Life:
         threading.Thread(target=self._listen, args=(pipe,), name="hourglass-dev", daemon=True).start()
 
     def _listen(self, pipe: int) -> None:
+        # Nothing is ever written: the read ends when the writing end is closed, by the parent or with it.
         while os.read(pipe, 1):
             pass
         self.over.set()

@@ -206,7 +206,9 @@ def _own(module: ModuleType) -> list[_Decorated]:
 
 
 def _below(module: ModuleType) -> list[_Decorated]:
-    """What is decorated in the modules of a package, which are imported here: else nobody would before work comes."""
+    """What is decorated in the modules of a package, which are imported here: nothing else would import them
+    before work comes.
+    """
     return [each for name in _submodules(module) for each in _own(_import(name, name))]
 
 

@@ -122,7 +122,7 @@ def _watch(client: Client, query: str, limit: int, parked: bool, json: bool) -> 
 
 
 def _tell_changes(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
-    """For whoever reads lines: one for each run that is new, or has another status than before."""
+    """For JSON, and where stdout is no terminal: a line for each run that is new, or whose status has changed."""
     told: dict[str, str] = {}
     while True:
         found = _find(client, query, limit, parked)

@@ -55,7 +55,7 @@ def show(picture: Picture, width: int | None = None) -> None:
 
 @contextmanager
 def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Picture], None]]:
-    """Draw it again and again, in place, until the block ends. Nothing is drawn where nobody watches."""
+    """Draw it again and again, in place, until the block ends. Nothing is drawn where stdout is no terminal."""
     console = screen(width=width)
     if quiet or not console.is_terminal:
         yield lambda picture: None

@@ -1,4 +1,9 @@
-"""The story of what was named on the command line: a run that a client knows, or a file with a history."""
+"""The story of what was named on the command line: a run that a client knows, or a file with a history.
+
+Histories are in Temporal's JSON form. Where a codec is given, payloads pass it if the person at the command line
+asked to see them, messages of failures always. What a codec refuses stays as it is: a history may hold values from
+before the codec, or of another one.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +32,7 @@ if TYPE_CHECKING:
     from hourglass.converter import Codec
 
 
-# --- unsealing ------------------------------------------------------------
-#
-# Histories in Temporal's JSON form through a codec: payloads for those who asked to see them, messages of failures
-# for all.
-#
-# What a codec refuses stays as it is: a history may hold values from before the codec, or of somebody else's.
+# --- histories through a codec ----------------------------------------------------------------------------------------
 
 
 Decode: TypeAlias = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -48,7 +48,7 @@ def decoder(codec: Codec) -> Decode:
             encoding = entries.pop("encoding", b"").decode()
             sealed = Payload(base64.b64decode(payload.get("data", "")), encoding, entries or None)
             (opened,) = codec.decode([sealed])
-        except Exception:  # authors' code, and data of anybody
+        except Exception:  # the author's codec, and data of any origin
             return payload
         named = {"encoding": opened.encoding.encode(), **(opened.metadata or {})}
         return {
@@ -83,7 +83,7 @@ def _with_message(failure: dict[str, Any], decode: Decode) -> dict[str, Any]:
     return {**rest, **told}
 
 
-# --- telling ------------------------------------------------------------
+# --- stories ----------------------------------------------------------------------------------------------------------
 
 
 MOST_CHILDREN = 50

@@ -1,4 +1,8 @@
-"""`hourglass why`: one page on what a workflow does or waits for, what is wrong, and what to do about it."""
+"""`hourglass why`: one page on what a workflow does or waits for, what is wrong, and what to do about it.
+
+The page shows a diagnosis (`_story.diagnosis`, made by `why_facts`) as sentences for people, or as a document for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +42,7 @@ if TYPE_CHECKING:
     from hourglass.client import Client, ScheduleDescription
 
 
-# --- why page ------------------------------------------------------------
-#
-# The page of `hourglass why`: a diagnosis as sentences for people, or as a document for programs.
+# --- a diagnosis, shown -----------------------------------------------------------------------------------------------
 
 
 _COMMAND = "cyan"
@@ -224,14 +226,11 @@ def clock(moment: int, now: int) -> str:
     return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
-# --- why absent ------------------------------------------------------------
-#
-# What `hourglass why` says of an id that no workflow has: another run, a schedule, or one that is nearly spelt like
-# it.
+# --- ids that no workflow has -----------------------------------------------------------------------------------------
 
 
 def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str) -> Diagnosis:
-    """Why it is not found."""
+    """What is said of an id that no workflow has: another run, a schedule, or one that is spelt nearly like it."""
     latest = connecting.latest_run(client, workflow_id, run_id)
     if latest is not None:
         found = reasons.not_found(workflow_id, (), options)
@@ -255,7 +254,7 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
     try:
         return client.get_schedule_handle(schedule_id).describe()
     except HourglassError:
-        return None  # none, or nobody may look
+        return None  # there is none, or the server does not let us look
 
 
 def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
@@ -279,7 +278,7 @@ def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) ->
     )
 
 
-# --- why ------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def why(

@@ -1,6 +1,12 @@
 """What `hourglass why` asks: the run, its history, the pollers of its queues, the run itself by a query, its children.
 
-Every question but the first two may stay unanswered: then less is said, not nothing.
+Every question but the first two may stay unanswered: then less is said, not nothing. What the story's reasons cannot
+know is added here: that a run is paused, what its workflow task is at work on, and which slot of `limits.slot` it
+waits for.
+
+A history shows a wait for a slot as signals to a keeper, the workflow that keeps the key's slots, and as a timer
+whose summary names the key. Where a run started the keeper itself, the keeper is a child; the run does not wait for
+it, so it is no finding.
 """
 
 from __future__ import annotations
@@ -32,14 +38,11 @@ if TYPE_CHECKING:
     from hourglass.replay import History, Replayer
 
 
-# --- why added ------------------------------------------------------------
-#
-# What `hourglass why` says beyond a run's steps: that somebody paused it, and what its workflow task is at work on.
-# Pure.
+# --- beyond a run's steps (pure) --------------------------------------------------------------------------------------
 
 
 def is_paused(events: tuple[Event, ...]) -> Event | None:
-    """The event by which somebody paused the run, if nobody has let it go on since."""
+    """The event by which an operator paused the run, if it has not been let go on since."""
     marks = [each for each in events if each.kind in _PAUSES]
     return marks[-1] if marks and _PAUSES[marks[-1].kind] else None
 
@@ -86,7 +89,9 @@ def _addressed(finding: Finding, temporal: str) -> Finding:
 
 
 def _unheard(finding: Finding, facts: Facts) -> Finding:
-    """A run that waits for a signal that was the last that happened to it: mostly it came in a form that nobody can decode."""
+    """A run that waits for a signal that was the last that happened to it: mostly the worker could not decode
+    it.
+    """
     happened = [each for each in facts.events if not each.kind.startswith("WORKFLOW_TASK_")]
     name = text(happened[-1].attributes, "signalName") if happened else ""
     if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
@@ -120,14 +125,7 @@ _LOG = "what makes it fail, if it does, is in the worker's log"
 _LOCAL = frozenset({"local", "execute_local_activity"})
 
 
-# --- why limits ------------------------------------------------------------
-#
-# Runs that wait for a slot of `limits.slot`: which key, who holds its slots, and who is before them. Pure but for one
-# question.
-#
-# A history shows such a wait as signals to a keeper, the workflow that keeps the key's slots, and as a timer whose
-# summary names
-# the key. Where a run started the keeper itself, it is a child; nobody waits for that one, so it is no finding.
+# --- waits for a slot of `limits.slot` (pure but for `Ask`) -----------------------------------------------------------
 
 
 _PREFIX = "hourglass.slots:"
@@ -226,7 +224,7 @@ def _is_part(finding: Finding, wanted: Wanted, stands: Mapping[str, bool]) -> bo
     return finding.cause is Cause.CONDITION and finding.place in stands
 
 
-# --- who holds it ----------------------------------------------------------------------------------------------------
+# --- which runs hold it, and which wait before it ---------------------------------------------------------------------
 
 
 def _told(answer: object, workflow_id: str) -> Iterator[str]:
@@ -255,7 +253,7 @@ def _ids(answer: object, where: str) -> list[str]:
     return [text(each, "workflow_id") for each in places] if isinstance(places, list) else []
 
 
-# --- why facts ------------------------------------------------------------
+# --- asking -----------------------------------------------------------------------------------------------------------
 
 
 PATIENCE = 3.0
@@ -348,7 +346,7 @@ class Asked:
         try:
             return self.client.describe_task_queue(name, rpc_timeout=PATIENCE)
         except HourglassError:
-            return None  # not every server lets everybody look
+            return None  # not every server lets every client look
 
     def _others(self, name: str) -> Iterator[str]:
         """Queues that are served, as far as runs of late use them: a server has no list of its queues."""
@@ -376,7 +374,7 @@ def _died(client: Client, run_id: str) -> str:
 
 
 def _alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
-    """A server remembers who polled some minutes ago."""
+    """The pollers that are still there: a server remembers for minutes those that have gone."""
     now = time.time_ns()
     for each in pollers:
         seen = nanoseconds(each.last_seen) or 0

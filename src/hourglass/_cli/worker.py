@@ -1,4 +1,10 @@
-"""`hourglass worker`: a production worker, in a process of its own that another one watches."""
+"""`hourglass worker`: a production worker, in a process of its own that another one watches.
+
+The command starts the guardian (`_runtime.guardian`), which starts the same command again; that process works
+(`serve`): it loads what was named, connects, and works until it is told to stop. Without a parent there is only that
+one. A server that cannot be reached is waited for, with a line in the log for each attempt. What starting again
+cannot mend ends with exit code 2 and a message, which tells the guardian not to try again.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +36,7 @@ if TYPE_CHECKING:
     from hourglass.worker import Worker
 
 
-# --- waiting ------------------------------------------------------------
-#
-# Connecting where somebody may not be there yet: what passes is waited for, aloud.
+# --- connecting to a server that may not be there yet -----------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -48,7 +52,7 @@ def connected(
     *,
     retention: float | None = None,
 ) -> Client | None:
-    """A client; None if it is over before there is one."""
+    """A client, as soon as the server can be reached; None if `over` is set before."""
     from hourglass._cli.connecting import codec_named
     from hourglass.client import Client
     from hourglass.errors import ConnectionFailedError
@@ -65,13 +69,7 @@ def connected(
     return None
 
 
-# --- serving ------------------------------------------------------------
-#
-# The worker of `hourglass worker`: loads what was named, connects, and works until it is told to stop.
-#
-# Runs in the guarded process, or in the only one. What will not pass by starting again ends with exit code 2 and a
-# message; a
-# server that cannot be reached is waited for.
+# --- the process that works -------------------------------------------------------------------------------------------
 
 
 _ASK_AGAIN = 0.05
@@ -172,7 +170,7 @@ def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) ->
 
 
 def _shut_down(worker: Worker) -> None:
-    # One that is not running yet does not hear it.
+    # Again and again: a worker that is not running yet does not take the request.
     while worker.statistics().state != "stopped":
         worker.shutdown()
         threading.Event().wait(_ASK_AGAIN)
@@ -192,7 +190,7 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-# --- worker ------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 StatusAddress: TypeAlias = Annotated[
@@ -302,7 +300,8 @@ def _run(options: WorkerOptions, processes: int, *, parent: bool) -> int:
 def _guard(options: WorkerOptions, processes: int) -> int:
     from hourglass._runtime.guardian import Guardian, Plan
 
-    # The same interpreter, with the same flags and arguments: what it becomes is decided by whether somebody guards it.
+    # The same interpreter, with the same flags and arguments: the guardian's variables in its environment make it the
+    # one that works.
     command = (sys.executable, *sys.orig_argv[1:])
     plan = Plan(
         commands=(command,) * processes,

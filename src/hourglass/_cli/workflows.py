@@ -1,5 +1,5 @@
-"""`hourglass start`, `signal`, `query`, `update`, `cancel`, `terminate` and `reset`: what one does to a workflow, or
-to all that a filter finds.
+"""`hourglass start`, `signal`, `query`, `update`, `cancel`, `terminate` and `reset`: commands that act on one
+workflow, or on all that a filter finds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowHandle
 
 
-# --- ending ------------------------------------------------------------
-#
-# `hourglass cancel`, `terminate` and `reset`: end a workflow, politely, at once, or to begin it anew.
+# --- cancel, terminate and reset: end a workflow, politely, at once, or to begin it anew ------------------------------
 
 
 def cancel(
@@ -132,9 +130,7 @@ def _told(text: str, workflow_id: str, json: bool) -> None:
         console.show(text)
 
 
-# --- messages ------------------------------------------------------------
-#
-# `hourglass signal`, `query` and `update`: talk to a workflow.
+# --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The handler's or channel's name.")]
@@ -220,7 +216,7 @@ def query(
 
 
 def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> str:
-    """Why nobody answered, as far as that can be seen."""
+    """Why no worker answered, as far as that can be seen."""
     told = f"the query was not answered within {limit:g} s"
     queue = handle.describe().task_queue
     if client.describe_task_queue(queue).workflow_pollers:
@@ -260,9 +256,7 @@ def update(
             connecting.answer(handle.execute_update(name, *given, id=update_id), json)
 
 
-# --- start ------------------------------------------------------------
-#
-# `hourglass start`: begin a workflow, without waiting for it.
+# --- start: begin a workflow, without waiting for it ------------------------------------------------------------------
 
 
 def start(

@@ -1,6 +1,6 @@
 """One handler for each kind of event: what it does to a run. A table, so that a test can walk it (I8).
 
-Patches and seeds are not in it: they make nobody ready, and are taken in before or between the others.
+Patches and seeds are not in it: they make no fiber ready, and are taken in before or between the others (`prepare`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from hourglass.errors import (
 
 
 def start(live: LiveRun, rest: list[AnyEvent]) -> None:
-    """Begin a run: note who it is, build its object, and make the fiber of its body, which does not run yet."""
+    """Begin a run: note its type and input, build its object, and make its body's fiber, which does not run yet."""
     started = next((event for event in rest if isinstance(event, RunStarted)), None)
     if started is None:
         raise InternalError("an activation came for a run that was never started")
@@ -32,6 +32,8 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     state = live.state
     state.workflow_type = started.workflow_type
     state.input = started.arguments
+    # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's order
+    # of things, also when we go on with it.
     if not live.facts.is_replaying or HOURGLASS in live.facts.flags:
         live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
     if live.settings.interceptors:
@@ -48,6 +50,7 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     if definition.is_class:
         obj = _build_object(live, arguments if definition.init_takes_arguments else [])
         live.handlers.bind_object(obj)
+        # Decoded again: what the constructor did to its arguments must not reach the body (I6).
         arguments = [obj, *definition.arguments(live.converter, started.arguments)]
 
     live.main = MainFiber(live, arguments)

@@ -16,7 +16,7 @@ from hourglass.converter import Failure, Payload
 
 
 class ActivityCancellationType(IntEnum):
-    """What cancelling an activity means for the one who waits (Temporal's numbers)."""
+    """What cancelling an activity means for the workflow that waits for it (Temporal's numbers)."""
 
     TRY_CANCEL = 0
     WAIT_CANCELLATION_COMPLETED = 1
@@ -24,7 +24,7 @@ class ActivityCancellationType(IntEnum):
 
 
 class ChildCancellationType(IntEnum):
-    """What cancelling a child workflow means for the one who waits (Core's numbers)."""
+    """What cancelling a child workflow means for the parent that waits for it (Core's numbers)."""
 
     ABANDON = 0
     TRY_CANCEL = 1

@@ -1,7 +1,8 @@
 """A run while it executes: its scheduler, its fibers, the facts of the current activation, and the door for commands.
 
 This is the live half of a run, an accelerator that may be dropped at any time and rebuilt from the journal. `current_run` is
-how everything an author calls finds the run it belongs to.
+how everything an author calls finds the run it belongs to. The behaviour flags (I9) stand here, because a run carries
+the set that holds for it; so do `Notes`, what a run shows of itself to clients.
 """
 
 from __future__ import annotations
@@ -46,13 +47,11 @@ if TYPE_CHECKING:
     from hourglass.metrics import Registry
 
 
-# --- notes ------------------------------------------------------------
-#
-# What a run says of itself to those who look at it: memo, search attributes, current details. Made when first wanted.
-
-
 class Notes:
-    """A run's notes as they stand; values stay encoded, so that each reader gets fresh objects (I6)."""
+    """What a run shows to clients: memo, search attributes, current details. A run makes it when it is first wanted.
+
+    Values stay encoded, so that each reader gets fresh objects (I6).
+    """
 
     __slots__ = ("details", "memo", "search_attributes")
 
@@ -69,9 +68,6 @@ def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
             notes.pop(name, None)
         else:
             notes[name] = payload
-
-
-# --- context ------------------------------------------------------------
 
 
 # Behaviour flags (I9). What the evaluator does in the order of things changes only behind a number that is recorded in the
@@ -219,7 +215,7 @@ class LiveRun:
             self._more.pop(fiber, None)
 
     def note_failed(self, fiber: FiberTask[Any]) -> None:
-        """A fiber has raised; if nobody looks at it that is said when the run closes."""
+        """A fiber has raised; if the workflow never asks for its result, the run says so when it closes."""
         if fiber.looked_at:
             return
         if self.failed_tasks is None:
@@ -227,7 +223,7 @@ class LiveRun:
         self.failed_tasks.append(fiber)
 
     def overlooked(self) -> tuple[str, ...]:
-        """The fibers that have failed without anybody looking, in words."""
+        """The fibers that have failed and whose result the workflow never asked for, in words."""
         return tuple(
             [
                 f"task {task.label} failed and nobody looked at it: {type(task.value).__name__}: {task.value}"
@@ -237,7 +233,7 @@ class LiveRun:
         )
 
     def forget_looked_at(self) -> None:
-        """Failed fibers that somebody has looked at need not be kept. Where there are many, not after every activation."""
+        """Drop the failed fibers whose result the workflow has asked for; if there are many, not in every activation."""
         failed = self.failed_tasks
         if failed and (len(failed) <= _FEW or len(failed) >= self.many_failed):
             failed[:] = [task for task in failed if not task.looked_at]
@@ -275,7 +271,7 @@ class LiveRun:
             self.sites.append(call_site() if at is None else at)
 
     def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
-        """A numbered command was answered: the operation that waits for it, None if nobody does."""
+        """A numbered command was answered: the operation that waits for it, None if none is pending."""
         self.accumulator.resolved(key, result)
         return self.pending.pop(key, None)
 
@@ -316,7 +312,7 @@ class LiveRun:
 
     @property
     def notes(self) -> Notes:
-        """What the run says of itself to those who look at it."""
+        """What the run shows of itself to clients."""
         if self._notes is None:
             assert self.started is not None
             self._notes = Notes(self.started)
@@ -357,6 +353,7 @@ class LiveRun:
     def drop(self, on_step: Callable[[], object] | None = None) -> None:
         """Unwind every fiber on this thread, silently (I5); `on_step` is called after each, for there may be thousands."""
         self.dead = self.latched = True
+        # Open, so that what `finally` blocks settle while they unwind does not raise; these turns are never taken.
         self.scheduler.open()
         for fiber in self.fibers:
             fiber.unwind()

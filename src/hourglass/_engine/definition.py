@@ -25,7 +25,9 @@ class HandlerUnfinishedPolicy(IntEnum):
 
 @dataclass(frozen=True)
 class MessageDefinition:
-    """A handler of signals, queries or updates. The dynamic handler, which takes what nobody else does, has no name."""
+    """A handler of signals, queries or updates. The dynamic handler, which takes all that no other one is for, has no
+    name.
+    """
 
     kind: MessageKind
     name: str | None

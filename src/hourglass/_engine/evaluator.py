@@ -99,6 +99,8 @@ class Run:
             return self._activate(activation)
         except Exception as error:
             self.error = error
+            # The fibers stand in the midst of things. This activation is not in the journal yet, so executing the
+            # journal again brings the run to where it was before it.
             self.drop()
             self.state = self.state.forget_derived()
             return TaskFailed(self.state.run_id, self.settings.converter.to_failure(error))

@@ -160,7 +160,7 @@ class ExternalCancelResolved(Event, frozen=True):
 
 
 class SignalReceived(Event, frozen=True):
-    """Somebody sent a signal."""
+    """A client or another workflow sent a signal."""
 
     name: str
     arguments: Payloads = ()
@@ -169,7 +169,7 @@ class SignalReceived(Event, frozen=True):
 
 
 class UpdateReceived(Event, frozen=True, kw_only=True):
-    """Somebody asks for an update. It must be accepted or rejected in this very activation."""
+    """A client asks for an update. It must be accepted or rejected in this very activation."""
 
     id: str
     protocol_instance_id: str
@@ -180,7 +180,7 @@ class UpdateReceived(Event, frozen=True, kw_only=True):
 
 
 class QueryReceived(Event, frozen=True):
-    """Somebody asks a question. Queries come alone and leave no trace."""
+    """A client asks a question. Queries come alone and leave no trace."""
 
     id: str
     name: str
@@ -189,7 +189,7 @@ class QueryReceived(Event, frozen=True):
 
 
 class CancelRequested(Event, frozen=True):
-    """Somebody asked to cancel this run."""
+    """A client, the parent or another workflow asked to cancel this run."""
 
     reason: str = ""
 

@@ -1,13 +1,13 @@
 """Fibers: lines of execution inside a run that can be suspended anywhere. The only file that knows greenlet.
 
 A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler; nothing unwinds, so `finally`, `with` and
-`except` in user code behave as written. Who is current is found by asking which greenlet runs, never by a context variable:
-those are copied into foreign threads. Two things must not happen, and are prevented here:
+`except` in user code behave as written. The current fiber is found by asking which greenlet runs, never by a context
+variable: those are copied into foreign threads. Two things must not happen, and are prevented here:
 
 - A dropped fiber speaks (I5). While it unwinds every primitive raises `Dropped`; one that swallows even that and never stops is
   left suspended for good.
 - The garbage of one run, collected while another runs, calls primitives in the other's name: while the collector runs on
-  this thread nobody is current.
+  this thread there is no current fiber.
 """
 
 from __future__ import annotations
@@ -190,17 +190,21 @@ class FiberTask(Task[T]):
             self.run.turning_points += 1
             fiber = self.fiber = _Fiber(self._body)
             fiber.owner = self
+            # As asyncio gives each task one: what a fiber sets in its context, others do not see.
             fiber.gr_context = contextvars.copy_context()
+        # A fiber waits by switching to its parent, which must be the greenlet that steps it now.
         if fiber.parent is not hub:
             fiber.parent = hub
         came_back = fiber.switch(error) if not watchers else watched(fiber.switch, error)
         if fiber.dead:
             self._ended(*came_back)
-        elif came_back is None:
+        elif came_back is None:  # it gives way for one turn
             self.scheduler.ready.append((self._step, None))
         else:
             self.waiting_on = came_back
             came_back.add_callback(self._step)
+            # As in asyncio: a request that came while the fiber ran is delivered at the first wait that can be
+            # cancelled.
             if self.must_cancel and came_back.cancel():
                 self.must_cancel = False
                 self.cancelling = True
@@ -224,6 +228,7 @@ class FiberTask(Task[T]):
             self.run.note_failed(self)
             self.fail(value)
         elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
+            # As in asyncio: a fiber that was cancelled in its last step counts as cancelled, though it returned.
             super().cancel()
         elif state == RESOLVED:
             self.resolve(value)
@@ -249,7 +254,9 @@ class FiberTask(Task[T]):
         return True
 
     def take_back_request(self) -> None:
-        """One request to cancel no longer counts, as after `Task.uncancel`: by the count foreign runs tell their time limits."""
+        """One request to cancel no longer counts, as after asyncio's `Task.uncancel`: by the count runs of temporalio
+        tell their time limits.
+        """
         self.cancel_count = max(0, self.cancel_count - 1)
 
     def _blame(self, source: object, *, fresh: bool) -> None:
@@ -314,7 +321,7 @@ def is_cancellation(error: BaseException | None) -> bool:
     return isinstance(error, (CancelledError, TaskCancelledError, Cancelled))
 
 
-# --- who is current ---------------------------------------------------------------------------------------------------
+# --- the current fiber ------------------------------------------------------------------------------------------------
 
 
 class _Readers(threading.local):
@@ -326,11 +333,11 @@ readers = _Readers()
 _collecting: set[int] = set()
 
 watchers: dict[int, Callable[[Callable[..., Any], Any], Any]] = {}
-"""By thread: who wants to call the author's code there himself, to see what it calls. In production there are none."""
+"""By thread: a function that calls the author's code there, to see what that calls. In production there are none."""
 
 
 def watched(function: Callable[..., Any], argument: Any) -> Any:
-    """Call the author's code, through whoever watches this thread."""
+    """Call the author's code, through the watcher of this thread if it has one."""
     around = watchers.get(threading.get_ident())
     return function(argument) if around is None else around(function, argument)
 
@@ -358,7 +365,8 @@ def current_fiber() -> FiberTask[Any] | None:
 def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
     """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only.
 
-    `name` is whom it is asked of: a durable call takes this way twice, so its words are put together only if it is refused.
+    `name` is what is called, apart from `what`: a durable call comes here twice, so the message is put together only
+    if the call is refused.
     """
     fiber = current_fiber()
     if fiber is None or fiber.run.latched:

@@ -171,7 +171,7 @@ class WorkflowInboundInterceptor:
         return self.next.handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """Run a query's handler. It must only look, and so must whoever intercepts it."""
+        """Run a query's handler. It must only look, and so must its interceptors."""
         return self.next.handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:

@@ -2,6 +2,9 @@
 
 Handlers come from the class or are registered by the running body (function style). What arrives before its handler waits:
 signals in the state, in order; an update, in a run that we began, until the body has blocked within the same activation.
+
+Where a worker has interceptors, the body and the handlers are called through them (`executed`, `intercepted`,
+`validated`); these functions are not touched otherwise, and know no fibers.
 """
 
 from __future__ import annotations
@@ -38,16 +41,14 @@ from hourglass.errors import (
     WorkflowParked,
 )
 
-# --- intercepted ------------------------------------------------------------
-#
-# A run's code, called through the interceptors of its worker. Used only where there are any; knows no fibers.
+# --- calls through interceptors ---------------------------------------------------------------------------------------
 
 
 Message: TypeAlias = SignalReceived | UpdateReceived | QueryReceived
 
 
 def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list[Any]) -> Any:
-    """Run the body. The object of a workflow that is a class is none of its arguments."""
+    """Run the body through the interceptors. The object of a workflow that is a class is none of its arguments."""
     definition, started = live.definition, live.started
     assert started is not None
     obj = arguments[0] if definition.is_class else None
@@ -64,7 +65,7 @@ def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list
 def intercepted(
     inbound: WorkflowInboundInterceptor, event: Message, fn: Callable[..., Any], obj: Any, values: list[Any]
 ) -> Callable[[], Any]:
-    """The call of a message's handler."""
+    """The call of a message's handler, through the interceptors."""
     go_on = _calling(fn, obj)
     headers = dict(event.headers)
     match event:
@@ -90,7 +91,7 @@ def validated(
     obj: Any,
     values: list[Any],
 ) -> None:
-    """Run an update's validator."""
+    """Run an update's validator through the interceptors."""
     inbound.handle_update_validator(
         HandleUpdateInput(
             id=event.id,
@@ -106,7 +107,7 @@ def _calling(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
     return lambda call: fn(*call.args) if obj is None else fn(obj, *call.args)
 
 
-# --- messages ------------------------------------------------------------
+# --- handlers ---------------------------------------------------------------------------------------------------------
 
 
 TopLevel = Callable[[LiveRun, Callable[[], None]], None]
@@ -190,7 +191,9 @@ class Handlers:
         return not self.running
 
     def left_behind(self) -> tuple[str, ...]:
-        """What a run that has closed leaves undone: handlers that have not finished, signals that nobody took."""
+        """What a run that has closed leaves undone: handlers that have not finished, signals that neither a handler
+        nor a channel took.
+        """
         if not self.running and not self.run.state.signals:
             return ()
         unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
@@ -216,13 +219,13 @@ class Handlers:
         return f"{kind} {name}" if kind == "signal" else f"{kind} {name} ({key})"
 
     def receivers_of(self, name: str) -> OrderedDict[Future, None]:
-        """Those who wait for a message of a name, in order."""
+        """The fibers' futures that wait for a message of a name, oldest first."""
         if self.receivers is None:
             self.receivers = {}
         return self.receivers.setdefault(name, OrderedDict())
 
     def wake_receiver(self, name: str) -> None:
-        """A message of a name is there: the one who has waited longest looks for it."""
+        """A message of a name is there: the fiber that has waited longest looks for it."""
         receivers = self.receivers.get(name) if self.receivers is not None else None
         while receivers:
             receiver, _ = receivers.popitem(last=False)
@@ -307,6 +310,8 @@ class Handlers:
         run = self.run
         handler = self.find("update", event.name)
         if handler is None and not is_late and run.is_ours:
+            # The body may register the handler before it first blocks: the update is tried once more after that. It
+            # cannot wait longer, because an update is accepted or rejected in the activation that brings it.
             self.late_updates += (event,)
             return
         fiber = require_fiber("an update")
@@ -319,6 +324,8 @@ class Handlers:
             failure = run.converter.to_failure(_plain(error))
             run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
             return
+        # Only now: a rejected update leaves nothing in the history. A replay never sees an activation that brought
+        # nothing else, so such an activation must not enter the journal.
         self.leaves_trace = True
         self._begun(event.id, event.name)
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
@@ -333,7 +340,7 @@ class Handlers:
         except (Exception, Cancelled) as error:
             if run.dead:
                 return
-            # A task that somebody cancelled is no bug here, as it is none in an update of Temporal's own SDK.
+            # A task that was cancelled is no bug here, as it is none in an update of Temporal's own SDK.
             if isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
                 at = raised_at(error) if run.sites is not None else None
                 failure = run.converter.to_failure(_plain(error))

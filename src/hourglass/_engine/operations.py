@@ -1,8 +1,10 @@
 """What fibers wait for: timers, activities, children, other workflows. Each issues its command and settles in its turns.
 
 The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a future through
-`asyncio.wait`, which gives three turns from the event to the one who waits. Here the same three turns are a small state
-machine, `Operation`, instead of four objects.
+`asyncio.wait`, which gives three turns from the event to the fiber that waits. Here the same three turns are a small
+state machine, `Operation`, instead of four objects.
+
+Where a worker has interceptors, an activity or a sleep passes them first (`start_intercepted`, `sleep_intercepted`).
 """
 
 from __future__ import annotations
@@ -40,9 +42,6 @@ from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Fu
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ActivityError, Cancelled, RetryState, TimedOutError
-
-# --- operations ------------------------------------------------------------
-
 
 R = TypeVar("R")
 
@@ -85,7 +84,7 @@ class Timer:
 
 
 class Operation(Task[R]):
-    """Remote work: an activity's or a child's result. Kept encoded, and decoded anew for each who asks (I6)."""
+    """Remote work: an activity's or a child's result. Kept encoded, and decoded anew each time it is read (I6)."""
 
     __slots__ = (
         "answer",
@@ -132,7 +131,7 @@ class Operation(Task[R]):
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
         """The answer has come: it takes effect in three turns."""
         if self.phase == _NEW or self.state != PENDING:
-            return  # cancelled before it began: nobody waits for it
+            return  # cancelled before it began, or settled: no fiber waits for it
         self.answered = outcome
         self.answer = answer
         self.scheduler.ready.append((self._first_turn, None))
@@ -143,6 +142,9 @@ class Operation(Task[R]):
             self.scheduler.ready.append((self._second_turn, None))
 
     def _second_turn(self, _: Any) -> None:
+        # The third turn is that of the waiting fiber: settling this future queues its callback. Two turns here and
+        # one there are what histories of Temporal's Python SDK were recorded with; one less would reorder commands on
+        # replay.
         cancelled = self.woken_by_cancel or self.must_cancel
         self.woken_by_cancel = self.must_cancel = False
         if not cancelled and self.answered == RESOLVED:
@@ -317,7 +319,7 @@ class ChildOperation(Operation[R]):
         return CancelChildWorkflow(self.seq)
 
     def _cancelled_before_it_began(self) -> None:
-        """Nothing to take back: whoever starts a child waits for its start first."""
+        """Nothing to take back: the fiber that starts a child waits for its start first."""
 
     def _request_cancel(self) -> None:
         # Unlike an activity's, a child's cancellation may be asked for again.
@@ -406,7 +408,7 @@ def sleep(duration: float, summary: str = "") -> None:
     try:
         wait_for(future)
     finally:
-        timer.cancel()
+        timer.cancel()  # of one that has fired this issues nothing
 
 
 def start_child(
@@ -468,9 +470,7 @@ def _wait_through_cancellation(
     wait_for(future)
 
 
-# --- outgoing ------------------------------------------------------------
-#
-# What a run asks for, handed to the interceptors of its worker first. Used only where there are any.
+# --- calls through interceptors ---------------------------------------------------------------------------------------
 
 
 Encode = Callable[[Sequence[Any]], Payloads]

@@ -64,7 +64,7 @@ class Scheduler:
                 check()
 
     def check_conditions(self) -> None:
-        """Settle the conditions that hold now; forget those that somebody gave up."""
+        """Settle the conditions that hold now; forget those whose fiber was cancelled or has given up waiting."""
         over = False
         for holds, future in self.conditions:
             if future.state != PENDING:
@@ -96,7 +96,7 @@ class Future:
         self._settle(FAILED, error)
 
     def cancel(self, source: object = None) -> bool:
-        """Settle as cancelled; False if it was settled before. `source` tells fibers who asked."""
+        """Settle as cancelled; False if it was settled before. `source` tells fibers which scope asked."""
         if self.state != PENDING:
             return False
         self._settle(CANCELLED, None)
@@ -154,7 +154,8 @@ class Gathered(Future):
         self.cancel_requested = False
         self.failed_child: Future | None = None
         self.missing = len(children)
-        # As asyncio does it from Python 3.12 on, those that are settled already count `at_once`; before, in a turn of their own.
+        # As asyncio does it from Python 3.12 on, children that are settled already count `at_once`; before, in a turn
+        # of their own.
         early = [child for child in children if child.state != PENDING] if at_once else []
         for child in children:
             if not at_once or child.state == PENDING:

@@ -26,7 +26,7 @@ from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str
 CommandId: TypeAlias = tuple[tuple[PathStep, ...], int]
-"""Who in the run asked (the path of the fiber) and the how-manieth request of that fiber it was."""
+"""The path of the fiber that asked, and the how-manieth request of that fiber it was."""
 
 Numbered: TypeAlias = tuple[str, int]
 """A kind of command and its number, counted from 1 for each kind."""
@@ -92,7 +92,7 @@ class CommandAccumulator:
             self.state.result = command  # type: ignore[assignment]
 
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
-        """Enter a numbered command, so that its resolution finds the one who asked."""
+        """Enter a numbered command, so that its resolution finds the fiber that asked."""
         state = self.state
         if state.command_id_to_seq is NOTHING:
             state.pending_resolvers, state.command_id_to_seq = {}, {}
@@ -100,7 +100,7 @@ class CommandAccumulator:
         state.command_id_to_seq[command_id] = key
 
     def resolved(self, key: Numbered, result: Payload | Failure | None) -> CommandId | None:
-        """A numbered command was resolved; returns who asked, None if nobody did."""
+        """A numbered command was resolved; returns the id of its request, None if no such request is pending."""
         state = self.state
         command_id = state.pending_resolvers.pop(key, None)
         if command_id is not None:

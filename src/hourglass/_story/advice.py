@@ -1,4 +1,7 @@
-"""What to do about it: commands that can be copied, for every cause that somebody can do something about. Pure."""
+"""What to do about it: commands that can be copied, for every cause that its reader can do something about. Pure.
+
+Each function stands for one situation, which its docstring says, and returns the actions for it, the first one first.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ def _id(story: Story) -> str:
 def start_worker(
     queue: str, options: str, why: str = "Start a worker with the workflow's code:"
 ) -> tuple[Action, ...]:
-    """Somebody must serve the queue."""
+    """No worker polls the task queue: one must be started."""
     named = "" if queue == "default" else f" --task-queue {shlex.quote(queue)}"
     return (Action(why, _command(f"worker FILE{named}", options)),)
 
 
 def serve_version(queue: str, needed: str, there: list[str], options: str) -> tuple[Action, ...]:
-    """Somebody of the right version must serve the queue; or another version becomes the right one."""
+    """No worker of the right version polls the task queue: start one, or make another version the current one."""
     if needed:
         return start_worker(queue, options, f"Start a worker of version {needed}, with the code of then:")
     name, _, build_id = next(each for each in there if each).partition(".")
@@ -35,7 +38,7 @@ def serve_version(queue: str, needed: str, there: list[str], options: str) -> tu
 
 
 def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...]:
-    """It was started on a queue that nobody means to serve."""
+    """The run was started on a task queue that no worker is meant to poll: its name is probably misspelt."""
     return (
         Action(
             "Or, if it was started on the wrong queue, end it and start it on the right one:",
@@ -52,7 +55,9 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
 
 
 def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Action, ...]:
-    """A child was started on a queue that nobody means to serve."""
+    """A parent started the run on a task queue that no worker is meant to poll: the parent's code names the wrong
+    one.
+    """
     return (
         Action(
             f"Or, if its parent names the wrong queue, mend that (task_queue={queue!r}), and let the parent do it again:",
@@ -103,7 +108,7 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
 
 
 def look_again(facts: Facts) -> tuple[Action, ...]:
-    """It may be over in a moment."""
+    """What is wrong may be over in a moment."""
     return (
         Action(
             "Look again in a moment, or watch it:",
@@ -113,19 +118,19 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
 
 
 def more_workers(facts: Facts) -> tuple[Action, ...]:
-    """Those that are there are not enough, or not well."""
+    """The workers that poll the queue are too few, or not well."""
     why = "Look whether the workers are well (their log, /status), or start another one:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
 def more_room(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """There are workers, and they take no more."""
+    """Workers poll the queue, and have no slot free."""
     why = "Let the worker run more at a time (--max-concurrent-activities), or start another one:"
     return start_worker(queue, facts.options, why)
 
 
 def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
-    """Somebody stopped it by hand."""
+    """An operator paused the activity."""
     named = shlex.quote(facts.story.workflow_id)
     return (
         Action(
@@ -137,7 +142,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
 
 
 def refused_cancel(facts: Facts) -> tuple[Action, ...]:
-    """It was asked, and its code decides."""
+    """The run was asked to cancel, and its code decides."""
     return (
         Action("If it cleans up, let it. To end it without asking its code, and without its cleaning up:"),
         Action("", _command(f"terminate {_id(facts.story)}", facts.options)),
@@ -145,7 +150,7 @@ def refused_cancel(facts: Facts) -> tuple[Action, ...]:
 
 
 def failing_activity(facts: Facts) -> tuple[Action, ...]:
-    """It is retried by itself; the code may be mended meanwhile."""
+    """The engine retries the activity by itself; its code may be mended meanwhile."""
     return (
         Action("Mend what makes it fail, and restart the worker if that is code; it is retried by itself."),
         Action("Or ask the workflow to cancel:", _command(f"cancel {_id(facts.story)}", facts.options)),
@@ -153,13 +158,13 @@ def failing_activity(facts: Facts) -> tuple[Action, ...]:
 
 
 def unknown_activity(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """The activity's code is elsewhere."""
+    """The workers of the queue do not know the activity."""
     why = "Give the worker the file or module that holds the activity, too; it is retried by itself:"
     return start_worker(queue, facts.options, why)
 
 
 def longer_timeout(facts: Facts) -> tuple[Action, ...]:
-    """It takes longer than it may."""
+    """The activity takes longer than its timeout allows."""
     return (
         Action(
             "Make it quicker, let it heartbeat, or raise its timeout in @activity.defn(…); then restart the worker."
@@ -169,7 +174,7 @@ def longer_timeout(facts: Facts) -> tuple[Action, ...]:
 
 
 def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
-    """Somebody must send what it waits for."""
+    """The run waits for a signal that a client must send."""
     return tuple(
         Action(
             "Send it:" if at == 0 else "",
@@ -207,7 +212,7 @@ def let_go(facts: Facts) -> tuple[Action, ...]:
 
 
 def nothing() -> tuple[Action, ...]:
-    """It goes on without us."""
+    """The run goes on by itself."""
     return (Action("Nothing: it goes on by itself then."),)
 
 
@@ -217,7 +222,7 @@ def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
 
 
 def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
-    """It is over; it can be done again from where it went wrong."""
+    """The run has failed; it can be reset to where it went wrong."""
     name, options = _id(facts.story), facts.options
     again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
     return (
@@ -247,7 +252,7 @@ def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
 
 
 def reach(options: str) -> tuple[Action, ...]:
-    """Somebody must be there."""
+    """The server, or the file of the embedded engine, cannot be reached."""
     return (
         Action("Look at the target, and at what is needed to reach it:", _command("doctor", options)),
         Action("Or name another one: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),

@@ -1,8 +1,17 @@
-"""Where a moment stands in a picture: a scale of linear pieces, between which long idle waits are cut short, and its ticks.
+"""Where things stand in a picture: which spans get a row, where a moment lies on the axis, what a column shows.
 
-A wait of ten seconds or more is cut short where nothing ran in it (timers and children may pass over it), it is several times as
-long as all that is not cut, and something would be too small to see otherwise. Cuts are pieces of their own, drawn as breaks,
+Folding: many spans into few. Those of one kind and name become one with a count, the most numerous first, until they
+fit. The run itself and what failed for a reason of its own are told before what is merely often. Nothing is lost from
+the counts.
+
+The axis: a scale of linear pieces, between which long idle waits are cut short, and its ticks. A wait of ten seconds
+or more is cut short where nothing ran in it (timers and children may pass over it), it is several times as long as
+all that is not cut, and something would be too small to see otherwise. Cuts are pieces of their own, drawn as breaks,
 never hidden.
+
+Columns: each column of a row shows one phase of its span, so that nothing can overlap or leave the picture. A column
+is a character in a terminal and a pixel elsewhere. Where several phases meet in one column, the more telling one
+wins.
 """
 
 from __future__ import annotations
@@ -17,12 +26,7 @@ from typing import TypeAlias
 from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
 from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, duration
 
-# --- folding ------------------------------------------------------------
-#
-# Many spans into few: those of one kind and name become one with a count, the most numerous first, until they fit.
-#
-# The run itself and what failed for a reason of its own are told before what is merely often. Nothing is lost from
-# the counts.
+# --- folding ----------------------------------------------------------------------------------------------------------
 
 
 Group: TypeAlias = tuple[int, Kind, str]
@@ -114,7 +118,7 @@ def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     return tuple(sorted(segments, key=lambda each: (each.start, each.end)))
 
 
-# --- axis ------------------------------------------------------------
+# --- the axis ---------------------------------------------------------------------------------------------------------
 
 
 _FACTOR = 3  # a cut is so many times as long as what is not cut
@@ -277,13 +281,7 @@ def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float
     return marks
 
 
-# --- columns ------------------------------------------------------------
-#
-# What is seen of a span in a row of columns: each column shows one phase, so that nothing can overlap or leave the
-# picture.
-#
-# A column is a character in a terminal and a pixel elsewhere. Where several phases meet in one column, the more
-# telling one wins.
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 _WEIGHT = {phase: weight for weight, phase in enumerate(Phase, 1)}

@@ -1,6 +1,6 @@
 """What `hourglass why` says, as frozen data: the facts that go in, the findings that come out. Times are nanoseconds.
 
-Sentences hold no times, so that whoever shows them can say when in the words and the time zone of who reads.
+Sentences hold no times, so that the page that shows them can say them in the words and the time zone of its reader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hourglass._story.spans import Fault, Story
 
 
 class Cause(StrEnum):
-    """Why a run stands as it does; in the order in which somebody should look at them."""
+    """Why a run stands as it does; in the order in which a reader should look at them."""
 
     UNREACHABLE = "target unreachable"
     NOT_FOUND = "workflow not found"
@@ -96,7 +96,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that is said about a run, the most important first. `wrong`: somebody should do something."""
+    """All that is said about a run, the most important first. `wrong`: an operator should act."""
 
     workflow_id: str
     workflow_type: str = ""
@@ -117,7 +117,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class PollerFacts:
-    """Somebody who polls, when that was last seen, and its version, `deployment.build` (empty: none)."""
+    """A worker that polls a queue: when the server last saw it, and its version, `deployment.build` (empty: none)."""
 
     identity: str
     last_seen: int

@@ -1,4 +1,9 @@
-"""Failures in Temporal's JSON form as chains of faults, the outermost first. Messages only: never details, which are payloads."""
+"""Failures in Temporal's JSON form as chains of faults, the outermost first; and Python's stacks as text: which line
+is the author's, and what it waits in. Stacks come in failures and in the answer to `__stack_trace`.
+
+Of a failure only the messages are read: never its details, which are payloads. Must not know: this machine's paths. A
+stack may come from another one, so whether a file is the author's is told by how its path looks.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +16,7 @@ from typing import Any
 from hourglass._story.reading import Json, inner, text
 from hourglass._story.spans import Fault
 
-# --- stacks ------------------------------------------------------------
-#
-# Python's stacks as text, as in failures and in the answer to `__stack_trace`: which line is the author's, what it
-# waits in.
-#
-# Must not know: this machine's paths. The text may come from another one, so whose a file is, is told by how paths
-# look.
+# --- stacks -----------------------------------------------------------------------------------------------------------
 
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
@@ -146,7 +145,7 @@ _MODULES = {
 }
 
 
-# --- faults ------------------------------------------------------------
+# --- faults -----------------------------------------------------------------------------------------------------------
 
 
 _LONGEST = 20

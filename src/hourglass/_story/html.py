@@ -1,7 +1,7 @@
 """The story as a page: self-contained, without scripts or anything from elsewhere, for light and dark screens and for paper.
 
 The picture comes in panels of so many rows, each with its axis: no row is cut where a page ends, and the axis is never far. Below
-stand what failed, what was waited for, and all rows as a table, for those who cannot see the picture.
+stand what failed, what was waited for, and all rows as a table, for readers who cannot see the picture.
 """
 
 from __future__ import annotations

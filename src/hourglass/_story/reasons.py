@@ -1,6 +1,8 @@
-"""From what is known of a run to why it stands as it does. Pure; the parts are in `reasons_tasks`, `_steps` and `_closed`.
+"""From what is known of a run to why it stands as it does: `diagnose`, at the end of this file. Pure.
 
-The order of `Cause` is the order of importance; what is alike becomes one finding with a count.
+A closed run has one finding: how it ended, and why. An open run whose code does not run is told by `reasons_tasks`;
+any other by what it waits for: its open steps in the history, and the lines of code that its fibers stand at. The
+order of `Cause` is the order of importance; what is alike becomes one finding with a count.
 """
 
 from __future__ import annotations
@@ -16,13 +18,11 @@ from hourglass._story.reading import Event, span_of, text
 from hourglass._story.spans import Kind, Outcome, Phase, Span
 from hourglass._story.text import duration
 
-# --- reasons closed ------------------------------------------------------------
-#
-# How a run ended and why: by itself, by a failure, by its time, by somebody's hand. Pure.
+# --- closed runs ------------------------------------------------------------------------------------------------------
 
 
 def closed(facts: Facts) -> list[Finding]:
-    """What is said of a run that has ended."""
+    """How a run ended and why: by itself, by a failure, by its timeout, or because it was cancelled or terminated."""
     return [_CLOSED.get(facts.story.outcome, _done)(facts)]
 
 
@@ -171,9 +171,7 @@ _CLOSED: dict[Outcome, Callable[[Facts], Finding]] = {
 }
 
 
-# --- reasons activities ------------------------------------------------------------
-#
-# Why an activity has not ended: it fails, times out, is paused, runs, or nobody takes it. Pure.
+# --- open activities --------------------------------------------------------------------------------------------------
 
 
 _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
@@ -181,7 +179,7 @@ _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
 
 
 def activity(facts: Facts, span: Span) -> Finding:
-    """What an open activity does: it fails, is paused, runs, or waits to be taken."""
+    """Why an activity has not ended: it fails, times out, is paused, runs, or waits for a worker to take it."""
     queue = _queue(facts, span)
     tried = replace(
         _BASE,
@@ -300,7 +298,7 @@ def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
     return (f"its limits: {', '.join(given)}",) if given else ()
 
 
-# --- what others ask, too ------------------------------------------------------------------------------------------
+# --- facts of a span, for the other reasons too -----------------------------------------------------------------------
 
 
 def attributes(facts: Facts, span: Span) -> dict[str, object]:
@@ -320,9 +318,7 @@ def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
     return (f"the code waits at {found[0].place}: {found[0].code}",) if len(found) == 1 else ()
 
 
-# --- reasons steps ------------------------------------------------------------
-#
-# What an open run waits for: its open steps from the history, and the lines of code that its fibers stand at. Pure.
+# --- what an open run waits for ---------------------------------------------------------------------------------------
 
 
 Step = Callable[[Facts, Span], Finding]
@@ -486,7 +482,7 @@ def _limited(facts: Facts, found: list[Finding]) -> list[Finding]:
     return [replace(each, until=due) if each.place == limited[0] else each for each in found]
 
 
-# --- reasons ------------------------------------------------------------
+# --- the diagnosis ----------------------------------------------------------------------------------------------------
 
 
 _ORDER = {cause: at for at, cause in enumerate(Cause)}
@@ -517,7 +513,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def is_wrong(finding: Finding) -> bool:
-    """Whether somebody should do something about it; a child's trouble is its parent's."""
+    """Whether an operator should act on it; a child's trouble is its parent's."""
     return finding.cause in _WRONG or (finding.inner is not None and finding.inner.wrong)
 
 
@@ -564,7 +560,7 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
 
 
 def unreachable(workflow_id: str, target: str, reason: str, options: str) -> Diagnosis:
-    """Nobody can be asked."""
+    """The engine cannot be asked."""
     finding = Finding(
         cause=Cause.UNREACHABLE,
         what=f"cannot be looked at: {target} cannot be reached",

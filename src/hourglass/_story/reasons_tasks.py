@@ -1,4 +1,9 @@
-"""Why a run's code is not run: nobody takes its workflow task, or the task fails and is tried again (it is parked). Pure."""
+"""Why a run's code is not run: no worker takes its workflow task, or the task fails and is tried again (it is
+parked). Pure.
+
+A task is not taken where no worker polls its queue, where those that do are of another version than the run needs, or
+where they are busy.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,7 @@ from hourglass._story.reading import Event, number, span_of, text
 from hourglass._story.spans import Fault, Kind, Outcome, Span
 from hourglass._story.text import duration
 
-# --- reasons versions ------------------------------------------------------------
-#
-# Why a run's code is not run though its queue is served: by workers of another version than the one it needs. Pure.
+# --- workers of other versions ----------------------------------------------------------------------------------------
 
 
 def wanted(facts: Facts, queue: QueueFacts) -> str:
@@ -24,7 +27,7 @@ def wanted(facts: Facts, queue: QueueFacts) -> str:
 
 
 def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding]:
-    """That those who poll the queue are of other versions; nothing if one of them may run it."""
+    """That all workers that poll the queue are of other versions; nothing if one of them may run it."""
     needed = wanted(facts, queue)
     there = sorted({each.version for each in queue.workflow_pollers})
     if needed in there:
@@ -52,7 +55,7 @@ def _listed(versions: list[str]) -> str:
     return ", ".join(f"version {each}" if each else "no version" for each in versions)
 
 
-# --- reasons tasks ------------------------------------------------------------
+# --- tasks that are not taken, or fail --------------------------------------------------------------------------------
 
 
 _PATIENCE = 10_000_000_000
@@ -93,7 +96,7 @@ def stuck(facts: Facts) -> list[Finding]:
 
 
 def misfit(facts: Facts) -> list[Finding]:
-    """That today's code does not fit the history of a run that nobody has stumbled over yet."""
+    """That today's code does not fit the history of a run, though no worker has met it with this code yet."""
     if facts.replayed is None:
         return []
     return [
@@ -108,7 +111,7 @@ def misfit(facts: Facts) -> list[Finding]:
 
 
 def not_served(facts: Facts) -> list[Finding]:
-    """That nobody serves the run's task queue."""
+    """That no worker, or none that may run it, polls the run's task queue."""
     queue = facts.queues.get(facts.story.task_queue)
     if queue is None:
         return []
@@ -137,7 +140,7 @@ def not_served(facts: Facts) -> list[Finding]:
 
 
 def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """A child that is started again by hand is nobody's child: its parent must ask for the right queue."""
+    """A child that a client starts again has no parent: the parent's code must ask for the right queue instead."""
     parent = text(_started(facts), "parentWorkflowExecution", "workflowId")
     if parent:
         return advice.mend_parent(facts.story, parent, queue, facts.options)

@@ -1,7 +1,8 @@
 """The story of a run as frozen data. Times are nanoseconds since the epoch.
 
 A span is something that took time, or a moment (`start == end`). Its segments say what it did when: they are in order, do not
-overlap and lie within it. A span whose `end` is None is still going on.
+overlap and lie within it. A span whose `end` is None is still going on. `document` makes JSON of a story, for
+programs: its fields are only added to, because programs of others read them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from enum import StrEnum
 from typing import Any
 
 from hourglass._story.text import S, precise
-
-# --- spans ------------------------------------------------------------
 
 
 class Kind(StrEnum):
@@ -48,7 +47,7 @@ class Outcome(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether it is trouble that a reader should look at."""
         return self in _BAD
 
     @property
@@ -155,13 +154,11 @@ class Story:
         return self.spans[0]
 
 
-# --- document ------------------------------------------------------------
-#
-# The story as JSON, for programs. Fields are only added. Times are RFC 3339 in UTC, durations are seconds.
+# --- the story as JSON ------------------------------------------------------------------------------------------------
 
 
 def document(story: Story) -> dict[str, Any]:
-    """The story, ready for `json.dumps`."""
+    """The story, ready for `json.dumps`. Times are RFC 3339 in UTC, durations are seconds; fields are only added."""
     return {
         "workflow_id": story.workflow_id,
         "run_id": story.run_id,

@@ -1,4 +1,13 @@
-"""How events of a history become steps of the story: activities, timers, children, other workflows, Nexus operations."""
+"""How events of a history become the story: steps (activities, timers, children, other workflows, Nexus operations),
+and messages and notes (signals, updates, cancellation, markers, changes).
+
+One small handler per kind of event, in tables; they write into a `Told`, the drafts of what is known while a history
+is read, event by event: the only mutable data of the story.
+
+A history tells when an activity was scheduled, when its *last* attempt began, which attempt that was, and the retry
+policy. When the attempts before began is not in it: it is worked out from the policy's intervals, and marked as
+guessed.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +21,7 @@ from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span
 from hourglass._story.text import S, duration
 from hourglass._story.values import Peek, value_of
 
-# --- attempts ------------------------------------------------------------
-#
-# What an activity did when: queued, attempts, waits between them.
-#
-# A history tells when an activity was scheduled, when its *last* attempt began, which attempt that was, and the retry
-# policy. When
-# the attempts before began is not in it: it is worked out from the policy's intervals, and marked as guessed.
+# --- what an activity did when: queued, attempts, waits between them --------------------------------------------------
 
 
 MOST = 24
@@ -73,7 +76,8 @@ def before_last(
         return _kept(Segment(start, last, Phase.BACKOFF, guessed=True))
     waits = [backoff.after(each) for each in range(1, attempt)]
     ran = (last - start - sum(waits)) // len(waits)
-    if ran < 0:  # somebody shortened the waits
+    if ran < 0:
+        # The waits were shorter than the policy says: an operator may have changed it, or ended a wait.
         waits = [each * 4 * (last - start) // (5 * sum(waits)) for each in waits]
         ran = (last - start - sum(waits)) // len(waits)
     elif usual is not None and usual < ran:
@@ -95,9 +99,7 @@ def _kept(*segments: Segment) -> tuple[Segment, ...]:
     return tuple(each for each in segments if each.end > each.start or each.phase is Phase.FAILED)
 
 
-# --- drafts ------------------------------------------------------------
-#
-# What is known while a history is read, event by event: the only mutable data of the story.
+# --- drafts -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -232,9 +234,7 @@ def _until(end: int, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
 _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
 
 
-# --- messages ------------------------------------------------------------
-#
-# How events of a history become messages and notes of the story: signals, updates, cancellation, markers, changes.
+# --- signals and cancellation -----------------------------------------------------------------------------------------
 
 
 LOCAL_ACTIVITY, PATCH = "core_local_activity", "core_patch"
@@ -379,7 +379,7 @@ MESSAGES: dict[str, Handler] = {
 }
 
 
-# --- steps ------------------------------------------------------------
+# --- steps ------------------------------------------------------------------------------------------------------------
 
 
 def _summary(event: Event) -> str:

@@ -2,6 +2,10 @@
 
 One span is one row: name to the left, bars in the middle, how long it took to the right. Rows do not share space, bars stand
 in columns of one unit, text is cut to the width that is there: so nothing overlaps, however much there is.
+
+Everything that a history says is escaped in `shapes`, below, and nowhere else. Colours are Okabe and Ito's, which the
+colour-blind tell apart. Colour never stands alone: what failed is also hatched and crossed, what waits is thin,
+messages are diamonds.
 """
 
 from __future__ import annotations
@@ -17,12 +21,7 @@ from hourglass._story.axis import Scale, Stretch, fold, scale, stretches, ticks
 from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
 from hourglass._story.text import fit, mono, sans
 
-# --- palette ------------------------------------------------------------
-#
-# Colours and fonts of the pictures, as CSS: light, dark and paper. Okabe and Ito's colours, which the colour-blind
-# tell apart.
-#
-# Colour never stands alone: what failed is also hatched and crossed, what waits is thin, messages are diamonds.
+# --- palette: colours and fonts as CSS, for light, dark and paper -----------------------------------------------------
 
 
 LIGHT = {
@@ -100,9 +99,7 @@ def picture() -> str:
     )
 
 
-# --- shapes ------------------------------------------------------------
-#
-# SVG as text, element by element. Everything that a history says is escaped here, and nowhere else.
+# --- shapes: SVG as text, element by element; what a history says is escaped here -------------------------------------
 
 
 def number(value: float) -> str:
@@ -195,7 +192,7 @@ def end_mark(outcome: Outcome, x: float, y: float) -> str:
     return ""
 
 
-# --- svg ------------------------------------------------------------
+# --- the picture ------------------------------------------------------------------------------------------------------
 
 
 WIDTH = 1200

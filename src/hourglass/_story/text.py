@@ -1,4 +1,10 @@
-"""Texts of pictures: durations and moments as people read them, and how wide text is, in em, without asking a browser."""
+"""Texts of pictures: durations and moments as people read them, and how wide text is, in em, without asking a
+browser.
+
+Durations are short: three digits, at most two units. Widths are those of Arial's characters, and of fonts whose
+characters are all alike. Fonts differ: what a browser takes instead is up to a seventh wider, so sums are generous,
+and text that is cut by these widths fits.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-# --- durations ------------------------------------------------------------
-#
-# Durations and moments as people read them: short, three digits, at most two units.
+# --- durations and moments --------------------------------------------------------------------------------------------
 
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
@@ -60,18 +64,12 @@ def _digits(value: float) -> str:
 
 
 def _time(ns: int) -> datetime:
-    # Years that Python cannot name are somebody's mistake, and no reason to fail.
+    # A year that Python cannot name is a mistake in the history, and no reason to fail.
     seconds = min(max(ns // S, 0), 253_402_300_799)
     return datetime.fromtimestamp(seconds, UTC)
 
 
-# --- textwidth ------------------------------------------------------------
-#
-# How wide text is, in em, without asking a browser: widths of Arial's characters, and of fonts whose characters are
-# all alike.
-#
-# Fonts differ: what a browser takes instead is up to a seventh wider, so sums are generous. Text that is cut by these
-# widths fits.
+# --- how wide text is -------------------------------------------------------------------------------------------------
 
 
 MONO = 0.605

@@ -2,6 +2,11 @@
 
 One pass over the events by a table of small handlers, then everything is frozen. Knows what a history means; not where it came
 from, nor how it is drawn. Never fails on a history that is odd: what is not understood is left out or named by its kind.
+
+Workflow tasks become the run's own bar, and those that failed become spans, which cannot be overlooked. A server
+writes only the first of several failures in a row into the history; how many there were is told by the attempt number
+of the task that came after them, or by the description of a run that is still open. The times between workflow tasks
+are what the run waited for, each named by the event that ended it.
 """
 
 from __future__ import annotations
@@ -16,14 +21,7 @@ from hourglass._story.steps import MESSAGES, STEPS, Draft, Handler, Task, Told, 
 from hourglass._story.text import duration
 from hourglass._story.values import Peek, hidden
 
-# --- tasks ------------------------------------------------------------
-#
-# How workflow tasks of a history become the run's own bar, and how those that failed become steps that nobody
-# overlooks.
-#
-# A server writes only the first of several failures in a row into the history; how many there were is told by the
-# attempt
-# number of the task that came after them, or by the description of a run that is still open.
+# --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
 def _scheduled(told: Told, event: Event) -> None:
@@ -67,7 +65,7 @@ def run_segments(tasks: Iterable[Task], start: int, end: int) -> tuple[Segment, 
     at = start
     for task in tasks:
         if task.started is None:
-            continue  # nobody took it: the run waited
+            continue  # no worker took it: the run waited
         began = min(max(task.started, at), end)
         ended = min(max(began, end if task.end is None else task.end), end)
         if began > at:
@@ -126,9 +124,7 @@ def _pieces(row: list[Task], end: int) -> Iterator[Segment]:
         yield Segment(at, end, Phase.BACKOFF)
 
 
-# --- waits ------------------------------------------------------------
-#
-# What a run waited for, and how long: the times between its workflow tasks, each by the event that ended it.
+# --- what a run waited for --------------------------------------------------------------------------------------------
 
 
 _NAMES = {
@@ -222,7 +218,7 @@ def _step(draft: Draft, until: int) -> str:
     return f"{said}, for {duration(until - draft.start)}"
 
 
-# --- timeline ------------------------------------------------------------
+# --- the story of a run -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Payloads as short text, for those who asked to see them. Decoded as JSON where they are JSON, else named by encoding and size.
+"""Payloads as short text, where the person at the command line asked to see them. Decoded as JSON where they are
+JSON, else named by encoding and size.
 
-A codec is not this file's business: it is given as a function from payload to payload, or not at all.
+Must not know codecs: one is given as a function from payload to payload, or not at all.
 """
 
 from __future__ import annotations
