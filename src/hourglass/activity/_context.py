@@ -233,7 +233,7 @@ class ActivityContext:
         """Block until it is asked to stop; True then, False when the time has passed."""
         with _making:  # an event of its own is dear, and few wait
             told = self._told = self._told or threading.Event()
-        # Asked after the event is there: `cancel` sets the reason first and the event then, so one of the two is seen.
+        # Asked after the event is there: `cancel` sets the reason first and the event then, so one is seen.
         if not self.cancelled and not told.wait(timeout):
             return False
         self._delivered = True

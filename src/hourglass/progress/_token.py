@@ -47,7 +47,7 @@ class Progress(Generic[T]):
     # --- in a workflow ----------------------------------------------------------------------------------------
 
     def publish(self, value: T, /) -> None:
-        """Say something to whoever follows. In workflows only; costs nothing but memory, and waits for nobody.
+        """Publish an item to all followers. In workflows only; costs nothing but memory, and never waits.
 
         The item is taken as it is now: changing the object afterwards changes nothing.
         """
