@@ -1,6 +1,6 @@
 """Bridges to other people's libraries. Each needs its extra, and is imported by those who want it alone.
 
-opentelemetry  openTelemetry
+opentelemetry  OpenTelemetry
 """
 
 from __future__ import annotations

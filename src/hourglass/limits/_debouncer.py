@@ -316,7 +316,7 @@ def _call(
 
 def _send(session: Session, workflow: Any, args: Sequence[Any], call: Call) -> Operation[Reference]:
     session.meet(workflow)
-    # Encoded here by the workflow's own signature, and handed on by the one who collects them as they are.
+    # Encoded here by the workflow's own signature; the workflow that collects them hands them on as they are.
     arguments = given_workflow(workflow).encode(session.converter, args)
     options = {
         "id": keeper_id("debounce", call.prefix),
