@@ -6,10 +6,10 @@ worker.
 
 Invariants:
 
-- Nothing happens while nobody waits in the environment.
-- Whoever gets control back finds the present instant settled: no step is left that could be done now, but for
+- Nothing happens while no caller waits in the environment.
+- A caller that gets control back finds the present instant settled: no step is left that could be done now, but for
   real activities that still run in their threads.
-- Time moves only when no step is left, no real activity runs, and somebody waits for it to move.
+- Time moves only when no step is left, no real activity runs, and a caller waits for it to move.
 - With the same choices the same steps are done in the same order.
 """
 
@@ -42,7 +42,7 @@ _PATIENCE = 10.0
 
 
 class Performer(Protocol):
-    """Who runs attempts of activities."""
+    """Runs attempts of activities."""
 
     @property
     def running(self) -> int:
@@ -64,7 +64,7 @@ class Performer(Protocol):
 
 
 class Interrupted(BaseException):
-    """Whoever waited does not any more."""
+    """The caller that waited has given up: its asynchronous call was cancelled, or its environment is being closed."""
 
 
 class Driver:
@@ -193,7 +193,7 @@ class Driver:
             self.ring()
 
     def ring(self) -> None:
-        """Wake whoever waits for other threads."""
+        """Wake the driver where it waits for other threads."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 

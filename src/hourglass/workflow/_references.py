@@ -1,10 +1,10 @@
-"""What callers, in a workflow or outside, may give for a workflow or a message, reduced to a name and a signature;
-and channels.
+"""What callers may give for a workflow or a message, reduced to a name and a signature; and channels.
+
+Workflows and messages come, in a workflow or outside, as decorated objects, as classes, as channels or as plain
+names. Names carry no types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of
+connections.
 
 A channel is signals as a queue that the workflow reads when it likes, with one module-level token for both sides.
-
-Workflows and messages come as decorated objects, as classes, as channels or as plain names. Names carry no
-types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of connections.
 """
 
 from __future__ import annotations
