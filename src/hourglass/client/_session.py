@@ -180,7 +180,8 @@ def unsealed(answer: A, codec: Codec, converter: Converter) -> A:
 
 
 def _summary(summary: S, codec: Codec, converter: Converter) -> S:
-    # Lists show what is other people's too: one whose memo the codec refuses is shown with its memo as it came.
+    # Lists also show runs that other programs started: one whose memo the codec refuses is shown with its memo as it
+    # came.
     try:
         return unseal(summary, codec, converter)
     except DecodeError:
@@ -281,7 +282,7 @@ class Session:
         return time.time_ns()
 
     def meet(self, workflow: object) -> None:
-        """A workflow was named that others will start later; a session that runs workflows itself must know it."""
+        """A workflow was named that a schedule will start; a session that runs workflows itself must know it."""
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask the service, on the control loop, through the codec if there is one."""

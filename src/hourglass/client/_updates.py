@@ -189,7 +189,7 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 @asynccontextmanager
 async def _patience(session: Session, request: UpdateWorkflow) -> AsyncIterator[None]:
-    """The time limit of who asks for an update, over however many calls it takes."""
+    """The caller's time limit for an update, over however many requests it takes."""
     try:
         async with session.within(request.rpc_timeout):
             yield

@@ -1,4 +1,4 @@
-"""Bridges to other people's libraries. Each needs its extra, and is imported by those who want it alone.
+"""Bridges to other libraries. Each needs its extra, and is loaded only by the program that imports it.
 
 opentelemetry  OpenTelemetry
 """

@@ -208,7 +208,7 @@ def wait_for_answer(
 
 
 def unreachable(answers: Sequence[tuple[Place, int | None]]) -> list[Place]:
-    """Tell runs, all at once, what their tickets came to; gives those that are not there any more."""
+    """Tell runs, all at once, what their tickets came to; gives the places of runs that have closed."""
     with workflow.shield():
         tasks = [workflow.spawn(_reaches, place, value) for place, value in answers]
         reached = [task.result() for task in tasks]
@@ -220,7 +220,9 @@ def _reaches(place: Place, value: int | None) -> bool:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
         handle.signal(ANSWER, place.ticket, value)
     except ApplicationError as error:
-        return "SignalCountLimit" in (error.type or "")  # it is there, and cannot be told any more
+        return "SignalCountLimit" in (
+            error.type or ""
+        )  # the run is open, but has had as many signals as it may
     return True
 
 

@@ -41,7 +41,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Turn:
-    """A moment, and whose it is."""
+    """A moment, and the ticket that has it."""
 
     ticket: str
     at: int
@@ -137,7 +137,7 @@ class TurnKeeper:
                 if not self._serve():
                     return
             except Cancelled:
-                # Those who ask would never hear of it. To be rid of a keeper, terminate it.
+                # The runs that ask would never hear of it. To be rid of a keeper, terminate it.
                 workflow.logger.warning("a keeper of turns does not cancel: others wait for it")
 
     def _serve(self) -> bool:

@@ -86,7 +86,7 @@ class Metric:
             self._registry.tell(self, value, labels)
 
     def series(self, labels: Labels) -> Callable[[float], None]:
-        """What records in one series, found once: for those who record thousands of times in a second."""
+        """What records in one series, found once: for code that records thousands of times in a second."""
         if self.kind != "histogram":
             return partial(self.record, labels=labels)
         with self._lock:

@@ -26,7 +26,7 @@ _MOST_KEPT = 10_000
 
 
 class Progress(Generic[T]):
-    """A named stream of items out of a workflow. The workflow keeps the newest `keep` of them for those who come late."""
+    """A named stream of items out of a workflow. The workflow keeps the newest `keep` of them for late followers."""
 
     @overload
     def __init__(self: Progress[Any], name: str, *, keep: int = 1000) -> None: ...

@@ -106,7 +106,7 @@ class Attempts:
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
         self.inline = False
-        """Whether real `def` activities are called here and now, too: `explore` decides on the order and wants no threads."""
+        """Whether real `def` activities are called here and now, too: `explore` wants no threads."""
 
     @property
     def running(self) -> int:

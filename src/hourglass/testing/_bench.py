@@ -126,7 +126,7 @@ class Poll(Generic[T]):
 
 
 class _Shared:
-    """The process's."""
+    """What this process's environments share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

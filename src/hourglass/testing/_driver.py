@@ -64,11 +64,11 @@ class Performer(Protocol):
 
 
 class Interrupted(BaseException):
-    """The caller that waited has given up: its asynchronous call was cancelled, or its environment is being closed."""
+    """The caller that waited has given up: its asynchronous call was cancelled, or its environment is closed."""
 
 
 class Driver:
-    """Drives one environment. Everything but what says otherwise belongs to its own thread."""
+    """Drives one environment. All but what is said to be for any thread belongs to the environment's thread."""
 
     make_queue: Callable[..., Queue] = Queue
     make_troubles: Callable[[], Troubles] = Troubles
@@ -100,7 +100,7 @@ class Driver:
         self.waited_for: list[WaitForClose] = []
         self.outside: set[asyncio.Task[Any]] = (
             set()
-        )  # calls of activities in other threads, which wait for us
+        )  # client calls that activities make from other threads, and that the driver must answer
         self.moves = 0
         self.closed = False
         self.steps: list[Step] = []
@@ -112,8 +112,8 @@ class Driver:
         self._interrupted = False
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """Whether the engine may give this out: nothing but the tasks of runs that are parked. The code will not change
-        while the test runs: executed once more, it would raise once more.
+        """Whether the engine may give this out: all but the workflow tasks of runs that are parked. The code will not
+        change while the test runs: executed once more, it would raise once more.
         """
         return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
 

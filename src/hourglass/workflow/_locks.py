@@ -96,10 +96,10 @@ class Semaphore:
             raise UsageError(f"a semaphore cannot begin at {value}")
         self._value = value
         self._waiters: _Waiters = OrderedDict()
-        self._asleep: _Waiters = OrderedDict()  # those of them who have not been woken
+        self._asleep: _Waiters = OrderedDict()  # those of them that have not been woken
 
     def locked(self) -> bool:
-        """Whether one would have to wait."""
+        """Whether a task would have to wait for a place."""
         return self._value == 0 or any(waiter.state != CANCELLED for waiter in self._waiters)
 
     def acquire(self) -> None:
@@ -154,7 +154,7 @@ class Event:
         return self._set
 
     def set(self) -> None:
-        """Raise the flag: all who wait go on."""
+        """Raise the flag: all tasks that wait go on."""
         if not self._set:
             self._set = True
             for waiter in self._waiters:
@@ -192,7 +192,7 @@ class Queue(Generic[T]):
         return not self._items
 
     def full(self) -> bool:
-        """Whether one would have to wait to put."""
+        """Whether a task would have to wait to put an item."""
         return 0 < self._maxsize <= len(self._items)
 
     def put(self, item: T) -> None:

@@ -268,13 +268,13 @@ class TracedWorkflow(WorkflowInboundInterceptor):
                 run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        """A span in the run's trace, linked to who sent the signal."""
+        """A span in the run's trace, linked to the sender's."""
         sender = self.trace.carrier.get(input.headers)
         self.trace.add(f"HandleSignal:{input.signal}", kind=SpanKind.SERVER, linked=sender)
         super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """A span in the run's trace, linked to who asks."""
+        """A span in the run's trace, linked to the caller's."""
         self.trace.answer(f"HandleQuery:{input.query}", self.trace.carrier.get(input.headers))
         return super().handle_query(input)
 
@@ -284,7 +284,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        """A span, linked to who asked."""
+        """A span, linked to the caller's."""
         self._update("HandleUpdate", input)
         return super().handle_update_handler(input)
 

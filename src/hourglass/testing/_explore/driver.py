@@ -121,7 +121,7 @@ class Exploring(Driver):
         return f"00000000-0000-4000-8000-{self._runs:012}"
 
     def _next_due(self, due: list[int]) -> list[int]:
-        """Several things of a run are due at the same instant: any of them comes first, and alone."""
+        """Of a run's timers and timeouts that are due at the same instant the choices pick one, which comes alone."""
         if len(due) < 2:
             return due
         options = [Option("due", event_id=each) for each in due]
