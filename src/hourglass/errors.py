@@ -17,7 +17,7 @@
     ├── WorkflowParked                your workflow raised something that is a bug, not a result
     ├── WorkflowStuck                 in a test: nothing will ever happen that the workflow waits for
     ├── ExplorationFailed             in a test: an order of events in which your workflow breaks a property
-    ├── TaskCancelledError            you waited for a task that somebody else had cancelled
+    ├── TaskCancelledError            you waited for a task that other code of the workflow cancelled
     ├── ChannelEmptyError             `receive_nowait` found nothing
     ├── FailureError                  remote work failed; these travel over the wire
     │   ├── ApplicationError          raised by you, in a workflow or an activity
@@ -30,7 +30,7 @@
     ├── WorkflowFailedError           `result()`: the run did not complete; the reason is its cause
     │   └── WorkflowContinuedAsNewError
     ├── QueryFailedError              the workflow's query handler raised
-    ├── QueryRejectedError            nobody was asked: the run is not in a state that the asker wanted
+    ├── QueryRejectedError            the workflow was not asked: the run is not in a state that you wanted
     ├── UpdateFailedError             the workflow rejected an update, or its handler failed
     ├── ServiceError                  the service refused, or cannot be reached
     │   ├── ConnectionFailedError
@@ -44,6 +44,10 @@
     └── InternalError                 we have a bug: please report it
 
 `Cancelled` stands apart: it is a `BaseException`, means that *you* are cancelled, and passes through `except Exception`.
+
+`summary` says in one line what failed, what it raised and what that began with. It names no class of the tree, which
+is built on it: it asks the failure itself how something ended (`ending`) and whether it tells of its causes
+(`tells_causes`).
 """
 
 from __future__ import annotations
@@ -103,12 +107,7 @@ __all__ = [
 ]
 
 
-# --- failure words ------------------------------------------------------------
-#
-# Failures in words: what failed, what it raised and what that began with, in one line.
-#
-# Knows no class of ours, because `errors` stands on it: how a failure ended something is asked of the failure
-# (`ending`), and whether it already tells of its causes (`tells_causes`).
+# --- failures in words ----------------------------------------------------------------------------
 
 
 def summary(error: BaseException) -> str:
@@ -147,7 +146,7 @@ def _first_line(text: str) -> str:
     return next((each.strip() for each in text.splitlines() if each.strip()), "")
 
 
-# --- errors ------------------------------------------------------------
+# --- the roots ------------------------------------------------------------------------------------
 
 
 class Cancelled(BaseException):
@@ -270,7 +269,7 @@ class ExplorationFailed(HourglassError, AssertionError):
 
 
 class TaskCancelledError(HourglassError):
-    """You waited for a task that was cancelled by somebody else."""
+    """You waited for a task that other code of the workflow cancelled; you are not cancelled yourself."""
 
 
 class ChannelEmptyError(HourglassError):

@@ -341,7 +341,7 @@ class Worker(WorkerFacts):
         return services
 
     async def _end_in_time(self) -> list[QueueServices] | None:
-        """As `_end`; None if that takes longer than anybody should wait, whatever it is that does not end."""
+        """As `_end`; None if that takes longer than the graceful timeout and a margin, whatever does not end."""
         try:
             async with asyncio.timeout(self._plan.graceful_timeout + _EXIT_MARGIN):
                 return await self._end()

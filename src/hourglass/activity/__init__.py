@@ -6,12 +6,12 @@
 `def` activities run in threads of the worker, `async def` ones on a loop of its own, and those with
 `@activity.defn(executor="process")` in interpreters beside it, which can be killed.
 
-Activities run at least once. An attempt whose end nobody heard of is made again, so make them idempotent.
+Activities run at least once. An attempt whose end the engine never hears of is made again, so make them idempotent.
 
-    _context     what can be called inside a running activity, and the context that a worker sets around one
+    _context     what can be called inside a running activity, the context set around one, and interceptors
     _definition  `@activity.defn`
     _options     an activity's options
-    _seen        who wants to know which activities workflow code calls
+    _seen        a listener for tests: hears which activities workflow code calls
 """
 
 from __future__ import annotations

@@ -1,13 +1,19 @@
-"""What can be called inside a running activity, and the context that a worker sets around one.
+"""What can be called inside a running activity, the context that a worker sets around one, and interceptors.
 
 The context travels in a context variable: into the activity's thread, its asyncio tasks and
 `asyncio.to_thread`. It knows no engine: heartbeats leave through the function it was given.
+
+Interceptors run where the activity runs: in its thread, or on the activity loop. Process activities run in
+interpreters of their own, which have no interceptors.
 
 Invariants:
 
 - Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; `wait_cancelled` tells it and
   thereby delivers it. Coroutines are cancelled by their loop instead, and `heartbeat` never raises there.
 - Details are encoded in the activity's own thread, so that a bad value fails where it was given.
+- What an activity reports is measured before it is sent: a server refuses payloads above its limit with an error that
+  the workflow never sees, and retries for nothing. So the worker fails the attempt with a text that names size and
+  limit.
 """
 
 from __future__ import annotations
@@ -34,12 +40,7 @@ if TYPE_CHECKING:
     from hourglass.client import Client
 
 
-# --- interception ------------------------------------------------------------
-#
-# What may stand between a worker and its activities. Runs where the activity runs: in its thread, or on the activity
-# loop.
-#
-# Process activities run in interpreters of their own, which have no interceptors.
+# --- interception ---------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
@@ -93,12 +94,7 @@ def activity_call(
     )
 
 
-# --- limits ------------------------------------------------------------
-#
-# How large what an activity reports may be. Pure.
-#
-# A server refuses larger payloads with an error that the workflow never sees, and retries for nothing; so the
-# worker measures first and fails the attempt with a text that names size and limit.
+# --- the size of what is reported -----------------------------------------------------------------
 
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024
@@ -127,7 +123,7 @@ def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> Non
         )
 
 
-# --- context ------------------------------------------------------------
+# --- context --------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -194,8 +190,8 @@ class Equipment:
 
 
 class ActivityContext:
-    """One running attempt, seen from inside. Made by whoever runs it, who says what its info is and where its heartbeats go;
-    its methods may be called in any thread.
+    """One running attempt, seen from inside. The worker (or test environment) that runs the attempt makes a subclass,
+    which says what its info is and where its heartbeats go; its methods may be called in any thread.
     """
 
     __slots__ = ("_delivered", "_info", "_told", "cancel_reason", "equipment", "last_details")
@@ -237,7 +233,7 @@ class ActivityContext:
         """Block until it is asked to stop; True then, False when the time has passed."""
         with _making:  # an event of its own is dear, and few wait
             told = self._told = self._told or threading.Event()
-        # Asked after the event is there: whoever cancels sets the reason first, and then the event.
+        # Asked after the event is there: `cancel` sets the reason first and the event then, so one is seen.
         if not self.cancelled and not told.wait(timeout):
             return False
         self._delivered = True
@@ -359,10 +355,10 @@ def client() -> Client:
 
 
 def complete_async() -> NoReturn:
-    """Leave the activity without ending it: somebody else completes it, by `info().task_token` or by its ids.
+    """Leave the activity without ending it: a client completes it later, by `info().task_token` or by its ids.
 
-    Nobody beats for it after that, so it needs `@activity.defn(heartbeat_timeout=None)`, or a timeout of your
-    own and heartbeats from whoever completes it.
+    The worker sends no heartbeats for it after that, so it needs `@activity.defn(heartbeat_timeout=None)`, or a
+    timeout of your own and heartbeats from the program that completes it.
     """
     context = _require("complete_async()")
     facts = context.info

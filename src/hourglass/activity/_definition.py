@@ -1,8 +1,17 @@
 """`@activity.defn`: a function or method that a workflow can call durably, and that stays a function elsewhere.
 
-Who calls decides, at the moment of the call: a fiber of a run gets a durable call by name, everybody else a
+The caller decides, at the moment of the call: a fiber of a run makes a durable call by name, any other caller a
 plain one. A method is known to be one when its class is made (`__set_name__`); until then nothing is fixed
 about its signature.
+
+A process activity is found again in another interpreter, by module and qualified name: so it is a plain function at
+the top level of a module, or a static method. Its module is imported there: what stands at the top level of a
+script runs again, except below `if __name__ == "__main__":`.
+
+A plain call in a process that runs a worker is allowed, but warned of: a thread pool inside a workflow would charge
+cards for real. Workers say here that they live; the number is process-wide because a thread cannot tell whose
+workflow it belongs to. The threads that run workflow code say so too: a call there outside any workflow comes from a
+finaliser.
 """
 
 from __future__ import annotations
@@ -42,13 +51,7 @@ from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 __all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]
 
 
-# --- processes ------------------------------------------------------------
-#
-# Which functions can run in a process of their own, checked where they are written.
-#
-# A process activity is found again in another interpreter, by module and qualified name: so it is a plain
-# function at the top level of a module, or a static method. Its module is imported there: what stands at the top
-# level of a script runs again, except below `if __name__ == "__main__":`.
+# --- process activities ---------------------------------------------------------------------------
 
 
 Executor: TypeAlias = Literal["thread", "process"]
@@ -82,14 +85,7 @@ def refuse_method(name: str) -> DefinitionError:
     )
 
 
-# --- plain ------------------------------------------------------------
-#
-# Plain calls in a process that runs a worker: allowed, but a thread pool inside a workflow would charge cards for
-# real.
-#
-# Workers say here that they live; the number is process-wide because a thread cannot tell whose workflow it
-# belongs to. The threads that run workflow code say so too: what is called there outside any workflow is a
-# finaliser's doing.
+# --- plain calls ----------------------------------------------------------------------------------
 
 
 _lock = threading.Lock()
@@ -139,7 +135,7 @@ def check_plain_call(name: str, stacklevel: int) -> None:
         )
 
 
-# --- definition ------------------------------------------------------------
+# --- definition -----------------------------------------------------------------------------------
 
 
 P = ParamSpec("P")

@@ -54,7 +54,7 @@ heartbeats.
 """
 
 FOREIGN_DEFAULTS = ActivitySettings(start_to_close_timeout=600.0)
-"""The same for an activity known by name only: nobody may be there to send automatic heartbeats."""
+"""The same for an activity known by name only: its worker may be of another SDK, which has no automatic ones."""
 
 
 def settings_with(base: ActivitySettings, options: Mapping[str, Any], where: str) -> ActivitySettings:

@@ -1,7 +1,7 @@
-"""Who wants to know which activities workflow code calls: a test environment, which then needs no list of them.
+"""A listener for tests: hears which activities workflow code calls, so that a test environment needs no list of them.
 
-A listener hears the decorated objects that are called durably in its own thread. Production has none, and pays
-one look at a thread-local for each call.
+The listener is called with the decorated objects that are called durably in its own thread. Production has none, and
+pays one look at a thread-local for each call.
 """
 
 from __future__ import annotations

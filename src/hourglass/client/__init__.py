@@ -6,17 +6,17 @@ _async_handles     handles of the asynchronous face
 _blocking          the blocking face
 _blocking_handles  handles of the blocking face
 _bulk              one thing done to many workflows
-_deployments       versions of workers
+_deployments       task queues and the workers on them; versions of workers
 _faces             what the blocking and the asynchronous face share
 _interception      what may stand between callers and what they call
-_operations        every operation of the client, written once
+_operations        every operation on workflows, written once for both faces
 _options           options of a start, checked and built into a request
 _reset             where to reset a run to
 _schedule_data     schedules as authors write them and clients show them
-_schedules         operations on schedules, written once for both faces
-_session           a session
-_updates           operations on updates
-_values            what a client tells of workflows
+_schedules         operations on schedules, and schedules as they travel
+_session           a session: the link to an engine, how values travel, and how operations are run
+_updates           operations on updates, and on starts that send a message along
+_values            workflows as clients show them: lists, counts, descriptions
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ActivityReference:
 def refer_activity(
     token: bytes | None, workflow_id: str | None, run_id: str | None, activity_id: str | None
 ) -> ActivityReference:
-    """What a handle to an activity refers to. Asks nobody."""
+    """What a handle to an activity refers to. Sends no request."""
     if token:
         if not isinstance(token, bytes):
             raise UsageError(f"an activity's token is bytes, not {type(token).__name__}")

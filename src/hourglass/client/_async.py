@@ -156,7 +156,7 @@ class AsyncClient(ClientFacts):
     def get_workflow_handle(
         self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; asks nobody if it exists."""
+        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
         return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
 
     async def list_workflows(
@@ -297,7 +297,7 @@ class AsyncClient(ClientFacts):
         return AsyncScheduleHandle(self._session, await self._session.arun(operation))
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """A handle to an existing schedule; asks nobody if it exists."""
+        """A handle to an existing schedule; does not ask whether it exists."""
         return AsyncScheduleHandle(self._session, _schedules.refer_schedule(id))
 
     async def list_schedules(

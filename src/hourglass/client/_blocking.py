@@ -143,7 +143,7 @@ class Client(ClientFacts):
     def get_workflow_handle(
         self, id: str, *, run_id: str | None = None, workflow: Any = None, result_type: Any = None
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; asks nobody if it exists."""
+        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
         return WorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
 
     def list_workflows(
@@ -282,7 +282,7 @@ class Client(ClientFacts):
         return ScheduleHandle(self._session, self._session.run(operation))
 
     def get_schedule_handle(self, id: str) -> ScheduleHandle:
-        """A handle to an existing schedule; asks nobody if it exists."""
+        """A handle to an existing schedule; does not ask whether it exists."""
         return ScheduleHandle(self._session, _schedules.refer_schedule(id))
 
     def list_schedules(self, query: str = "", *, page_size: int = 100) -> Iterator[ScheduleListDescription]:

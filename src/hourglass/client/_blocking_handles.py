@@ -1,4 +1,4 @@
-"""Handles of the blocking face: a workflow, an update, an activity, from outside."""
+"""Handles of the blocking face: a schedule, a workflow, an update, an activity, a start with a message."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from hourglass.replay import History
 
 
-# --- blocking schedules ------------------------------------------------------------
-#
-# Handles of schedules, on the blocking face.
+# --- schedules ------------------------------------------------------------------------------------
 
 
 class ScheduleHandle(ScheduleHandleFacts):
@@ -35,8 +33,9 @@ class ScheduleHandle(ScheduleHandleFacts):
     def update(self, change: _schedules.Change, *, rpc_timeout: Duration | None = None) -> None:
         """Change it: the function gets the description and returns the new `Schedule`, or None to leave it.
 
-        `handle.update(lambda seen: replace(seen.schedule, policy=…))` changes one part. Where somebody else changes it at
-        the same time the function is called again with the schedule as it is then, so it should do nothing else.
+        `handle.update(lambda seen: replace(seen.schedule, policy=…))` changes one part. Where another client
+        changes it at the same time the function is called again with the schedule as it is then, so it should do
+        nothing else.
         """
         steps = _schedules.update(self._session, self.id, change, rpc_timeout)
         answer = None
@@ -70,7 +69,7 @@ class ScheduleHandle(ScheduleHandleFacts):
         self._session.run(_schedules.delete(self._session, self.id, rpc_timeout))
 
 
-# --- blocking handles ------------------------------------------------------------
+# --- workflows, updates, activities ---------------------------------------------------------------
 
 
 R = TypeVar("R")
@@ -195,7 +194,7 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None
     ) -> UpdateHandle[Any]:
-        """A handle to an update that was asked for before; asks nobody if it exists."""
+        """A handle to an update that was asked for before; does not ask whether it exists."""
         reference = _updates.refer_update(self._reference, id, update, result_type)
         return UpdateHandle(self._session, reference)
 
@@ -268,9 +267,7 @@ class UpdateHandle(UpdateHandleFacts, Generic[R]):
         return value
 
 
-# --- blocking with start ------------------------------------------------------------
-#
-# Starting a workflow together with the first thing it is told, on the blocking face.
+# --- with start -----------------------------------------------------------------------------------
 
 
 class WithStart(_updates.Planned, Generic[R]):

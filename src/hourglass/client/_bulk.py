@@ -23,7 +23,7 @@ Progress: TypeAlias = Callable[[int, int], object]
 
 @dataclass
 class BulkResult:
-    """What came of it: how many were found and done, how many had closed meanwhile, and who refused, with the reason."""
+    """What came of it: how many were found and done, how many had closed meanwhile, which refused, and why."""
 
     found: int = 0
     done: int = 0

@@ -1,4 +1,4 @@
-"""Versions of workers: which is current, and which there are. The data, and the operations that ask."""
+"""Who serves a task queue; which versions of workers there are, and which is current. Data, and what asks for it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from hourglass.client._session import Operation, Session, asking
 from hourglass.client._values import time_from
 from hourglass.errors import ServiceError
 
-# --- task queues ------------------------------------------------------------
-#
-# Who serves a task queue: the data, and the one operation that asks.
+# --- task queues ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class PollerInfo:
-    """Somebody who polls a task queue. `last_seen` is by the engine's clock; a server remembers it for some minutes."""
+    """A worker that polls a task queue. `last_seen` is by the engine's clock; a server keeps it for some minutes."""
 
     identity: str
     last_seen: datetime | None
@@ -40,7 +38,7 @@ class PollerInfo:
 class TaskQueueDescription:
     """Who takes workflow tasks and activities from a task queue.
 
-    `served` names all queues that somebody serves. Only the embedded engine knows them; on a server it is empty.
+    `served` names all queues that a worker serves. Only the embedded engine knows them; on a server it is empty.
     """
 
     name: str
@@ -80,7 +78,7 @@ def _poller(poller: Poller) -> PollerInfo:
     )
 
 
-# --- deployments ------------------------------------------------------------
+# --- deployments ----------------------------------------------------------------------------------
 
 
 _PAUSE = 0.1
@@ -115,7 +113,7 @@ def set_current_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> Operation[WorkerDeploymentVersion | None]:
-    """Make a version current; gives the one that was. A version nobody has heard of may be on its way."""
+    """Make a version current; gives the one that was. A version the engine does not know yet may be on its way."""
     check_deployment_name(deployment)
     if build_id is not None:
         check_version(WorkerDeploymentVersion(deployment, build_id), "the version")

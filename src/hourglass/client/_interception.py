@@ -262,7 +262,7 @@ def checked(interceptors: Sequence[Interceptor]) -> tuple[Interceptor, ...]:
 
 
 def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityInboundInterceptor | None:
-    """What stands between a worker and its activities; None, which costs nothing, where nobody wants to."""
+    """What stands between a worker and its activities; None, which costs nothing, where no interceptor wants to."""
     wanted = [each for each in interceptors if _overrides(each, "intercept_activity")]
     if not wanted:
         return None
@@ -273,7 +273,7 @@ def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityInboundInterc
 
 
 def workflow_interceptors(interceptors: Sequence[Interceptor]) -> tuple[InterceptWorkflow, ...]:
-    """What makes the chain of a run; empty, which costs nothing, where nobody wants to see runs."""
+    """What makes the chain of a run; empty, which costs nothing, where no interceptor wants to see runs."""
     return tuple(each.intercept_workflow for each in interceptors if _overrides(each, "intercept_workflow"))
 
 

@@ -1,7 +1,12 @@
 """Every operation of the client, written once: built here from what the caller gave, parsed here from the
 answer.
 
-The blocking and the asynchronous face run the same operations. Nothing here waits.
+The blocking and the asynchronous face run the same operations. Building and parsing never wait; what an operation
+asks runs on the control loop.
+
+Waiting for a run to close follows its successors, through outages, and not in silence: a wait changes nothing, so it
+is repeated where the service cannot be reached for a while; and a run that is parked never closes by itself, so the
+client that waits for it logs that once.
 """
 
 from __future__ import annotations
@@ -80,12 +85,7 @@ from hourglass.errors import (
 )
 from hourglass.workflow._references import Given, given_message, given_workflow
 
-# --- waiting ------------------------------------------------------------
-#
-# Waiting for a run to close, on the control loop: along its successors, through outages, and not in silence.
-#
-# A wait changes nothing, so it is repeated where the service cannot be reached for a while. A run that is
-# parked never closes by itself: whoever waits for it is told once, in the log.
+# --- waiting for a run to close -------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass")
@@ -216,11 +216,7 @@ def _task_failure(event: bytes) -> str:
     return str(failure.get("message", ""))
 
 
-# --- outcomes ------------------------------------------------------------
-#
-# How a workflow ended, as its caller sees it: a value, or an error that says why there is none.
-#
-# Must not know: how it was asked for.
+# --- how a run ended, as its caller sees it -------------------------------------------------------
 
 
 def result_of(workflow_id: str, return_type: Any, converter: Converter, closed: Closed) -> Any:
@@ -258,7 +254,7 @@ def _all(payloads: Sequence[Payload], converter: Converter) -> list[Any]:
     return [converter.decode(payload) for payload in payloads]
 
 
-# --- operations ------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -353,7 +349,7 @@ def requested(session: Session, given: Given, call: StartWorkflowInput) -> Start
 
 
 def refer(workflow_id: str, run_id: str | None, workflow: object, result_type: Any) -> Reference:
-    """What a handle to an existing workflow refers to. Asks nobody."""
+    """What a handle to an existing workflow refers to. Sends no request."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("a workflow's id must be a text that is not empty")
     check_text(workflow_id, "a workflow's id")

@@ -55,7 +55,7 @@ class StartOptions(TypedDict, total=False):
     search_attributes: SearchAttributes
     """Values by which it can be found; never encrypted."""
     static_summary: str
-    """One line for whoever looks at it."""
+    """One line about it, for Temporal's UI."""
     static_details: str
     """More lines."""
     start_signal: object

@@ -1,6 +1,6 @@
 """Schedules as authors write them and clients show them: frozen data, with Temporal's names. Pure.
 
-Durations are timedeltas or numbers of seconds, times are datetimes with a time zone. `_schedule_forms` turns them into
+Durations are timedeltas or numbers of seconds, times are datetimes with a time zone. `_schedules` turns them into
 what travels.
 """
 
@@ -110,7 +110,7 @@ class ScheduleStartOptions(TypedDict, total=False):
     search_attributes: SearchAttributes
     """Values by which each workflow can be found; never encrypted."""
     static_summary: str
-    """One line for whoever looks at one."""
+    """One line about each of them, for Temporal's UI."""
     static_details: str
     """More lines."""
 

@@ -1,7 +1,9 @@
-"""Operations on schedules, written once for both faces. Nothing here waits.
+"""Operations on schedules, written once for both faces, and schedules into what travels and back. Nothing here waits.
 
-A server takes an update whose conflict token is stale, drops it and reports success. So an update looks afterwards whether
-the schedule has become what was sent, and begins again from what it is now where it has not.
+The forms (what travels) are pure: checked, encoded, decoded.
+
+A server takes an update whose conflict token is stale, drops it and reports success. So an update looks afterwards
+whether the schedule has become what was sent, and begins again from what it is now where it has not.
 """
 
 from __future__ import annotations
@@ -54,9 +56,7 @@ from hourglass.converter import Converter, Payload, SearchAttributes, encode_sea
 from hourglass.errors import ServiceError, UsageError
 from hourglass.workflow._references import given_workflow
 
-# --- schedule forms ------------------------------------------------------------
-#
-# Schedules into what travels and back: checked, encoded, decoded. Pure.
+# --- forms: what travels --------------------------------------------------------------------------
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -342,7 +342,7 @@ def _duration(value: float) -> timedelta | None:
     return timedelta(seconds=value) if value else None
 
 
-# --- schedules ------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------
 
 
 PAUSED, UNPAUSED = "Paused by Hourglass", "Unpaused by Hourglass"
@@ -366,7 +366,7 @@ class ListedSchedules:
 
 
 def refer_schedule(schedule_id: str) -> str:
-    """The id of a schedule, checked. Asks nobody."""
+    """The id of a schedule, checked. Sends no request."""
     if not isinstance(schedule_id, str) or not schedule_id.strip():
         raise UsageError("a schedule's id must be a text that is not empty")
     return schedule_id
@@ -507,6 +507,7 @@ def update(session: Session, schedule_id: str, change: Change, rpc_timeout: Dura
             ),
             nothing,
         )
+        # A server reports success for an update that it dropped: only a new token and equal content prove it.
         before, seen = seen, (yield look)
         if seen.conflict_token != before.conflict_token and _same(form, seen.schedule):
             return

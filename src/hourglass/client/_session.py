@@ -2,8 +2,11 @@
 
 An `Operation` is written once and runs in three steps: it is built by the caller (arguments bound and
 encoded), asked on the control loop, and its answer parsed by the caller again. So converters, which may be
-the user's code, run in the caller's thread, a codec in a worker thread, and only our own code on the
-control loop. The two faces differ in how they wait: `run` blocks, `arun` is awaited.
+the user's code, run in the caller's thread, a codec in a worker thread (it is the user's code and may be slow), and
+only our own code on the control loop. The two faces differ in how they wait: `run` blocks, `arun` is awaited.
+
+Invariants: requests are sealed by the codec before they leave, answers unsealed when they come; a forked child never
+uses, nor frees, the connection of its parent (`Link`).
 """
 
 from __future__ import annotations
@@ -38,21 +41,20 @@ from hourglass.client._interception import (
 from hourglass.converter import Codec, Converter, default_converter, seal, unseal
 from hourglass.errors import DecodeError, UsageError
 
-# --- link ------------------------------------------------------------
-#
-# A link: a client's open connection, and a new one in its place where the process was forked.
-#
-# Servers that load an application and then fork (gunicorn with preload) make their clients before they have
-# children. In a child the parent's connection must not be used, nor freed; the link forgets it there and
-# opens its own when it is first needed. To a file a child is a client, even if its parent owns it. An engine
-# in memory has no other way in: its link is dead in a child, and says so.
+# --- link -----------------------------------------------------------------------------------------
 
 
 Opener = Callable[[], Coroutine[Any, Any, Connection]]
 
 
 class Link:
-    """The connection of this process, and the portal whose loop it lives on."""
+    """The connection of this process, and the portal whose loop it lives on; a new one where the process was forked.
+
+    Servers that load an application and then fork (gunicorn with preload) make their clients before they have
+    children. In a child the parent's connection must not be used, nor freed; the link forgets it there and
+    opens its own when it is first needed. To a file a child is a client, even if its parent owns it. An engine
+    in memory has no other way in: its link is dead in a child, and says so.
+    """
 
     def __init__(self, portal: Portal, connection: Connection, opener: Opener | None = None) -> None:
         self.target = connection.target
@@ -124,6 +126,7 @@ class Link:
 
     def forget(self) -> None:
         """In a forked child: let the parent's connection be, without freeing it."""
+        # Held for ever: freeing them here would close sockets and files that the parent goes on using.
         _inherited.append((self._portal, self._connection))
         self._portal = None
         self._connection = None
@@ -153,11 +156,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# --- codec edge ------------------------------------------------------------
-#
-# The codec at the client's edge: requests are sealed before they leave, answers unsealed when they come.
-#
-# Runs in worker threads, for a codec is the user's code and may be slow.
+# --- the codec at the client's edge ---------------------------------------------------------------
 
 
 A = TypeVar("A")
@@ -181,14 +180,15 @@ def unsealed(answer: A, codec: Codec, converter: Converter) -> A:
 
 
 def _summary(summary: S, codec: Codec, converter: Converter) -> S:
-    # Lists show what is other people's too: one whose memo the codec refuses is shown with its memo as it came.
+    # Lists also show runs that other programs started: one whose memo the codec refuses is shown with its memo as it
+    # came.
     try:
         return unseal(summary, codec, converter)
     except DecodeError:
         return summary
 
 
-# --- session ------------------------------------------------------------
+# --- session --------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -282,7 +282,7 @@ class Session:
         return time.time_ns()
 
     def meet(self, workflow: object) -> None:
-        """A workflow was named that others will start later; a session that runs workflows itself must know it."""
+        """A workflow was named that a schedule will start; a session that runs workflows itself must know it."""
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask the service, on the control loop, through the codec if there is one."""

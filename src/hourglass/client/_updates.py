@@ -1,4 +1,7 @@
-"""Operations on updates: ask for one, wait for it, read what came of it. Nothing here waits itself."""
+"""Operations on updates: ask for one, wait for it, read what came of it. Nothing here waits itself.
+
+`with start`: operations that start a workflow, unless it runs, and send it a signal or an update in one step.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message, given_workflow
 
-# --- updates ------------------------------------------------------------
+# --- updates --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,8 @@ def start(
             async with _patience(session, request):
                 state = await session.call(request)
                 while state.stage < min(stage, UpdateStage.ACCEPTED):
-                    # Nobody has promised anything yet, and an engine that was restarted knows nothing of it: say it
-                    # again.
+                    # Sent again, with the same id: before ACCEPTED nothing is durable, so an engine that was
+                    # restarted meanwhile knows nothing of the update.
                     state = await session.call(request)
                 return await _to_stage(session, state, stage)
 
@@ -186,7 +189,7 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 @asynccontextmanager
 async def _patience(session: Session, request: UpdateWorkflow) -> AsyncIterator[None]:
-    """The time limit of who asks for an update, over however many calls it takes."""
+    """The caller's time limit for an update, over however many requests it takes."""
     try:
         async with session.within(request.rpc_timeout):
             yield
@@ -227,9 +230,7 @@ def refer_update(reference: Reference, update_id: str, message: object, result_t
     return UpdateReference(reference.workflow_id, reference.run_id, update_id, return_type)
 
 
-# --- with start ------------------------------------------------------------
-#
-# Operations that start a workflow, unless it runs, and send it something in one step.
+# --- with start -----------------------------------------------------------------------------------
 
 
 class Planned:

@@ -1,6 +1,6 @@
-"""Bridges to other people's libraries. Each needs its extra, and is imported by those who want it alone.
+"""Bridges to other libraries. Each needs its extra, and is loaded only by the program that imports it.
 
-opentelemetry  openTelemetry
+opentelemetry  OpenTelemetry
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 _codec              the codec seam
 _converter          `Converter`
-_data               temporal's payload and failure messages as frozen data, without protobuf
+_data               Temporal's payload and failure messages as frozen data, without protobuf
 _failures           exceptions to failures and back, as Temporal's Python SDK does it, so that both read each
                     other's
 _foreign            values of libraries that we support but never load
 _hints              what a type hint is, seen from JSON
-_json               jSON, typed and fast
+_json               JSON, typed and fast
 _mismatch           how decoding says no, before it is known which payload it was
 _plain              values as builtins of JSON, the slow and thorough way
 _raw                `RawPayload`

@@ -36,8 +36,8 @@ _LEAVES = frozenset((str, int, float, bool, bytes, type(None)))
 class Codec(Protocol):
     """Changes encoded payloads on their way out and in. Synchronous: it runs in a worker's thread.
 
-    `decode` must refuse, by raising, a payload that this codec did not encode: else anybody who can write
-    to the service can feed the worker plain payloads. Both return one payload for each that they get, in
+    `decode` must refuse, by raising, a payload that this codec did not encode: else every program that can
+    write to the service can feed the worker plain payloads. Both return one payload for each that they get, in
     the same order.
     """
 

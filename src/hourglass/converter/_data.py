@@ -1,4 +1,8 @@
-"""Temporal's payload and failure messages as frozen data, without protobuf."""
+"""Temporal's payload and failure messages as frozen data, without protobuf; and chains of failures.
+
+A chain is walked along its causes, and its texts are moved to where a codec reaches them and back: in loops, never by
+recursion, for a chain may be longer than Python's stack. Must not know of exceptions.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import msgspec
 
 from hourglass.errors import RetryState, TimeoutType
 
-# --- data ------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -113,11 +117,7 @@ class Failure(msgspec.Struct, frozen=True):
     encoded_attributes: Payload | None = None
 
 
-# --- chains ------------------------------------------------------------
-#
-# Chains of failures: walking along causes, and moving texts to where a codec reaches them and back.
-#
-# In loops, never by recursion: a chain may be longer than Python's stack. Must not know of exceptions.
+# --- chains of failures ---------------------------------------------------------------------------
 
 
 Encode: TypeAlias = Callable[[Any], Payload]

@@ -287,7 +287,7 @@ def _values(payloads: Iterable[Payload], decode: Decode) -> tuple[Any, ...]:
 
 
 def _value(payload: Payload, decode: Decode) -> Any:
-    """A detail; where nobody here can read it, the payload itself, rather than losing the failure."""
+    """A detail; where it cannot be decoded here, the payload itself, rather than losing the failure."""
     try:
         return decode(payload)
     except Exception:

@@ -6,7 +6,7 @@ _LONGEST_PATH = 200
 
 
 class Place:
-    """Where in a value a conversion is: `$.items[0].price`. The text is made only when somebody asks.
+    """Where in a value a conversion is: `$.items[0].price`. The text is made only when a message needs it.
 
     All places of one conversion share `refused`: the values that fitted no member of a union. Without it, unions within
     unions would try every combination of members on a bad value, which takes for ever from 40 levels on.

@@ -1,4 +1,4 @@
-"""`RawPayload`: an argument that was not decoded, because nobody said as what.
+"""`RawPayload`: an argument that was not decoded, because no type was given for it.
 
 Dynamic workflows, activities and handlers take whatever comes. It can be decoded here, or given on as it is: encoding one
 gives its payload back. Its `repr` never shows the data.

@@ -4,6 +4,11 @@ The wire is positional: keyword arguments are bound to their places before anyth
 with defaults, and trailing defaults are left to the receiver. Arguments are bound, not type-checked; types
 matter when decoding.
 
+Annotations become types: strings, classes local to a function, wrapped and partial functions. One that cannot be
+resolved is Any for its own parameter and harms no other. Names are looked up where Python would: the function's
+globals, its closure, and the scopes around its definition. Those scopes exist only while the definition runs, so the
+names that the annotations use are kept, and no others.
+
 Invariant: after construction a signature holds what a plain positional call needs, so that binding it is
 one comparison. Must not know of workflows or activities: `what` is their name for messages.
 """
@@ -24,13 +29,7 @@ from hourglass.converter._converter import Converter
 from hourglass.converter._data import Payload
 from hourglass.errors import ArgumentError, DecodeError, DefinitionError, EncodeError
 
-# --- annotations ------------------------------------------------------------
-#
-# Annotations of a function to types: strings, classes local to a function, wrapped and partial functions.
-#
-# An annotation that cannot be resolved is Any for its own parameter and harms no other. Names are looked up
-# where Python would: the function's globals, its closure, and the scopes around its definition, of which only
-# the names that its annotations use are kept, and only while the definition runs are they to be had.
+# --- annotations ----------------------------------------------------------------------------------
 
 
 _NOTHING_TO_CHECK = (typing.NoReturn, typing.Never, getattr(typing, "Self", None))
@@ -113,7 +112,7 @@ def _is_variadic(hint: Any) -> bool:
     )
 
 
-# --- signature ------------------------------------------------------------
+# --- signature ------------------------------------------------------------------------------------
 
 
 _Kind = inspect.Parameter

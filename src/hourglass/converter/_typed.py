@@ -5,7 +5,8 @@ once more where it refused a value: to accept what Temporal's Python SDK accepts
 numbers for bytes, every ISO datetime), or to say precisely what does not fit and where. Messages hold
 types, kinds and paths, never contents.
 
-`convert` dispatches by a table of (question, handler); a handler takes value, hint, its class and the path.
+`convert` dispatches by a table of (question, handler); a handler takes value, hint, its class and the path. Scalars
+are read each class by its rule: what Temporal's Python SDK writes, and nothing lost.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ from hourglass.converter._hints import (
 )
 from hourglass.converter._mismatch import Mismatch, Place
 
-# --- scalars ------------------------------------------------------------
-#
-# Single values out of JSON, each class by its rule: what Temporal's Python SDK writes, and nothing lost.
+# --- scalars --------------------------------------------------------------------------------------
 
 
 def _no(value: Any, wanted: type, path: Place) -> Mismatch:
@@ -132,7 +131,7 @@ SCALARS: dict[type, Callable[[Any, Place], Any]] = {
 """How to read each class: a function of value and path. Raises Mismatch."""
 
 
-# --- typed ------------------------------------------------------------
+# --- the table of handlers ------------------------------------------------------------------------
 
 
 Handler: TypeAlias = Callable[[Any, Any, Any, Place], Any]

@@ -1,8 +1,9 @@
-"""`hourglass.debounce`: the workflow that collects the calls of one key until they have calmed down. One for each key in use.
+"""`limits.debounce`, a burst of calls is one run, and `hourglass.debounce`, the workflow that collects the calls.
 
-It sleeps until the calls it knows are due, looks whether others have come meanwhile, and sleeps again: one timer for
-each pause, however many calls there are. Then it starts the run with the last arguments, as a child that it leaves to
-itself, and ends; calls that came in this very moment begin the next burst.
+`debounce` is used from outside of workflows. There is one collecting workflow for each key in use. It sleeps until
+the calls it knows are due, looks whether others have come meanwhile, and sleeps again: one timer for each pause,
+however many calls there are. Then it starts the run with the last arguments, as a child that it leaves to itself, and
+ends; calls that came in this very moment begin the next burst.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hourglass.progress import Progress
 from hourglass.workflow import ParentClosePolicy
 from hourglass.workflow._references import given_workflow
 
-# --- debouncer ------------------------------------------------------------
+# --- the workflow that collects -------------------------------------------------------------------
 
 
 _MANY_CALLS = 10_000
@@ -48,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Burst:
-    """Calls that will be one run: the last of them, when they came (in seconds), and everybody's ticket."""
+    """Calls that will be one run: the last of them, when they came (in seconds), and the tickets of all."""
 
     call: Call
     first: float
@@ -95,7 +96,7 @@ class Debouncer:
 
     @workflow.signal
     def call(self, call: Call, *arguments: Payload) -> None:
-        """Somebody calls."""
+        """A client calls `debounce` for this key."""
         self.burst = joined(self.burst, call, workflow.time())
         self.arguments = arguments
         self.messages += 1
@@ -143,9 +144,7 @@ class Debouncer:
             raise
 
 
-# --- debounce ------------------------------------------------------------
-#
-# `limits.debounce`: a burst of calls is one run, with the arguments of the last. Used from outside of workflows.
+# --- debounce -------------------------------------------------------------------------------------
 
 
 R = TypeVar("R")
@@ -317,7 +316,7 @@ def _call(
 
 def _send(session: Session, workflow: Any, args: Sequence[Any], call: Call) -> Operation[Reference]:
     session.meet(workflow)
-    # Encoded here by the workflow's own signature, and handed on by the one who collects them as they are.
+    # Encoded here by the workflow's own signature; the workflow that collects them hands them on as they are.
     arguments = given_workflow(workflow).encode(session.converter, args)
     options = {
         "id": keeper_id("debounce", call.prefix),

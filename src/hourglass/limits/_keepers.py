@@ -1,5 +1,21 @@
-"""Between a run and the workflow that keeps a limit: the slots of a key as data, the signal by which a run hears from
-keepers, and how a keeper is asked, or started where there is none.
+"""Between a run and the workflow that keeps a limit (its keeper): the slots of a key as data, the signal by which a
+run hears from keepers, and how a keeper is asked, or started where there is none.
+
+`Places`, the slots of a key and its queue, is pure data and must not know workflows, signals, time. Its invariants:
+
+- No more slots are held than the limit allows, but for runs that held theirs when the limit was lowered.
+- The run that asks first gets first; a ticket stands in one place at most, however often it is told.
+
+`Desk`, what a run has asked for and heard, must not know what the answers mean. Its invariants:
+
+- One signal serves all tickets of a run, and its handler is there before the first question leaves.
+- An answer to a ticket that the run no longer waits for is dropped, and one that is repeated changes nothing.
+
+Run and keeper reach each other by nothing but signals, and a child that is left to itself: no activity and no client,
+so that a worker without activities serves limits too. Invariants:
+
+- What was sent has arrived when `ask` and `tell` return, also where the run that asks is being cancelled.
+- A keeper outlives the run that happened to start it.
 """
 
 from __future__ import annotations
@@ -14,19 +30,12 @@ from hourglass._engine.state import PathStep
 from hourglass.errors import ApplicationError, FailureError, UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
-# --- places ------------------------------------------------------------
-#
-# Who holds one of a key's slots and who waits for one, as data, and what changes it. Pure.
-#
-# Must not know: workflows, signals, time. Invariants: no more are held than the limit allows, but for those who held
-# theirs when the limit was lowered; who asks first gets first; a ticket stands in one place at most, however often it
-# is
-# told.
+# --- slots and the queue, as data -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Place:
-    """One who holds or waits: its ticket, and the run that must be told."""
+    """A run that holds a slot or waits for one: its ticket, and where to send the answer."""
 
     ticket: str
     workflow_id: str
@@ -35,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Places:
-    """The slots of one key: those who hold one, and the queue."""
+    """The slots of one key: the runs that hold one, and the queue."""
 
     limit: int = 1
     held: tuple[Place, ...] = ()
@@ -43,12 +52,12 @@ class Places:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody holds and nobody waits."""
+        """Whether no run holds a slot or waits for one."""
         return not (self.held or self.waiting)
 
 
 def asked(places: Places, place: Place, limit: int) -> Places:
-    """Somebody asks for a slot. The limit of the latest who asks holds, so that a deploy can change it."""
+    """A run asks for a slot. The limit that was named last holds, so that a deploy can change it."""
     known = any(each.ticket == place.ticket for each in (*places.held, *places.waiting))
     waiting = places.waiting if known else (*places.waiting, place)
     return replace(places, limit=limit, waiting=waiting)
@@ -64,19 +73,13 @@ def given_back(places: Places, tickets: Collection[str]) -> Places:
 
 
 def granted(places: Places) -> tuple[Places, tuple[Place, ...]]:
-    """Fill what is free from the head of the queue; gives those who have a slot now."""
+    """Fill what is free from the head of the queue; gives the runs that have a slot now."""
     free = max(0, places.limit - len(places.held))
     lucky, waiting = places.waiting[:free], places.waiting[free:]
     return replace(places, held=(*places.held, *lucky), waiting=waiting), lucky
 
 
-# --- desk ------------------------------------------------------------
-#
-# How a run hears from the workflows that keep limits: one signal for all its tickets.
-#
-# Must not know: what the answers mean. Invariants: the handler is there before the first question leaves; an answer
-# that
-# nobody waits for any more is dropped, and one that is repeated changes nothing.
+# --- what a run hears -----------------------------------------------------------------------------
 
 
 ANSWER = "hourglass.limits.answer"
@@ -102,7 +105,7 @@ class Desk:
             self.answers.setdefault(ticket, value)
 
     def forget(self, ticket: str) -> None:
-        """Nobody waits for this ticket any more."""
+        """The run does not wait for this ticket any more: drop its answer."""
         self._wanted.discard(ticket)
         self.answers.pop(ticket, None)
 
@@ -124,14 +127,7 @@ def desk_of_run(what: str) -> Desk:
     return made
 
 
-# --- reaching ------------------------------------------------------------
-#
-# Between a run and the workflow that keeps a limit: asking it, starting it where there is none, answering.
-#
-# Nothing but signals and a child that is left to itself: no activity and no client, so that a worker without
-# activities
-# serves limits too. Invariants: what was sent has arrived when these return, also where the one who asks is being
-# cancelled; whoever keeps a limit outlives the run that happened to start it.
+# --- asking, starting and answering ---------------------------------------------------------------
 
 
 _FIRST_REMINDER, _LAST_REMINDER = 60.0, 3600.0
@@ -141,7 +137,7 @@ _MANY_MESSAGES = 500
 
 
 def keeper_id(kind: str, key: str) -> str:
-    """The id of the workflow that keeps this key: the same for everybody who uses the target."""
+    """The id of the workflow that keeps this key: the same for every program that uses the target."""
     if not isinstance(key, str) or not key.strip():
         raise UsageError("the key of a limit must be a text that is not empty")
     if len(key) > _LONGEST_KEY:
@@ -160,7 +156,8 @@ def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_que
             except FailureError:
                 if _started(keeper, kind, state, task_queue):
                     return
-            # Somebody else was quicker, so it can be told now; if not, it comes and goes, or is told too much.
+            # Another run has started the keeper meanwhile, so the signal will reach it now. If not, the keeper has
+            # closed in between, or its run has had as many signals as it may: try again, ever later.
             workflow.sleep(pause)
             pause = min(2 * pause or 0.1, _LONGEST_PAUSE)
 
@@ -193,7 +190,7 @@ def wait_for_answer(
     desk: Desk, ticket: str, deadline: float | None, remind: Callable[[], None], what: str
 ) -> bool:
     """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
-    somebody terminated has forgotten. `what` is told to those who look at the run.
+    was terminated has forgotten the ticket. `what` names the wait, for readers of the history.
     """
     pause = _FIRST_REMINDER
     while True:
@@ -211,7 +208,7 @@ def wait_for_answer(
 
 
 def unreachable(answers: Sequence[tuple[Place, int | None]]) -> list[Place]:
-    """Tell runs, all at once, what their tickets came to; gives those that are not there any more."""
+    """Tell runs, all at once, what their tickets came to; gives the places of runs that have closed."""
     with workflow.shield():
         tasks = [workflow.spawn(_reaches, place, value) for place, value in answers]
         reached = [task.result() for task in tasks]
@@ -223,7 +220,9 @@ def _reaches(place: Place, value: int | None) -> bool:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
         handle.signal(ANSWER, place.ticket, value)
     except ApplicationError as error:
-        return "SignalCountLimit" in (error.type or "")  # it is there, and cannot be told any more
+        return "SignalCountLimit" in (
+            error.type or ""
+        )  # the run is open, but has had as many signals as it may
     return True
 
 

@@ -1,8 +1,8 @@
 """`limits.once`: the same key is the same run. Used from outside of workflows.
 
 Temporal's id policies do the work. What they do not have is a window of time: after it, a run that has closed does not
-count any more. Two who find that out together start one run, because both starts name the run that they follow in
-their request id.
+count any more. Two clients that find that out together start one run, because both starts name the run that they
+follow in their request id.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def once(  # type: ignore[misc]
     """Start a workflow unless that was done before: `limits.once(client, pay, invoice, key="invoice-7").result()`.
 
     The key is the workflow's id. While a run of that key is open, and after it has closed for as long as the engine keeps
-    it, everybody gets a handle to the same run, whatever the arguments. With `window` a run that has closed counts no
-    longer than this from its start. With `retry_failed` one that did not complete does not count. With an `AsyncClient`
-    it is awaited.
+    it, every caller gets a handle to the same run, whatever the arguments. With `window` a run that has closed counts
+    no longer than this from its start. With `retry_failed` one that did not complete does not count. With an
+    `AsyncClient` it is awaited.
     """
     if not isinstance(client, (Client, AsyncClient)):
         raise UsageError(f"once needs a Client or an AsyncClient, not {type(client).__name__}")

@@ -1,9 +1,9 @@
-"""`hourglass.slots`: the workflow that keeps the slots of one key. There is one for each key in use.
+"""`limits.slot`, at most so many of one key at a time, and `hourglass.slots`, the workflow that keeps the slots.
 
-It hands slots out in the order of asking, by a signal. A holder that ends in the ordinary way gives its slot back; one
-that was terminated, or timed out, cannot. So while somebody waits the keeper looks after the holders, ever more seldom: it
-tells each once more that it has its slot, which reaches no run that has closed. It ends when nobody has used the key
-for a while.
+There is one keeper for each key in use. It hands slots out in the order of asking, by a signal. A holder that ends in
+the ordinary way gives its slot back; one that was terminated, or timed out, cannot. So while a run waits for a slot
+the keeper looks after the holders, ever more seldom: it tells each once more that it has its slot, which reaches no
+run that has closed. The keeper ends when no run has used the key for a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hourglass.limits._keepers import (
     wait_for_answer,
 )
 
-# --- slots ------------------------------------------------------------
+# --- the keeper -----------------------------------------------------------------------------------
 
 
 _LINGER = 60.0
@@ -42,7 +42,7 @@ _HOUSEKEEPING = 86_400.0
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
+    """A run wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
 
     place: Place
     limit: int
@@ -58,7 +58,7 @@ class Slots:
 
 
 def first_slots(ask: Ask) -> Slots:
-    """What a keeper begins with that is started by whoever asks first."""
+    """What a keeper begins with that is started by the first run that asks."""
     return Slots(asked(Places(), ask.place, ask.limit), ask.notice)
 
 
@@ -77,31 +77,31 @@ class SlotKeeper:
 
     @workflow.signal
     def ask(self, ask: Ask) -> None:
-        """Somebody wants a slot."""
+        """A run wants a slot."""
         self.places = asked(self.places, ask.place, ask.limit)
         self.notice = ask.notice
         self._heard()
 
     @workflow.signal
     def give_back(self, ticket: str) -> None:
-        """Somebody does not want a slot any more."""
+        """A run gives its slot, or its place in the queue, back."""
         self.places = given_back(self.places, {ticket})
         self._heard()
 
     @workflow.query
     def slots(self) -> Places:
-        """Who holds a slot, and who waits."""
+        """Which runs hold a slot, and which wait."""
         return self.places
 
     @workflow.run
     def run(self, slots: Slots) -> None:
-        """Keep the slots until nobody uses them."""
+        """Keep the slots until no run uses them."""
         while True:
             try:
                 if not self._serve():
                     return
             except Cancelled:
-                # Those who wait would never hear of it. To be rid of a keeper, terminate it.
+                # The runs that wait would never hear of it. To be rid of a keeper, terminate it.
                 workflow.logger.warning("a keeper of slots does not cancel: others wait for it")
 
     def _heard(self) -> None:
@@ -133,7 +133,7 @@ class SlotKeeper:
         return _LINGER if self.places.is_idle else _HOUSEKEEPING
 
     def _look_within(self, pause: float) -> None:
-        # A moment, not a pause: those who ask meanwhile must not put it off.
+        # A moment, not a pause: runs that ask meanwhile must not put it off.
         self.pause = pause
         self.look_at = min(self.look_at, workflow.time() + pause)
 
@@ -149,9 +149,7 @@ class SlotKeeper:
             self.changed = True
 
 
-# --- slot ------------------------------------------------------------
-#
-# `limits.slot`: at most so many at a time, for whoever uses the same key.
+# --- slot -----------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -166,12 +164,12 @@ def slot(
     """Hold one of a key's slots for a block: `with limits.slot("customer-42", limit=2): charge(…)`. In workflows only.
 
     At most `limit` blocks of the same key are entered at a time, in all workflows of the target together; the others
-    wait, first come first served. Whoever waits longer than `timeout` gets `TimeoutError`; whoever is cancelled gives
-    its place back. A run that ends any other way than through its own code (terminated, timed out) loses its slot: within
-    `notice` once somebody waits for it, later where holders have been looked after for a while.
+    wait, first come first served. A block that waits longer than `timeout` gets `TimeoutError`; one that is cancelled
+    gives its place back. A run that ends any other way than through its own code (terminated, timed out) loses its
+    slot: within `notice` once another run waits for it, later where holders have been looked after for a while.
 
-    The slots are kept by a small workflow of their own, on the task queue of the first who asks or on `task_queue`; any
-    worker there serves it.
+    The slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
+    `task_queue`; any worker there serves it.
     """
     keeper = keeper_id("slots", key)
     if not isinstance(limit, int) or limit < 1:

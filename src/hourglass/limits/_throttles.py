@@ -1,7 +1,12 @@
-"""`hourglass.throttle`: the workflow that gives out the turns of one key. There is one for each key in use.
+"""`limits.throttle`, at most so many in a span of time, and `hourglass.throttle`, the workflow that gives out turns.
 
-A turn is a moment, given out at once: whoever gets one waits for it by itself. So the keeper has no timers but the one
-that ends it when its turns are all in the past and nobody asks.
+There is one keeper for each key in use. A turn is a moment in the future, given out at once: the run that gets one
+waits for it with a timer of its own. So the keeper has no timers but the one that ends it when its turns are all in
+the past and no run asks.
+
+`Turns` and `next_turn`, how the next turn is found, are pure and must not know workflows, signals, clocks. Times are
+whole microseconds since the epoch. Invariants: turns are given in the order of asking and never go back; no span of
+the period holds more turns than the limit; a ticket that asks again gets the turn that it has.
 """
 
 from __future__ import annotations
@@ -22,18 +27,7 @@ from hourglass.limits._keepers import (
     wait_for_answer,
 )
 
-# --- turns ------------------------------------------------------------
-#
-# When whoever asks may go on under a rate limit, as data, and how the next turn is found. Pure.
-#
-# Must not know: workflows, signals, clocks. Times are whole microseconds since the epoch. Invariants: turns are given
-# in the order of asking and never go back; no span of the period holds more turns than the limit; a ticket that asks
-# again
-# gets the turn that it has.
-#
-# A turn is a moment in the future that is given out at once: whoever has one waits by itself, so that nobody needs to
-# keep
-# a timer for it.
+# --- turns, as data -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Turn:
-    """A moment, and whose it is."""
+    """A moment, and the ticket that has it."""
 
     ticket: str
     at: int
@@ -88,7 +82,7 @@ def is_forgettable(turns: Turns, period: int, now: int) -> bool:
     return not turns.given or turns.given[-1].at + period <= now
 
 
-# --- throttles ------------------------------------------------------------
+# --- the keeper -----------------------------------------------------------------------------------
 
 
 _LINGER = 60.0
@@ -97,7 +91,7 @@ MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True)
 class TurnAsk:
-    """Somebody wants a turn, not after `latest` (in microseconds)."""
+    """A run wants a turn, not after `latest` (in microseconds)."""
 
     place: Place
     rate: Rate
@@ -126,7 +120,7 @@ class TurnKeeper:
 
     @workflow.signal
     def ask(self, ask: TurnAsk) -> None:
-        """Somebody wants a turn."""
+        """A run wants a turn."""
         self.open.append(ask)
         self.messages += 1
 
@@ -137,13 +131,13 @@ class TurnKeeper:
 
     @workflow.run
     def run(self, throttle: Throttle) -> None:
-        """Give out turns until nobody wants one."""
+        """Give out turns until no run wants one."""
         while True:
             try:
                 if not self._serve():
                     return
             except Cancelled:
-                # Those who ask would never hear of it. To be rid of a keeper, terminate it.
+                # The runs that ask would never hear of it. To be rid of a keeper, terminate it.
                 workflow.logger.warning("a keeper of turns does not cancel: others wait for it")
 
     def _serve(self) -> bool:
@@ -169,9 +163,7 @@ def microseconds() -> int:
     return workflow.time_ns() // 1000
 
 
-# --- throttle ------------------------------------------------------------
-#
-# `limits.throttle`: at most so many in any span of time, for whoever uses the same key.
+# --- throttle -------------------------------------------------------------------------------------
 
 
 _MOST_IN_A_WINDOW = 1000
@@ -190,8 +182,8 @@ def throttle(
 
     In any span of `per` at most `limit` calls of the same key go on, in all workflows of the target together, first come
     first served. They may go on all at once, and then none until the span is over; `smooth` spreads them evenly. Where the
-    turn would come later than `timeout`, `TimeoutError` is raised at once and no turn is used up. Whoever is cancelled
-    while it waits has used up its turn.
+    turn would come later than `timeout`, `TimeoutError` is raised at once and no turn is used up. A call that is
+    cancelled while it waits has used up its turn.
 
     The turns are given out by a small workflow of their own, on the task queue of the first who asks or on `task_queue`;
     any worker there serves it.

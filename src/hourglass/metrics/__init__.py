@@ -3,9 +3,9 @@
 def charge(order: str, cents: int) -> str:          # inside an activity or a workflow
     activity.metric_meter().create_counter("charges").add(1, {"currency": "eur"})
 
-_meter     a meter
-_registry  a registry
-_samples   metrics as data
+_meter     makes counters, gauges and histograms with fixed attributes
+_registry  every metric of a process or a worker; its sinks and sources
+_samples   metrics as data, and as the text that Prometheus reads
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A meter: makes counters, gauges and histograms that carry the attributes of whoever records.
+"""A meter: makes counters, gauges and histograms that carry the attributes of the activity or workflow that records.
 
 Must not know where it is used: in a workflow it is given a question, `silent`, that it asks before each record.
 """

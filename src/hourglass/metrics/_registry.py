@@ -1,10 +1,10 @@
-"""A registry: every metric of a process, or of one worker, and those who want to hear of each record.
+"""A registry: every metric of a process, or of one worker, and the sinks that hear of each record.
 
 Must not know: workflows, workers, formats. Any thread may record and collect. Invariants:
 
 - A name is one metric: its kind does not change.
 - What is kept is bounded: a metric has at most so many series, the rest is dropped and said once.
-- A sink that raises is logged once and heard no more; whoever records never notices.
+- A sink that raises is logged once and called no more; the code that records never notices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Source = Callable[[], Iterable[Family]]
 
 
 class Sink(Protocol):
-    """Somebody who hears of every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
+    """Hears of every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
 
     def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
         """A value was added to a counter, set on a gauge, or recorded in a histogram."""
@@ -86,7 +86,7 @@ class Metric:
             self._registry.tell(self, value, labels)
 
     def series(self, labels: Labels) -> Callable[[float], None]:
-        """What records in one series, found once: for those who record thousands of times in a second."""
+        """What records in one series, found once: for code that records thousands of times in a second."""
         if self.kind != "histogram":
             return partial(self.record, labels=labels)
         with self._lock:
@@ -140,7 +140,7 @@ def _drop(_: float) -> None:
 
 
 class Registry:
-    """Metrics by name. `sources` are asked when somebody collects: for what is known anyway and needs no recording."""
+    """Metrics by name. `collect` also asks its sources: for what is known anyway and needs no recording."""
 
     def __init__(self, *, max_series: int = 2000) -> None:
         self.max_series = max_series
@@ -180,7 +180,7 @@ class Registry:
         return merged(families)
 
     def add_source(self, source: Source) -> Callable[[], None]:
-        """Ask this for metrics, too, whenever somebody collects. Returns what takes it back."""
+        """Ask this for metrics, too, at every `collect`. Returns what takes it back."""
         key = object()
         with self._lock:
             self._sources[key] = source
@@ -229,4 +229,4 @@ def _bounds(name: str, bounds: Sequence[float] | None) -> tuple[float, ...]:
 
 
 default_registry = Registry()
-"""The registry of this process: everybody's who was given no other."""
+"""The registry of this process: of every worker that was given no other."""

@@ -1,4 +1,7 @@
-"""Metrics as data: what a registry holds at one moment. Frozen; knows neither threads nor formats."""
+"""Metrics as data: what a registry holds at one moment; and as the text that Prometheus reads.
+
+Pure: frozen data that knows neither threads nor formats, and what writes the exposition format 0.0.4.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-# --- samples ------------------------------------------------------------
+# --- samples --------------------------------------------------------------------------------------
 
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -83,9 +86,7 @@ def _text(value: Value) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-# --- text ------------------------------------------------------------
-#
-# Families of metrics as the text that Prometheus reads (exposition format 0.0.4). Pure.
+# --- Prometheus's text ----------------------------------------------------------------------------
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

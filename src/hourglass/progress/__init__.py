@@ -1,4 +1,4 @@
-"""Progress out of a run: the workflow publishes, whoever is interested follows.
+"""Progress out of a run: the workflow publishes, clients follow.
 
     status = Progress("status", str)
 
@@ -16,8 +16,8 @@ Publishing costs nothing: no event, no command, no workflow task. A follower wai
 the engine tells without being asked again and again, and then asks the workflow what is new, by a query. So readers
 leave no trace in the history either, however many there are.
 
-`_buffer` is the workflow's side, `_following` the client's, written once, `_streams` its two faces, `_token` what joins
-them.
+    _following  the workflow's side (a buffer that a query reads), the client's, written once, and its two faces
+    _token      `Progress`, which joins the two sides
 """
 
 from __future__ import annotations

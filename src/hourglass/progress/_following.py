@@ -1,8 +1,12 @@
-"""A follower: where it stands in what a workflow publishes, and how it hears what is new. Written once for both faces.
+"""What a run publishes, and how a follower reads it: the run's buffer, the follower (written once), its two faces.
 
-It waits for the history to grow and then asks, in this order, so that nothing is published unseen in between. What a run
-publishes changes only when one of its workflow tasks completes: other events are not worth a question. Must not know:
-threads, loops other than the one it is asked on.
+The buffer holds the last items of each name in the run's memory; a query reads them. It must not know clients.
+Publishing issues no command and writes no event: the items follow from executing the run, as its variables do.
+Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
+
+A follower waits for the history to grow and then asks, in this order, so that nothing is published unseen in between.
+What a run publishes changes only when one of its workflow tasks completes: other events are not worth a question. It
+must not know threads, nor loops other than the one it is asked on.
 """
 
 from __future__ import annotations
@@ -30,14 +34,7 @@ from hourglass.client._operations import Reference
 from hourglass.client._session import Operation, Session
 from hourglass.errors import QueryFailedError, ServiceError, UsageError
 
-# --- buffer ------------------------------------------------------------
-#
-# What a run has published, as the run keeps it: the last items of each name, in memory, and the query that reads
-# them.
-#
-# Must not know: clients. Publishing issues no command and writes no event: the items follow from executing the run,
-# as
-# its variables do. Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
+# --- the buffer, in the run -----------------------------------------------------------------------
 
 
 Batch = tuple[int, int, list[Any]]
@@ -102,14 +99,14 @@ def buffer_of_run(name: str, limit: int) -> Buffer:
     return made
 
 
-# --- following ------------------------------------------------------------
+# --- the follower ---------------------------------------------------------------------------------
 
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 NEW_ONES = sys.maxsize
-"""The offset of one who only wants what is still to come."""
+"""The offset of a follower that only wants what is still to come."""
 
 _TASK_DONE = b"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
 _TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
@@ -188,7 +185,7 @@ class Follower(Generic[T]):
         while True:
             if not self._due:
                 await self._something_happens(session)
-                self._due = True  # until it is answered: whoever waits may be interrupted in between
+                self._due = True  # until it is answered: the wait may be interrupted in between
             closed = self._closed
             answer = await self._query(session)
             if answer is None and not 0 <= self._offset < NEW_ONES:
@@ -263,7 +260,7 @@ def _successor(page: HistoryPage) -> str:
 
 
 async def _through_outages(session: Session, request: Request[A]) -> A:
-    """Ask, and while nobody can answer ask again, for as long as an outage may last: both requests change nothing."""
+    """Ask, and while the service is away ask again, as long as an outage may last: both requests change nothing."""
     clock = asyncio.get_running_loop().time
     began, pause = clock(), _FIRST_PAUSE
     while True:
@@ -276,9 +273,7 @@ async def _through_outages(session: Session, request: Request[A]) -> A:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-# --- streams ------------------------------------------------------------
-#
-# The two faces of a follower: an iterator that blocks, and one that is awaited. Equal names.
+# --- the two faces: an iterator that blocks, and one that is awaited ------------------------------
 
 
 class _StreamFacts(Generic[T]):

@@ -26,7 +26,7 @@ _MOST_KEPT = 10_000
 
 
 class Progress(Generic[T]):
-    """A named stream of items out of a workflow. The workflow keeps the newest `keep` of them for those who come late."""
+    """A named stream of items out of a workflow. The workflow keeps the newest `keep` of them for late followers."""
 
     @overload
     def __init__(self: Progress[Any], name: str, *, keep: int = 1000) -> None: ...
@@ -47,7 +47,7 @@ class Progress(Generic[T]):
     # --- in a workflow ----------------------------------------------------------------------------------------
 
     def publish(self, value: T, /) -> None:
-        """Say something to whoever follows. In workflows only; costs nothing but memory, and waits for nobody.
+        """Publish an item to all followers. In workflows only; costs nothing but memory, and never waits.
 
         The item is taken as it is now: changing the object afterwards changes nothing.
         """

@@ -14,8 +14,8 @@ results, and names the file and line where the code went another way.
     _foreign_tasks     a history, cut into its workflow tasks
     _foreign_walk      replays a history of another SDK, task by task, without Core
     _history           a recorded history, in Temporal's JSON form
-    _replayer          `Replayer`
-    _session           a session
+    _replayer          `Replayer`: histories against today's code
+    _session           one thread with Core's replay worker
     _trace             what a run asked for while Core replayed it, task by task, against what its history says that
                        it asked for there
 """

@@ -1,11 +1,17 @@
 """What a run asked for in one workflow task, against what its history says that it asked for there. Pure.
 
-SDKs differ in whose turn it is when several things happen at once, so that the order within a task does not count here:
-each event takes the command that fits it best. All else does: the task, the kind, the name, the id where it was chosen,
-and (reported apart) arguments, durations and results.
+SDKs differ in the order in which they run what became ready at once, so that the order within a task does not count
+here: each event takes the command that fits it best. All else does: the task, the kind, the name, the id where it was
+chosen, and (reported apart) arguments, durations and results.
 
-What fits without its counterpart: the end of a timer, which no SDK of the first years asked for where a wait with a limit was
-over; and a timer that was taken back in the task in which it was asked for.
+What fits without its counterpart: the end of a timer, which no SDK of the first years asked for where a wait with a
+limit was over; and a timer that was taken back in the task in which it was asked for.
+
+Local activities are held against the markers in which the history says how they ended (`LocalActivities`, which must
+not know activations, tasks, other commands). SDKs number local activities each in its own way, but all in the order
+in which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A
+workflow's `SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no
+marker of its own takes its value.
 """
 
 from __future__ import annotations
@@ -29,17 +35,7 @@ from hourglass.errors import RetryState
 from hourglass.replay._comparison import is_made_up, same_payloads
 from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
 
-# --- foreign locals ------------------------------------------------------------
-#
-# Local activities of a run, against the markers in which its history says how they ended.
-#
-# Must not know: activations, tasks, other commands. SDKs number local activities each in its own way, but all in the
-# order in
-# which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A
-# workflow's
-# `SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no marker of its
-# own takes
-# its value.
+# --- local activities -----------------------------------------------------------------------------
 
 
 @dataclass
@@ -210,7 +206,7 @@ def _wrapped(command: c.ScheduleLocalActivity, failure: Failure, state: RetrySta
     return Failure(message, info, cause=failure)
 
 
-# --- foreign matching ------------------------------------------------------------
+# --- commands and events --------------------------------------------------------------------------
 
 
 _TOLERANCE_NS = 2_000_000

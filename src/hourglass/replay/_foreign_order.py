@@ -1,9 +1,13 @@
 """In which order a run is told what happened at once, and the search for the one that another SDK had. Pure.
 
-Must not know: what is told, or compared. What happened between two workflow tasks is told in one; whether a signal's handler runs
-before the body, and who wins where two timers fired in the same task, is another matter in each SDK. So a history is replayed in
-its own order first. Where that does not fit, the last task with a choice, up to the one that did not fit, is told in another,
-and so on, a bounded number of times.
+Must not know: what is told, or compared. What happened between two workflow tasks is told in one; whether a signal's
+handler runs before the body, and which of two timers that fired in the same task wins, differs from SDK to SDK. So a
+history is replayed in its own order first. Where that does not fit, the last task with a choice, up to the one that
+did not fit, is told in another, and so on, a bounded number of times.
+
+`Naps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives way for a
+turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a millisecond, a sleep of
+nothing is replayed as one of them.
 """
 
 from __future__ import annotations
@@ -22,12 +26,7 @@ from hourglass._engine.interception import (
     WorkflowOutboundInterceptor,
 )
 
-# --- foreign naps ------------------------------------------------------------
-#
-# `workflow.sleep(0)` as SDKs have it that start a timer of a millisecond for it: TypeScript's and .NET's.
-#
-# Python's gives way for a turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a
-# millisecond, a sleep of nothing is replayed as one of them. Must not know: events, commands.
+# --- sleeps of nothing ----------------------------------------------------------------------------
 
 
 _NAP = 0.001
@@ -54,7 +53,7 @@ class _Naps(WorkflowOutboundInterceptor):
         self.next.sleep(input)
 
 
-# --- foreign order ------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------------------
 
 
 _WAYS = 6

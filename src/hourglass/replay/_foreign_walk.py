@@ -1,8 +1,15 @@
 """Replays a history of another SDK, task by task, without Core: events in, commands out, compared.
 
-Core cannot: it knows only its own markers and ids, and wants commands in the order in which its own languages issue them. The
-rules by which outcomes are told are the embedded engine's, which are Core's. Invariants: a task's commands are compared when
-the run has nothing more to be told in it; the first difference ends the replay; nothing is executed.
+Core cannot: it knows only its own markers and ids, and wants commands in the order in which its own languages issue
+them. The rules by which outcomes are told are the embedded engine's, which are Core's. Invariants: a task's commands
+are compared when the run has nothing more to be told in it; the first difference ends the replay; nothing is
+executed.
+
+`Origins` knows where in the code each command was asked for, by which fiber, and the orders in which SDKs would have
+asked; it is pure and must not know events, nor what commands lead to. Two timers of the same length that were started
+in one task look alike in a history; which is which follows only from the order in which they were asked for. That
+order is not the same everywhere: a function that is spawned begins at once in TypeScript and .NET, and in the next
+turn in Python and here.
 """
 
 from __future__ import annotations
@@ -37,15 +44,7 @@ from hourglass.replay._foreign_tasks import WorkflowTask, tasks_of
 from hourglass.replay._session import Execution
 from hourglass.replay._trace import Unread, asked_of
 
-# --- foreign origins ------------------------------------------------------------
-#
-# Where in the code each command was asked for, by which fiber, and the orders in which SDKs would have asked. Pure.
-#
-# Must not know: events, what commands lead to. Two timers of the same length that were started in one task look alike
-# in a history;
-# which is which follows only from the order in which they were asked for. That order is not the same everywhere: a
-# function that
-# is spawned begins at once in TypeScript and .NET, and in the next turn in Python and here.
+# --- where commands come from ---------------------------------------------------------------------
 
 
 NOWHERE: Site = ("", 0)
@@ -117,7 +116,7 @@ def _elder(path: _Path, there: Collection[_Path]) -> _Path:
     return next((path[:size] for size in range(len(path), top, -1) if path[:size] in there), path[:top])
 
 
-# --- foreign walk ------------------------------------------------------------
+# --- the walk -------------------------------------------------------------------------------------
 
 
 class Walk:

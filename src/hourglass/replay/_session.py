@@ -1,8 +1,8 @@
 """A session: one thread with a loop of its own and Core's replay worker, which executes histories one after another.
 
-Unlike in a worker, workflow code runs on the very thread that talks to Core: a replay has nothing else to keep alive, and
-a hop between threads for each activation would double its cost. Whoever asks waits in another thread, with a limit; a
-session that does not answer is left behind.
+Unlike in a worker, workflow code runs on the very thread that talks to Core: a replay has nothing else to keep alive,
+and a hop between threads for each activation would double its cost. The replayer waits in its own thread, with a
+limit; a session that does not answer is left behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The asynchronous face of an environment: the same names, awaited. The environment itself lives in a thread.
 
-The threads are kept for the next environment: one that an asynchronous environment has is nobody else's until
-that has closed, because the fibers of its runs cannot leave it.
+The threads are kept for the next environment: the thread of an asynchronous environment serves no other until that
+one has closed, because the fibers of its runs cannot leave it.
 """
 
 from __future__ import annotations

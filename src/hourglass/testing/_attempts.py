@@ -53,7 +53,7 @@ _MOST_ATTEMPTS = 5000
 
 @dataclass(frozen=True)
 class Mishap:
-    """What befalls an attempt: an error in the place of the call, or an answer that reaches nobody."""
+    """What befalls an attempt: an error in the place of the call, or an answer that never reaches the engine."""
 
     error: Raisable | None = None
     answer_lost: bool = False
@@ -106,7 +106,7 @@ class Attempts:
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
         self.inline = False
-        """Whether real `def` activities are called here and now, too: whoever decides on the order wants no threads."""
+        """Whether real `def` activities are called here and now, too: `explore` wants no threads."""
 
     @property
     def running(self) -> int:
@@ -158,7 +158,7 @@ class Attempts:
         recorded = Recorded(task, fake, self._driver.clock.now_ns())
         self._recorded.setdefault(task.activity_type, []).append(recorded)
         planned = None if fake.takes or mishap is not None else fake.planned(task.attempt)
-        if planned is not None:  # most attempts of tests that retry: over before anybody could ask for them
+        if planned is not None:  # most attempts of tests that retry: over before the test could ask for them
             queue.report(activity_calls.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
             return
         attempt = Attempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
@@ -236,7 +236,7 @@ class Attempts:
         return call_plainly(attempt.task, attempt.context, watched[1])
 
     def _watch(self, definition: ActivityDefinition) -> ActivityDefinition:
-        """The same activity; what it lets out that is meant for whoever runs the tests reaches him."""
+        """The same activity; Ctrl-C and pytest's outcomes that it lets out are raised in the test, too."""
 
         def watched(*args: Any) -> Any:
             try:

@@ -1,6 +1,6 @@
 """What all environments of a process share, so that one costs next to nothing: loops and threads.
 
-Each thread that uses environments has one event loop, which runs only while somebody waits in an environment.
+Each thread that uses environments has one event loop, which runs only while the test waits in an environment.
 Threads for `def` activities and the loop for `async def` ones are the whole process's. Nothing here knows of
 workflows.
 
@@ -126,7 +126,7 @@ class Poll(Generic[T]):
 
 
 class _Shared:
-    """The process's."""
+    """What this process's environments share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,7 @@
-"""What was called: `env.calls(charge) == [call("o-1", 1200)]`. Pure."""
+"""What was called: `env.calls(charge) == [call("o-1", 1200)]`; and virtual times and durations. Pure.
+
+Times and durations are `datetime`, `timedelta`, `days=3` where a test writes them, and nanoseconds inside.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,7 @@ from hourglass.converter import Converter
 from hourglass.errors import HourglassError, UsageError
 from hourglass.testing._fakes import Fake
 
-# --- virtual time ------------------------------------------------------------
-#
-# Virtual times and durations between what a test writes (`datetime`, `timedelta`, days=3) and nanoseconds. Pure.
+# --- virtual time ---------------------------------------------------------------------------------
 
 
 def span(
@@ -48,7 +49,7 @@ def as_ns(time: datetime) -> int:
     return ((time - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)) * 1000
 
 
-# --- calls ------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Recorded:
-    """An attempt that was begun, as it came. What it was called with is decoded when somebody asks: few tests do."""
+    """An attempt that was begun, as it came. What it was called with is decoded when the test asks: few do."""
 
     task: ActivityTask
     fake: Fake

@@ -1,4 +1,4 @@
-"""Who plays what in an environment: workflows and activities by name, fakes first.
+"""The registry of an environment: workflows and activities by name, fakes first.
 
 Nothing needs to be listed that is called as a decorated object: a workflow is known once it was started or stands
 where a known one can see it, an activity once workflow code has called it. Only what is called by name must be
@@ -56,7 +56,7 @@ class Cast:
     # --- workflows ----------------------------------------------------------------------------------------
 
     def meet_workflow(self, workflow: object) -> None:
-        """A workflow is started; what is no workflow is refused by whoever starts it."""
+        """A workflow is started. What is no workflow is passed over here: the client that starts it refuses it."""
         definition = workflow_definition(workflow)
         if definition is not None:
             self._started[definition.name] = definition

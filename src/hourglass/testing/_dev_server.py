@@ -31,7 +31,8 @@ _STOP_LIMIT = 10.0
 _TRIES = 3
 _PORT_TAKEN = "address already in use"
 
-# Killed by nobody's hand but its own: reads until our end of the pipe is gone, then kills the server.
+# Needs no signal from us, so that it also works when we are killed: reads until our end of the pipe is gone, then
+# kills the server.
 _WATCHER = 'read -r _; kill -KILL "$1" 2>/dev/null'
 
 
@@ -65,7 +66,7 @@ def _from_wheel() -> str | None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody uses now."""
+    """A port of the loopback interface that no process uses now."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]
@@ -108,7 +109,7 @@ class DevServer:
     def _start(self) -> None:
         if self._process is not None:
             raise UsageError(f"the dev server at {self.target} runs already")
-        if _accepts(self._port):  # whoever it is would answer in our server's place
+        if _accepts(self._port):  # the other process would answer in our server's place
             raise UsageError(f"somebody else listens on {self.target} already: choose another port")
         output = self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         # A session of its own: Ctrl-C goes to us, and we stop the server when we are done with it.

@@ -6,10 +6,10 @@ worker.
 
 Invariants:
 
-- Nothing happens while nobody waits in the environment.
-- Whoever gets control back finds the present instant settled: no step is left that could be done now, but for
+- Nothing happens while no caller waits in the environment.
+- A caller that gets control back finds the present instant settled: no step is left that could be done now, but for
   real activities that still run in their threads.
-- Time moves only when no step is left, no real activity runs, and somebody waits for it to move.
+- Time moves only when no step is left, no real activity runs, and a caller waits for it to move.
 - With the same choices the same steps are done in the same order.
 """
 
@@ -42,7 +42,7 @@ _PATIENCE = 10.0
 
 
 class Performer(Protocol):
-    """Who runs attempts of activities."""
+    """Runs attempts of activities."""
 
     @property
     def running(self) -> int:
@@ -64,11 +64,11 @@ class Performer(Protocol):
 
 
 class Interrupted(BaseException):
-    """Whoever waited does not any more."""
+    """The caller that waited has given up: its asynchronous call was cancelled, or its environment is closed."""
 
 
 class Driver:
-    """Drives one environment. Everything but what says otherwise belongs to its own thread."""
+    """Drives one environment. All but what is said to be for any thread belongs to the environment's thread."""
 
     make_queue: Callable[..., Queue] = Queue
     make_troubles: Callable[[], Troubles] = Troubles
@@ -100,7 +100,7 @@ class Driver:
         self.waited_for: list[WaitForClose] = []
         self.outside: set[asyncio.Task[Any]] = (
             set()
-        )  # calls of activities in other threads, which wait for us
+        )  # client calls that activities make from other threads, and that the driver must answer
         self.moves = 0
         self.closed = False
         self.steps: list[Step] = []
@@ -112,8 +112,8 @@ class Driver:
         self._interrupted = False
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """Whether the engine may give this out: nothing but the tasks of runs that are parked. The code will not change
-        while the test runs: executed once more, it would raise once more.
+        """Whether the engine may give this out: all but the workflow tasks of runs that are parked. The code will not
+        change while the test runs: executed once more, it would raise once more.
         """
         return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
 
@@ -193,7 +193,7 @@ class Driver:
             self.ring()
 
     def ring(self) -> None:
-        """Wake whoever waits for other threads."""
+        """Wake the driver where it waits for other threads."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
 

@@ -188,7 +188,7 @@ class Environment(EnvironmentFacts):
 
 
 def face(setting: Setting, stage: Stage) -> Environment:
-    """An environment around a stage that somebody else has opened."""
+    """An environment around a stage that its caller has opened."""
     env = object.__new__(Environment)
     env._setting, env._opened = setting, stage
     return env

@@ -1,4 +1,9 @@
-"""What the blocking and the asynchronous environment share: fakes, calls, actions and the time. Nothing here waits."""
+"""What the blocking and the asynchronous environment share: fakes, calls, scheduled actions, the time.
+
+Nothing here waits. A scheduled action, `env.after(days=3).signal(handle, approve, "yes")`, is built and checked when
+the test puts it down, and done when virtual time has come there. One that fails then is raised by the wait that met
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +33,7 @@ from hourglass.testing._guard import DEADLOCK_TIMEOUT
 from hourglass.testing._stage import Setting, Stage
 from hourglass.workflow import Channel
 
-# --- later ------------------------------------------------------------
-#
-# What a test puts down for later: `env.after(days=3).signal(handle, approve, "yes")`.
-#
-# Each action is built and checked when it is put down, and done when virtual time has come there. One that fails
-# then is raised by the wait that met it.
+# --- scheduled actions ----------------------------------------------------------------------------
 
 
 P = ParamSpec("P")
@@ -94,7 +94,7 @@ class Later:
         self._driver.loop.run_until_complete(operation.ask(self._session))
 
 
-# --- faces ------------------------------------------------------------
+# --- what both environments have ------------------------------------------------------------------
 
 
 R = TypeVar("R")

@@ -2,7 +2,7 @@
 
 One thread watches all environments of the process; it lives while there are any, and a moment longer.
 
-Invariants: nothing is interrupted but workflow code that has been in work for too long and that nobody looks at with a
+Invariants: nothing is interrupted but workflow code that has been in work for too long and is not stopped in a
 debugger; what waits in C, where no exception arrives, is let wait. Time in which the whole process stood still
 does not count. Going in and out costs nothing that could be noticed.
 """
@@ -91,7 +91,8 @@ class Guard:
         if self._stack is None:
             self._stack = take_stack(frame)
         self._attempts += 1
-        # In this order: whoever goes out says so first, and looks for a stack then.
+        # The stack is set before `_busy` is read: `__exit__` clears `_busy` first and looks for a stack then. So
+        # either it finds the stack, and waits for us, or we see that it has left, and raise nothing behind it.
         if self._busy and may_interrupt(frame, self._attempts):
             raise_briefly(self._thread_id, moment(self._attempts))
 

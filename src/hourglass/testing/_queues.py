@@ -84,7 +84,7 @@ class Queue:
         self._loop.call(self._door.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
 
     def judge(self, activation: Activation) -> Verdict:
-        """Have an activation evaluated; whoever asks sees to the answer."""
+        """Have an activation evaluated; the driver sees to the answer."""
         return self.evaluations.evaluate(activation)
 
     def answer(self, verdict: Verdict) -> None:

@@ -1,7 +1,7 @@
-"""A client's session over an environment: the same operations, but whoever runs one makes the environment go on.
+"""A client's session over an environment: the same operations, but a waiting call drives the environment.
 
 Blocking calls run in the environment's thread. An activity that runs in another thread may call too, while
-somebody waits in the environment; any other thread is refused. Asynchronous calls go through a `Runner`, which
+the test waits in the environment; any other thread is refused. Asynchronous calls go through a `Runner`, which
 has the environment's thread.
 """
 
@@ -147,7 +147,7 @@ class EnvironmentSession(Session):
                 cancel()
 
     async def _refuse_parked(self, workflow_id: str, run_id: str) -> None:
-        """A parked run never closes and answers nothing: whoever waits for one is told why, every time."""
+        """A parked run never closes and answers nothing: every call that waits for one is told why."""
         if not self.driver.troubles.any_parked:
             return
         if not run_id:

@@ -1,4 +1,4 @@
-"""What an environment is made of, put together: engine, clock, driver, attempts, a client.
+"""The fixture: what an environment is made of, put together: engine, clock, driver, attempts, a client.
 
 A stage belongs to the thread that makes it.
 """

@@ -1,7 +1,10 @@
-"""What must not pass in silence: runs that are parked, and what else a test has to hear of.
+"""What must not pass in silence: runs that are parked, errors of the test itself, and why nothing happens any more.
 
 What is wrong with the test itself is raised at once. A parked run is told once, by the wait that meets it first, and
 again by each wait for that very run, which will never close.
+
+Where nothing will ever happen, `explain` says what the workflows that the test waits for wait for themselves, and
+where they stand. It asks the engine and the runs, and changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from hourglass._runtime.parked import ParkedRuns
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, NondeterminismError, ServiceError, WorkflowParked, WorkflowStuck
 
-# --- trouble ------------------------------------------------------------
+# --- parked runs, and what is urgent --------------------------------------------------------------
 
 
 # Why an engine evicts a run whose task it could not accept.
@@ -70,7 +73,7 @@ class Troubles(ParkedRuns):
     def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
         """A run's code has a bug."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
-            return  # it hung, and whoever interrupted it says so
+            return  # it hung, and the guard that interrupted it says so
         super().say_parked(workflow, workflow_id, run_id, error)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
@@ -104,7 +107,7 @@ class Troubles(ParkedRuns):
 
 
 class QuietTroubles(Troubles):
-    """The same, for whoever looks for troubles and tells of them himself: nothing is logged."""
+    """The same for `explore`, which looks for troubles and tells of them itself: nothing is logged."""
 
     def say_parked(self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None) -> None:
         """A run's code has a bug."""
@@ -117,7 +120,7 @@ class QuietTroubles(Troubles):
 
 
 def is_to_be_let_out(error: BaseException) -> bool:
-    """Whether an exception in user code is meant for whoever runs the tests: Ctrl-C, `pytest.fail`, `pytest.skip`."""
+    """Whether an exception in user code is meant for the test runner: Ctrl-C, `pytest.fail`, `pytest.skip`."""
     return isinstance(error, _NOT_A_BUG) or _is_of_pytest(error)
 
 
@@ -134,11 +137,7 @@ def _described(error: BaseException | None) -> str:
     return f"{type(error).__name__}{place}: {error}"
 
 
-# --- stuck ------------------------------------------------------------
-#
-# Why nothing happens any more: what the workflows that somebody waits for wait for themselves, and where they stand.
-#
-# Asks the engine and the runs; changes nothing.
+# --- why nothing happens any more -----------------------------------------------------------------
 
 
 _PATIENCE = 2.0

@@ -1,4 +1,4 @@
-"""Pytest fixtures, there for everybody who has Hourglass and pytest installed.
+"""Pytest fixtures, there wherever Hourglass and pytest are installed.
 
 - `hourglass_env`: an `Environment`, workflows on virtual time, one for each test.
 - `hourglass_async_env`: the same for an `async def` test, whatever plugin runs those.
@@ -69,5 +69,5 @@ def hourglass_client(hourglass_server: DevServer) -> Iterator[Client]:
 
 @pytest.fixture
 def hourglass_task_queue() -> str:
-    """The name of a task queue that nobody else uses."""
+    """The name of a task queue that no other test uses."""
     return f"test-{uuid.uuid4().hex[:12]}"

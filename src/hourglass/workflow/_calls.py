@@ -1,4 +1,7 @@
-"""What a workflow asks for: activities by name, child workflows, signals to and cancels of others, its own next run."""
+"""What a workflow asks for: activities by name, child workflows, signals to and cancels of others, its own next run.
+
+The usual way to call an activity is to call the activity itself; here are calls by name, and options for one call.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +54,7 @@ from hourglass.errors import UsageError
 from hourglass.workflow._facts import default_id
 from hourglass.workflow._references import Channel, Given, given_message, given_workflow
 
-# --- activities ------------------------------------------------------------
-#
-# Activities by name, or with options of their own for one call. The usual way is to call the activity itself.
+# --- activities -----------------------------------------------------------------------------------
 
 
 R = TypeVar("R")
@@ -136,9 +137,7 @@ def _begin_activity(
     return _start_activity(activity, run.converter.encode_all(args), settings, result_type, local=local)
 
 
-# --- external ------------------------------------------------------------
-#
-# Other workflows, seen from inside a workflow: signal them, ask them to cancel.
+# --- other workflows: signal them, ask them to cancel ---------------------------------------------
 
 
 T = TypeVar("T")
@@ -192,7 +191,7 @@ class ExternalWorkflowHandle:
 
 
 def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
-    """A handle to another workflow, or with `run_id` to that run alone. Asks nobody whether it exists."""
+    """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
     require_fiber("workflow.get_external_workflow_handle")
     if not isinstance(id, str) or not id:
         raise UsageError("the id of a workflow must be a text that is not empty")
@@ -201,9 +200,7 @@ def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> Exter
     return ExternalWorkflowHandle(id, run_id)
 
 
-# --- continue ------------------------------------------------------------
-#
-# Ending a run by beginning the next one.
+# --- the next run ---------------------------------------------------------------------------------
 
 
 _AS_BEFORE = ContinueAsNewVersioningBehavior.UNSPECIFIED
@@ -273,7 +270,7 @@ def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> N
     )
 
 
-# --- children ------------------------------------------------------------
+# --- children -------------------------------------------------------------------------------------
 
 
 class ChildOptions(TypedDict, total=False):
@@ -304,7 +301,7 @@ class ChildOptions(TypedDict, total=False):
     search_attributes: SearchAttributes
     """Values by which it can be found; never encrypted."""
     static_summary: str
-    """One line for whoever looks at it."""
+    """One line about it, for Temporal's UI."""
     static_details: str
     """More lines."""
     priority_key: int

@@ -329,8 +329,8 @@ def signal(
 ) -> Any:
     """Handle a signal: on a method of a workflow class, or on a local function inside a running workflow.
 
-    The dynamic handler takes every signal that nobody else does, as `(name, arguments)`. A handler that has not finished
-    when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
+    The dynamic handler takes every signal that no other handler does, as `(name, arguments)`. A handler that has not
+    finished when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
     """
     if fn is None:
         return lambda fn: Signal(fn, name, dynamic, description, unfinished_policy)

@@ -1,4 +1,8 @@
-"""Deterministic facts: time, randomness, who and where the workflow is. The same on every execution of the same run."""
+"""Deterministic facts: time, randomness, who and where the workflow is. The same on every execution of the same run.
+
+Also what a workflow says of itself (memo, search attributes, current details), and the metrics that it records about
+itself: quiet while a run catches up with its history.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,7 @@ from hourglass.converter import Payload, SearchAttributes, decode_search_attribu
 from hourglass.errors import ReadOnlyError, UsageError
 from hourglass.metrics import MetricMeter, default_registry
 
-# --- notes ------------------------------------------------------------
-#
-# What a workflow says of itself to those who look at it: memo, search attributes, current details.
+# --- what a workflow says of itself ---------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -88,7 +90,7 @@ def upsert_search_attributes(changes: SearchAttributes) -> None:
 
 
 def set_current_details(details: str) -> None:
-    """Say in a few lines what the workflow is doing, for whoever looks at it; Temporal's UI shows it as Markdown."""
+    """Say in a few lines what the workflow is doing. Temporal's UI shows it as Markdown."""
     fiber = require_fiber("workflow.set_current_details")
     if not isinstance(details, str):
         raise UsageError(f"current details are a text, not {type(details).__name__}")
@@ -100,9 +102,7 @@ def get_current_details() -> str:
     return require_run("workflow.get_current_details").notes.details
 
 
-# --- metrics ------------------------------------------------------------
-#
-# Metrics that a workflow records about itself: quiet while a run catches up with its history.
+# --- metrics --------------------------------------------------------------------------------------
 
 
 def metric_meter() -> MetricMeter:
@@ -121,7 +121,7 @@ def metric_meter() -> MetricMeter:
     )
 
 
-# --- facts ------------------------------------------------------------
+# --- facts ----------------------------------------------------------------------------------------
 
 
 _LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096  # where Temporal begins to suggest

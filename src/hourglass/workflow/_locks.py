@@ -13,7 +13,7 @@ from hourglass.errors import Cancelled, ChannelEmptyError, UsageError
 T = TypeVar("T")
 
 _Waiters: TypeAlias = OrderedDict[Future, None]
-"""Those who wait, in order. Thousands may: the first is found, and any given up, without a look at the others."""
+"""The tasks that wait, in order. Thousands may: finding the first, or giving one up, looks at no others."""
 
 
 def _waiter(waiters: _Waiters, what: str) -> Future:
@@ -24,12 +24,12 @@ def _waiter(waiters: _Waiters, what: str) -> Future:
 
 
 def _wake_first(waiters: _Waiters) -> bool:
-    """Wake the one who has waited longest, and strike them off; False if nobody waits."""
+    """Wake the task that has waited longest, and strike it off; False if none waits."""
     while waiters:
         waiter = next(iter(waiters))
         pending = waiter.state == PENDING
         if pending:
-            waiter.resolve()  # raises in a query, where nobody can be woken: then nobody is struck off
+            waiter.resolve()  # raises in a query, where no task can be woken: then none is struck off
         del waiters[waiter]
         if pending:
             return True
@@ -44,11 +44,11 @@ class Lock:
         self._waiters: _Waiters = OrderedDict()
 
     def locked(self) -> bool:
-        """Whether somebody holds it."""
+        """Whether a task holds it."""
         return self._locked
 
     def acquire(self) -> None:
-        """Take the lock; wait while somebody else holds it."""
+        """Take the lock; wait while another task holds it."""
         if not self._locked and all(waiter.state == CANCELLED for waiter in self._waiters):
             require_fiber("taking a lock")
             self._locked = True
@@ -60,13 +60,15 @@ class Lock:
             finally:
                 del self._waiters[waiter]
         except Cancelled:
+            # It may have been woken already, and is the only one that was: pass the lock on, or the others wait for
+            # ever.
             if not self._locked:
                 self._wake_first()
             raise
         self._locked = True
 
     def release(self) -> None:
-        """Give the lock back; the one who waited longest takes it."""
+        """Give the lock back; the task that waited longest takes it."""
         if not self._locked:
             raise UsageError("a lock was released that nobody holds")
         self._locked = False
@@ -94,10 +96,10 @@ class Semaphore:
             raise UsageError(f"a semaphore cannot begin at {value}")
         self._value = value
         self._waiters: _Waiters = OrderedDict()
-        self._asleep: _Waiters = OrderedDict()  # those of them who have not been woken
+        self._asleep: _Waiters = OrderedDict()  # those of them that have not been woken
 
     def locked(self) -> bool:
-        """Whether one would have to wait."""
+        """Whether a task would have to wait for a place."""
         return self._value == 0 or any(waiter.state != CANCELLED for waiter in self._waiters)
 
     def acquire(self) -> None:
@@ -152,7 +154,7 @@ class Event:
         return self._set
 
     def set(self) -> None:
-        """Raise the flag: all who wait go on."""
+        """Raise the flag: all tasks that wait go on."""
         if not self._set:
             self._set = True
             for waiter in self._waiters:
@@ -190,7 +192,7 @@ class Queue(Generic[T]):
         return not self._items
 
     def full(self) -> bool:
-        """Whether one would have to wait to put."""
+        """Whether a task would have to wait to put an item."""
         return 0 < self._maxsize <= len(self._items)
 
     def put(self, item: T) -> None:

@@ -1,5 +1,10 @@
-"""What callers, in a workflow or outside, may give for a workflow or a message, resolved; and channels, the module-
-level tokens for signals that both sides share.
+"""What callers may give for a workflow or a message, reduced to a name and a signature; and channels.
+
+Workflows and messages come, in a workflow or outside, as decorated objects, as classes, as channels or as plain
+names. Names carry no types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of
+connections.
+
+A channel is signals as a queue that the workflow reads when it likes, with one module-level token for both sides.
 """
 
 from __future__ import annotations
@@ -17,9 +22,7 @@ from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, ChannelEmptyError, PayloadError, UsageError
 from hourglass.workflow._tasks import wait_with_timeout
 
-# --- channels ------------------------------------------------------------
-#
-# Channels: signals as a queue that the workflow reads when it likes, with one token for both sides.
+# --- channels -------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -117,12 +120,7 @@ class Channel(Generic[T]):
             live.handlers.wake_receiver(self.name)
 
 
-# --- given ------------------------------------------------------------
-#
-# What callers, in a workflow or outside, may give for a workflow or a message, reduced to a name and a signature.
-#
-# Workflows and messages come as decorated objects, as classes, as channels or as plain names. Names carry no
-# types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of connections.
+# --- resolved references --------------------------------------------------------------------------
 
 
 MessageKind = Literal["signal", "query", "update"]

@@ -1,8 +1,14 @@
-"""Spans of workflows. Runs inside workflow code: all of it is deterministic but for the spans, which change nothing there.
+"""Spans of workflows. Runs inside workflow code: all is deterministic but for the spans, which change nothing there.
 
-A run has no span that is open while it waits, for it may wait for months and on another machine: it emits spans that are
-complete, at the time of its task, and none while it catches up with its history. Queries are no part of the history, and
-always have one.
+A run has no span that is open while it waits, for it may wait for months and on another machine: it emits spans that
+are complete, at the time of its task, and none while it catches up with its history. Queries are no part of the
+history, and always have one.
+
+A span is emitted once, but what the run does later must go on from it, also on another worker, after a crash, years
+later. So its id is not drawn: it follows from the run's id and from what the span is, and is the same however often,
+and wherever, the run is executed. For that the tracer's provider must ask `RunIdGenerator`.
+
+A trace's context travels as a header: a JSON object of texts, as Temporal's SDKs write it. Reading one never raises.
 """
 
 from __future__ import annotations
@@ -56,14 +62,7 @@ from hourglass.converter import default_converter
 from hourglass.errors import PayloadError, UsageError
 from hourglass.workflow import unsafe
 
-# --- ids ------------------------------------------------------------
-#
-# Ids of spans that a run emits: the same however often, and wherever, the run is executed.
-#
-# A span is emitted once, but what the run does later must go on from it, also on another worker, after a crash, years
-# later. So
-# its id is not drawn: it follows from the run's id and from what the span is. For that the tracer's provider must ask
-# us.
+# --- ids of spans ---------------------------------------------------------------------------------
 
 
 _wanted: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
@@ -120,10 +119,7 @@ def wanting(ids: tuple[int, int] | None) -> Iterator[None]:
         _wanted.reset(token)
 
 
-# --- carrier ------------------------------------------------------------
-#
-# A trace's context as a header, and back: a JSON object of texts, as Temporal's SDKs write it. Never raises on the
-# way in.
+# --- the header -----------------------------------------------------------------------------------
 
 
 HEADER = "_tracer-data"
@@ -148,7 +144,7 @@ class Carrier:
             headers[HEADER] = default_converter.encode(texts)
 
     def get(self, headers: Headers) -> Context | None:
-        """The context that came with these headers; None if none came, or nobody can read it."""
+        """The context that came with these headers; None if none came, or it cannot be read."""
         payload = headers.get(HEADER)
         if payload is None:
             return None
@@ -159,7 +155,7 @@ class Carrier:
         return self._propagator.extract(texts, Context())
 
 
-# --- workflows ------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------
 
 
 Attributes = Mapping[str, AttributeValue]
@@ -175,7 +171,7 @@ class RunTrace:
         self._emitted = 0
 
     def begin(self, headers: Headers) -> None:
-        """The run begins, in the trace of whoever started it."""
+        """The run begins, in the trace of the caller that started it."""
         self.context = self.carrier.get(headers) or self.context
 
     def add(
@@ -272,13 +268,13 @@ class TracedWorkflow(WorkflowInboundInterceptor):
                 run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        """A span in the run's trace, linked to who sent the signal."""
+        """A span in the run's trace, linked to the sender's."""
         sender = self.trace.carrier.get(input.headers)
         self.trace.add(f"HandleSignal:{input.signal}", kind=SpanKind.SERVER, linked=sender)
         super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """A span in the run's trace, linked to who asks."""
+        """A span in the run's trace, linked to the caller's."""
         self.trace.answer(f"HandleQuery:{input.query}", self.trace.carrier.get(input.headers))
         return super().handle_query(input)
 
@@ -288,7 +284,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        """A span, linked to who asked."""
+        """A span, linked to the caller's."""
         self._update("HandleUpdate", input)
         return super().handle_update_handler(input)
 

@@ -1,7 +1,14 @@
-"""The choices of one order: taken from a script, then by chance or as usual, and written down. Pure.
+"""What can happen next in an exploration, the choices of one order, and an order as a short text. Pure.
 
-Invariants: a choice among one is none, and is not written down; where a script names what is not there (the code has
-changed) what is usual is taken; the same script and the same chance give the same choices.
+The first option of a list is what usually happens; every other one is a deviation. Ids of events are the engine's:
+the event that scheduled an activity, 0 for a workflow's task.
+
+A token is an order as text: `4.2-9.1` means the third option at the fifth choice, the second at the tenth. Only
+deviations are named, so that a token is as short as its story.
+
+Choices are taken from a script, then by chance or as usual, and written down. Invariants: a choice among one is none,
+and is not written down; where a script names what is not there (the code has changed) what is usual is taken; the
+same script and the same chance give the same choices.
 """
 
 from __future__ import annotations
@@ -15,12 +22,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 from hourglass.errors import UsageError
 from hourglass.testing._fakes import Raisable
 
-# --- options ------------------------------------------------------------
-#
-# What can happen next in an exploration, and of which sort it is. Pure.
-#
-# The first option of a list is what usually happens; every other one is a deviation. Ids of events are the engine's:
-# the event that scheduled an activity, 0 for a workflow's task.
+# --- options --------------------------------------------------------------------------------------
 
 
 Kind: TypeAlias = Literal[
@@ -34,7 +36,7 @@ Kind: TypeAlias = Literal[
     "silent",  # an attempt does nothing and never answers
     "unheard",  # an attempt does its work, and its answer is lost
     "crash",  # the worker dies and comes back, before a workflow gets to know what happened
-    "die",  # the same after the workflow has gone on, and before anybody knows that
+    "die",  # the same after the workflow has gone on, and before the engine knows that
     "late",  # a workflow's answer comes after the task has timed out: it is delivered again
 ]
 
@@ -82,12 +84,7 @@ def chosen_sorts(*, crashes: bool, failures: bool, timeouts: bool, redeliveries:
     return frozenset(sort for sort in SORTS if wanted.get(sort))
 
 
-# --- tokens ------------------------------------------------------------
-#
-# An order as a short text, and back: `4.2-9.1` means the third option at the fifth choice, the second at the tenth.
-# Pure.
-#
-# Only deviations are named, so that a token is as short as its story.
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 _TOKEN = re.compile(r"\d{1,6}\.\d{1,6}(-\d{1,6}\.\d{1,6})*")
@@ -115,11 +112,11 @@ def script_of(token: str) -> tuple[int, ...]:
     return tuple(script)
 
 
-# --- choices ------------------------------------------------------------
+# --- choices --------------------------------------------------------------------------------------
 
 
 class Chance(Protocol):
-    """Who decides where no script does."""
+    """Decides where no script does."""
 
     def choose(self, options: Options) -> int:
         """The place of what happens."""

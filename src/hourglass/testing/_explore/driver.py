@@ -1,4 +1,4 @@
-"""One order: an environment in which somebody decides at each step what happens next, mishaps included.
+"""One order: an environment in which `Choices` decide at each step what happens next, mishaps included.
 
 The engine gives out nothing by itself: its gate opens for what was chosen. So events gather until a workflow gets to
 know them, attempts wait as long as they are left waiting, and time can pass while something is ready. Whatever is no
@@ -7,8 +7,8 @@ choice happens at once: replays, evictions, queries, cancellations of attempts.
 Invariants:
 
 - Nothing but the choices decides what happens: no thread runs while a choice is made.
-- The first option is what a healthy world would do: workflows first, then attempts, then what comes from outside, then
-  time. Whoever always takes it comes to the end if the workflow does.
+- The first option is what a healthy world would do: workflows first, then attempts, then what comes from outside,
+  then time. An order that always takes it comes to the end if the workflow does.
 - A crash takes everything that the worker knows. Before that its runs are executed again and compared (I2).
 """
 
@@ -43,7 +43,7 @@ _UNHEARD = Mishap(answer_lost=True)
 
 
 class Teller(Protocol):
-    """Who hears what happens, for the story."""
+    """Hears what happens, for the story."""
 
     def chosen(self, option: Option, deviates: bool) -> None:
         """This happens."""
@@ -97,7 +97,7 @@ class Exploring(Driver):
 
     @property
     def attempts(self) -> Attempts:
-        """Who runs attempts."""
+        """What runs attempts."""
         assert isinstance(self.performer, Attempts)
         return self.performer
 
@@ -121,7 +121,7 @@ class Exploring(Driver):
         return f"00000000-0000-4000-8000-{self._runs:012}"
 
     def _next_due(self, due: list[int]) -> list[int]:
-        """Several things of a run are due at the same instant: any of them comes first, and alone."""
+        """Of a run's timers and timeouts that are due at the same instant the choices pick one, which comes alone."""
         if len(due) < 2:
             return due
         options = [Option("due", event_id=each) for each in due]
@@ -181,9 +181,7 @@ class Exploring(Driver):
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
-            for (
-                step
-            ) in ended:  # of attempts on the activity loop: nobody is asked when their threads are done
+            for step in ended:  # of attempts on the activity loop: when their threads are done is no choice
                 self.steps.remove(step)
                 step.do()
             asked = self.engine.tasks.has_questions

@@ -1,4 +1,7 @@
-"""The exploration: one order after another until one breaks a property, which is shrunk and told as a story."""
+"""The exploration: one order after another until one breaks a property, which is shrunk and told as a story.
+
+`Coverage` counts what was covered, and writes the line that tells of it while the exploration goes on.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,7 @@ from hourglass.testing._explore.order import Outcome, Plan, run_order
 from hourglass.testing._explore.search import Script, Search, shrink, stripped
 from hourglass.testing._guard import WorkflowHung
 
-# --- coverage ------------------------------------------------------------
-#
-# What an exploration has covered, and the line that tells of it while it goes on.
+# --- coverage -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Coverage:
         )
 
 
-# --- explorer ------------------------------------------------------------
+# --- one order after another ----------------------------------------------------------------------
 
 
 _SILENT = logging.CRITICAL + 1
@@ -178,7 +179,7 @@ def _failed(plan: Plan, script: Script, covered: Exploration) -> ExplorationFail
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """What hundreds of orders log tells nobody anything; the last one is told."""
+    """Logs are off while hundreds of orders run: a story tells of the order that matters."""
     logger = logging.getLogger("hourglass")
     level = logger.level
     logger.setLevel(_SILENT)

@@ -1,7 +1,17 @@
 """What can happen next in an order, the usual thing first: read off the engine, changing nothing.
 
-A healthy world lets workflows go on first, then runs attempts, then lets something come from outside, and lets time pass
-when nothing else is left. Mishaps come last.
+A healthy world lets workflows go on first, then runs attempts, then lets something come from outside, and lets time
+pass when nothing else is left. Mishaps come last.
+
+Arrivals come to an explored workflow from outside, at any time, or within a window of virtual time:
+
+    sometime().signal(decisions, "yes")
+    sometime(after=timedelta(days=1), before=timedelta(days=3)).cancel()
+
+They are data: the driver of the order sends them. Each comes once, unless the workflow has closed before.
+
+Mishaps may befall activities: which errors, and whether for good. An activity of which nothing is said may fail with
+an error that is tried again and with one that is not. What the author lists takes their place.
 """
 
 from __future__ import annotations
@@ -21,14 +31,7 @@ from hourglass.testing._explore.choices import Option, Sort
 from hourglass.testing._fakes import Raisable
 from hourglass.workflow import Channel
 
-# --- arrivals ------------------------------------------------------------
-#
-# What comes to an explored workflow from outside: at any time, or within a window of virtual time.
-#
-#     sometime().signal(decisions, "yes")
-#     sometime(after=timedelta(days=1), before=timedelta(days=3)).cancel()
-#
-# Data: it is sent by whoever explores. Each comes once, unless the workflow has closed before.
+# --- arrivals: what comes from outside ------------------------------------------------------------
 
 
 Standing: TypeAlias = Literal["early", "ready", "due"]
@@ -128,13 +131,7 @@ def _name(given: object) -> str:
     return str(name or type(given).__name__)
 
 
-# --- mishaps ------------------------------------------------------------
-#
-# What may befall the activities of an exploration: which errors, and whether for good. Data, and what follows from
-# it.
-#
-# An activity of which nothing is said may fail with an error that is tried again and with one that is not. What the
-# author lists takes their place.
+# --- mishaps: what may befall activities ----------------------------------------------------------
 
 
 USUAL_ERRORS: tuple[Raisable, ...] = (
@@ -192,7 +189,7 @@ def _is_final(error: Raisable, types: frozenset[str]) -> bool:
     return type(made).__name__ in types
 
 
-# --- possible ------------------------------------------------------------
+# --- what can happen next -------------------------------------------------------------------------
 
 
 _USUAL = Mishaps()

@@ -46,7 +46,7 @@ class Violation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes two violations the same for whoever shrinks."""
+        """What makes two violations the same, where an order is shrunk."""
         error = self.error
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error

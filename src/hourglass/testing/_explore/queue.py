@@ -1,4 +1,4 @@
-"""A task queue that takes nothing by itself: no poll waits in the engine, so that whoever explores is asked about everything."""
+"""A task queue that takes nothing by itself: no poll waits in the engine, so that all that is taken is a choice."""
 
 from __future__ import annotations
 

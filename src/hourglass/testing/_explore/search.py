@@ -1,10 +1,18 @@
-"""Which orders are tried: first those with few deviations from what is usual, all of them if there is room, then by chance.
+"""Which orders are tried, and the smallest one that still fails.
 
+First come the orders with few deviations from what is usual, all of them if there is room, then others by chance.
 Pure but for its random numbers, which its seed decides. An order is a list of choices; one that ends early goes on as
-usual. Each order that was tried says where it could have gone otherwise: with one deviation more, later than its
-last one. So every order is reached on exactly one way, and when nothing is left all orders were tried.
+usual. Each order that was tried says where it could have gone otherwise: with one deviation more, later than its last
+one. So every order is reached on exactly one way, and when nothing is left all orders were tried.
 
-Invariant: while there is room, an order is tried before any with more deviations; so what is found is small.
+Shrinking is delta debugging over the deviations, then each as small and as early as it can be. It is pure: the
+function that it is given runs the orders. An order is smaller that has fewer deviations, then one that takes fewer
+choices, then the one with the smaller choices.
+
+Invariants:
+
+- While there is room, an order is tried before any with more deviations; so what is found is small.
+- What shrinking gives was run, and failed.
 """
 
 from __future__ import annotations
@@ -17,14 +25,7 @@ from typing import TypeAlias
 
 from hourglass.testing._explore.choices import Choices, Swarm
 
-# --- shrink ------------------------------------------------------------
-#
-# The smallest order that still fails: delta debugging over the deviations, then each as small and as early as it can
-# be.
-#
-# Pure: whoever asks runs the orders. An order is smaller that has fewer deviations, then one that takes fewer
-# choices,
-# then the one with the smaller choices. Invariant: what comes out was run, and failed.
+# --- shrinking ------------------------------------------------------------------------------------
 
 
 Script: TypeAlias = tuple[int, ...]
@@ -121,7 +122,7 @@ def _without(best: Script, places: Sequence[int]) -> Iterator[Script]:
     yield stripped([choice for place, choice in enumerate(best) if place not in gone])
 
 
-# --- search ------------------------------------------------------------
+# --- searching ------------------------------------------------------------------------------------
 
 
 # The part of all orders that is tried systematically; the rest, by chance, reaches deeper.

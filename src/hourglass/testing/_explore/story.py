@@ -1,6 +1,9 @@
 """The story of one order: numbered lines, virtual time, what happened, and what the workflow did in answer.
 
-Hears of it from the driver (`Teller`). Deviations are marked; the rest is what usually happens.
+The teller hears of it from the driver (`Teller`). Deviations are marked; the rest is what usually happens.
+
+`Words` puts events and commands in words. It is pure, may show a test's own data, and must not know drivers, choices.
+A kind that it has no words for is named as it is.
 """
 
 from __future__ import annotations
@@ -21,12 +24,7 @@ from hourglass.converter import ApplicationFailure, Converter, Failure, Payload,
 from hourglass.testing._explore.choices import Option
 from hourglass.testing._explore.driver import Exploring
 
-# --- wording ------------------------------------------------------------
-#
-# Events and commands in words, for stories. Pure; a test's own data may be shown.
-#
-# Must not know: drivers, choices. A table for each kind that a story has words for; what is missing is named as it
-# is.
+# --- wording --------------------------------------------------------------------------------------
 
 
 _LONGEST = 60
@@ -184,7 +182,7 @@ def _spaced(thing: object) -> str:
 Describe = Callable[[str, e.AnyEvent], str]
 
 
-# --- story ------------------------------------------------------------
+# --- story ----------------------------------------------------------------------------------------
 
 
 _CRASH = "the worker crashes; another one takes over, and executes the workflow again from its history"
