@@ -3,7 +3,6 @@
     python -m tests.architecture.trace                # the default engine, in a file
     python -m tests.architecture.trace --temporal     # a real dev server
     python -m tests.architecture.trace --walk         # each change of file, in order
-    python -m tests.architecture.trace --markdown     # the same as a page for newcomers
 
 A profile function on every thread notes each call of a function of ours. One execution goes before the one that is
 traced, so that what happens once per process (imports, connecting, starting the tree) does not count.
@@ -178,7 +177,6 @@ def main() -> None:
     )
     parser.add_argument("--temporal", action="store_true", help="on a real Temporal dev server")
     parser.add_argument("--walk", action="store_true", help="print each change of file, in order")
-    parser.add_argument("--markdown", action="store_true", help="print the walk as a page")
     asked = parser.parse_args()
     with target(asked.temporal) as where:
         trace = execute(where)
@@ -187,7 +185,7 @@ def main() -> None:
         f"{files} files opened, {len(hops)} changes of file, {len(trace.calls)} calls, "
         f"{lines / files:.0f} lines that matter per file"
     )
-    if asked.walk or asked.markdown:
+    if asked.walk:
         for hop in hops:
             print(f"{hop.thread:24} {hop.place:44} {hop.function:44} {said_of(hop)}")
 

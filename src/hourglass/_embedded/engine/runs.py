@@ -534,7 +534,7 @@ class Ledger:
 
     def _watch(self) -> None:
         """See to it that the commit of some change is watched for."""
-        if not self._still_since and not self.is_durable(self.newest) and self.is_durable(self._watched):
+        if not self._still_since and self.is_durable(self._watched) and not self.is_durable(self.newest):
             self._watched, self._watched_ns = self.newest, self.clock.now_ns()
 
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from hourglass._embedded.rules.draft import LEVELS, level_of
 from hourglass._embedded.rules.run import Run
@@ -80,20 +80,17 @@ class Taker(Protocol):
 K = TypeVar("K", bound=Hashable)
 
 
-class Line(Generic[K]):
-    """What waits on one task queue: the most urgent first, and of the same priority in order of arrival."""
+class Line(dict[K, int]):
+    """What waits on one queue, with its priority: the most urgent first, and of the same priority in order of arrival.
 
-    __slots__ = ("_by_level", "_levels")
+    A dict, because handles ask with every step whether something waits, and a dict answers that without a call of Python.
+    """
+
+    __slots__ = ("_by_level",)
 
     def __init__(self) -> None:
-        self._levels: dict[K, int] = {}
+        super().__init__()
         self._by_level: dict[int, dict[K, None]] = {level: {} for level in LEVELS}
-
-    def __len__(self) -> int:
-        return len(self._levels)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._levels
 
     def __iter__(self) -> Iterator[K]:
         for level in self._by_level.values():
@@ -101,14 +98,14 @@ class Line(Generic[K]):
 
     def put(self, key: K, level: int) -> None:
         """Something waits, at its place if it waited before."""
-        if self._levels.setdefault(key, level) != level:
+        if self.setdefault(key, level) != level:
             self.drop(key)
-            self._levels[key] = level
+            self[key] = level
         self._by_level[level][key] = None
 
     def drop(self, key: K) -> None:
         """Something waits no more, if it did."""
-        level = self._levels.pop(key, 0)
+        level = self.pop(key, 0)
         if level:
             del self._by_level[level][key]
 

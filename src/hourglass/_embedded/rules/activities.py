@@ -160,7 +160,7 @@ def narrowest_timeout(activity: Activity) -> float:
     """The shortest of the timeouts that run while a worker has an attempt; 0 if there is none."""
     spec = activity.spec
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
-    return min((limit for limit in limits if limit), default=0.0)
+    return min([limit for limit in limits if limit], default=0.0)
 
 
 def put_off(activity: Activity, withheld_ns: int) -> Activity:

@@ -243,6 +243,8 @@ class SqliteStore:
         self._identity = Identity.of(path)
         self._lists = ListReader(path, self._connect_lists, fork_safety.close, threads=LISTS_AT_ONCE)
         self._durability = Durability()
+        self.is_durable: Callable[[int], bool] = self._durability.has
+        """Whether a change, and all before it but for those that were refused, are durable. Asked ten times per step."""
         self._known_ids: KnownIds | None = None
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
@@ -321,10 +323,6 @@ class SqliteStore:
     def on_refusal(self, told: Callable[[Refusal], None]) -> None:
         """Have `told` called, on the control loop, of each change that can never be written."""
         self._told = told
-
-    def is_durable(self, number: int) -> bool:
-        """Whether this change, and all before it but for those that were refused, are durable."""
-        return self._durability.has(number)
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
