@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -105,10 +105,10 @@ def _told(error: Exception) -> int:
         return 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
         # The parser's own: which of its classes these are depends on the version of typer.
-        said = io.StringIO()
-        error.show(file=said)
+        said, parsers = io.StringIO(), cast(Any, error)
+        parsers.show(file=said)
         console.note(said.getvalue().rstrip("\n"))
-        return int(error.exit_code)
+        return int(parsers.exit_code)
     if isinstance(error, OSError):
         if error.filename is None:  # most often stdout
             console.stop_writing()

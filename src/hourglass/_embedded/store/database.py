@@ -147,7 +147,8 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
     """Raise `StorageError` unless the tables, and those of the script `more`, are there and belong to the namespace.
     Reads next to nothing.
     """
-    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",)) | _COLUMNS
+    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",))
+    wanted.update(_COLUMNS)
     for table, columns in wanted.items():
         there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
         if not there or not there | {"rowid"} >= set(columns):

@@ -106,7 +106,7 @@ class Store(Protocol):
         """
         ...
 
-    def is_durable(self, number: int) -> bool:
+    def is_durable(self, number: int, /) -> bool:
         """Whether this change, and all before it but for those that were refused, are durable."""
         ...
 
