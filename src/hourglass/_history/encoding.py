@@ -2,37 +2,37 @@
 
 Must not know: SQL, what is stored. The transition that writes an event encodes it, once: its length counts against
 its run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also
-with half a character in a name; bytes of values that are put together by `array` are those of the values in a list.
+with half a character in a name; bytes of values that `array` puts a head before are those of the values in a list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_plain = msgspec.msgpack.Encoder().encode
+"""A value as bytes; raises UnicodeEncodeError for text with half a character."""
+
 _FEW = [bytes((0x90 | count,)) for count in range(16)]
 
 
 def encode(value: Any) -> bytes:
     """A value as bytes."""
     try:
-        return _encode(value)
+        return encode_plain(value)
     except UnicodeEncodeError:
         # A lone surrogate in one name must not fail the commit that the changes of other runs share.
-        return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+        return encode_plain(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
 
 
-def array(parts: Sequence[bytes]) -> bytearray:
-    """Encoded values as an encoded list of them."""
-    count = len(parts)
+def array(count: int, encoded: bytes) -> bytearray:
+    """So many encoded values, one after the other, as an encoded list of them."""
     if count < 16:
         head = _FEW[count]
     else:
         head = b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
-    return bytearray().join((head, *parts))
+    return bytearray().join((head, encoded))
 
 
 def plain(text: str) -> str:

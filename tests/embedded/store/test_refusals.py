@@ -47,7 +47,7 @@ def too_large(change: Change) -> Change:
     event = change.events[0]
     signal = msgspec.structs.replace(event.attributes, signal_name="x" * 200_000)  # type: ignore[type-var]
     return msgspec.structs.replace(
-        change, events=(msgspec.structs.replace(event, attributes=signal),), encoded=()
+        change, events=(msgspec.structs.replace(event, attributes=signal),), encoded=b""
     )
 
 

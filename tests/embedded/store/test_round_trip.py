@@ -84,7 +84,7 @@ def test_coalescing_loses_nothing(seed: int) -> None:
         assert found.events == tuple(story.events)
         assert found.request_ids == tuple(each for change in mine for each in change.request_ids)
         assert found.touched == frozenset(each for change in mine for each in change.touched)
-        assert records.decode_events(bytes(array(events_as_bytes(found)))) == story.events
+        assert records.decode_events(bytes(array(len(found.events), events_as_bytes(found)))) == story.events
 
 
 def test_changes_that_come_along_are_written() -> None:

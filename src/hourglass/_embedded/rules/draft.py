@@ -20,13 +20,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     JUST_BEFORE,
+    RUNNING,
     Activity,
     Ask,
     Child,
@@ -39,7 +40,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import encode
+from hourglass._history.encoding import encode, encode_plain
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 # --- priorities ---------------------------------------------------------------------------------------------
@@ -68,21 +69,18 @@ def level_of(run: Run, activity: Activity | None = None) -> int:
 class Draft:
     """Events written so far, and the run as it stands."""
 
-    # Defaults on the class, so that `__init__`, which runs for every step, need not set them.
-    _changed = False
-    _own_activities = False
-    _own_timers = False
-    _own_children = False
-    _closed = False
+    __slots__ = ("_asked", "_asks", "_before", "_changed", "_encoded", "now_ns", "run", "touched", "written")
 
     def __init__(self, run: Run, now_ns: int) -> None:
-        self.run = msgspec.structs.replace(run)
+        self.run = replace(run)
         self.now_ns = now_ns
         self.touched: set[int] = set()
+        self.written: list[h.HistoryEvent] = []
+        """The events of this transition so far."""
         self._before = run
-        self._asks: list[Ask] = []
-        self._asked: dict[type[Ask], int] = {}
-        self._events: list[h.HistoryEvent] = []
+        self._changed = False
+        self._asks: list[Ask] | None = None
+        self._asked: dict[type[Ask], int] | None = None
         self._encoded: list[bytes] = []
 
     def change(self, **fields: Any) -> None:
@@ -133,29 +131,31 @@ class Draft:
 
     def ask(self, ask: Ask) -> None:
         """Another run is asked for something, after this transition."""
+        if self._asks is None or self._asked is None:
+            self._asks, self._asked = [], {}
         self._asks.append(ask)
         self._asked[type(ask)] = self.asked(type(ask)) + 1
 
     def asked(self, kind: type[Ask]) -> int:
         """How many asks of a kind there are so far."""
-        return self._asked.get(kind, 0)
+        return 0 if self._asked is None else self._asked.get(kind, 0)
 
     def _activities(self) -> dict[int, Activity]:
-        if not self._own_activities:
-            self.change(activities=self.run.activities.copy())
-            self._own_activities = True
+        if self.run.activities is self._before.activities:
+            self._changed = True
+            force_setattr(self.run, "activities", self.run.activities.copy())
         return self.run.activities
 
     def _timers(self) -> dict[int, Timer]:
-        if not self._own_timers:
-            self.change(timers=self.run.timers.copy())
-            self._own_timers = True
+        if self.run.timers is self._before.timers:
+            self._changed = True
+            force_setattr(self.run, "timers", self.run.timers.copy())
         return self.run.timers
 
     def _children(self) -> dict[int, Child]:
-        if not self._own_children:
-            self.change(children=self.run.children.copy())
-            self._own_children = True
+        if self.run.children is self._before.children:
+            self._changed = True
+            force_setattr(self.run, "children", self.run.children.copy())
         return self.run.children
 
     # --- events ---------------------------------------------------------------------------------------------
@@ -163,22 +163,23 @@ class Draft:
     def write(self, attributes: h.Attributes, time_ns: int = 0) -> int:
         """Write an event; returns its id."""
         run = self.run
-        number = run.length + 1
-        if type(attributes) in h.ATTEMPT_ENDS:
+        number, kind = run.length + 1, type(attributes)
+        if kind in h.ATTEMPT_ENDS:
             attributes = _placed(attributes, number)
-        time_ns = time_ns or self.now_ns
-        if time_ns < run.latest_ns and type(attributes) is not h.ActivityTaskStarted:
-            time_ns = (
-                run.latest_ns
-            )  # the clock was set back; an attempt may have begun before what is written already
-        event = h.HistoryEvent(number, time_ns, attributes)
-        encoded = encode(event)
-        self._events.append(event)
+        when, latest = time_ns or self.now_ns, run.latest_ns
+        if when > latest:
+            force_setattr(run, "latest_ns", when)
+        elif when < latest and kind is not h.ActivityTaskStarted:
+            when = latest  # the clock was set back; an attempt may have begun before what is written already
+        event = h.HistoryEvent(number, when, attributes)
+        try:
+            encoded = encode_plain(event)
+        except UnicodeEncodeError:
+            encoded = encode(event)
+        self.written.append(event)
         self._encoded.append(encoded)
         self._changed = True
         force_setattr(run, "length", number)
-        if time_ns > run.latest_ns:
-            force_setattr(run, "latest_ns", time_ns)
         force_setattr(run, "history_size", run.history_size + len(encoded))
         return number
 
@@ -187,13 +188,16 @@ class Draft:
 
         `at_once`: also where the run still waits for its first task.
         """
-        if self.run.task_is_started:
+        task = self.run.task
+        if task is not None and task.started_event_id:
             self.change(held=self.run.held + attributes)
             return
-        self.drop_speculative_task()
+        if task is not None:
+            self.drop_speculative_task()
         for each in attributes:
             self._write_occurrence(each)
-        self.want_task(at_once=at_once)
+        if self.run.task is None:
+            self.want_task(at_once=at_once)
 
     def happen_again(self, attributes: h.Attributes) -> None:
         """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
@@ -202,11 +206,11 @@ class Draft:
             return
         if isinstance(attributes, ChildEnd):
             started = self.run.children[initiated].started_event_id
-            attributes = msgspec.structs.replace(attributes, started_event_id=started)
+            attributes = replace(attributes, started_event_id=started)
         self._write_occurrence(attributes)
         if isinstance(attributes, ChildWorkflowExecutionStarted):
             child = self.run.children[initiated]
-            self.put_child(msgspec.structs.replace(child, run_id=attributes.run_id))
+            self.put_child(replace(child, run_id=attributes.run_id))
         elif initiated:
             self.drop_child(initiated)
 
@@ -229,7 +233,7 @@ class Draft:
             attributes = cast(ChildWorkflowExecutionStarted, attributes)
             child = self.run.children.get(attributes.initiated_event_id)
             if child is not None:
-                self.put_child(msgspec.structs.replace(child, started_event_id=number))
+                self.put_child(replace(child, started_event_id=number))
         return number
 
     # --- tasks ----------------------------------------------------------------------------------------------
@@ -271,13 +275,13 @@ class Draft:
     ) -> None:
         transient = attempt > 1 or speculative
         scheduled = 0
+        run = self.run
         if not transient:
+            started = run.started
             scheduled = self.write(
-                h.WorkflowTaskScheduled(
-                    task_queue=self.run.started.task_queue, task_timeout=self.run.started.task_timeout
-                )
+                h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout)
             )
-        number = self.run.task_count + 1
+        number = run.task_count + 1
         task = Task(
             number=number,
             scheduled_event_id=scheduled,
@@ -287,20 +291,21 @@ class Draft:
             speculative=speculative,
             silent=silent,
         )
-        self.set_task(task)
-        force_setattr(self.run, "task_count", number)
+        self._changed = True
+        force_setattr(run, "task", task)
+        force_setattr(run, "task_count", number)
 
     # --- the end --------------------------------------------------------------------------------------------
 
     def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
         """Write the last event; nothing is pending any more, and children are left to their policies."""
         self.write(final)
-        self._closed = True
         run = self.run
         self.touched.update(run.activities, run.timers, run.children)
-        self._own_activities = self._own_timers = self._own_children = True
         # A child without a run id never starts: the engine carries out a `StartChild` only while its run is open.
-        self._asks += [LeaveChild(child) for child in run.children.values() if child.run_id]
+        for child in run.children.values():
+            if child.run_id:
+                self.ask(LeaveChild(child))
         self.change(
             status=status,
             close_ns=max(self.now_ns, run.latest_ns),
@@ -312,35 +317,36 @@ class Draft:
             children={},
         )
 
-    @property
-    def written(self) -> tuple[h.HistoryEvent, ...]:
-        """The events of this transition so far."""
-        return tuple(self._events)
-
     def step(
         self,
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
     ) -> Step:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
-        if self._closed and follower is None and self.run.started.parent_run_id:
-            self._asks.append(TellParent())
+        run, before = self.run, self._before
+        if (
+            run.status is not RUNNING
+            and before.status is RUNNING
+            and follower is None
+            and run.started.parent_run_id
+        ):
+            self.ask(TellParent())
         return Step(
-            self.run if self._changed else self._before,
-            tuple(self._events),
-            tuple(self._encoded),
+            run if self._changed else before,
+            tuple(self.written),
+            b"".join(self._encoded),
             frozenset(self.touched),
             follower,
-            tuple(self._asks),
+            () if self._asks is None else tuple(self._asks),
             signals,
         )
 
 
 def _placed(attributes: Any, number: int) -> h.Attributes:
     """The end of an attempt as the event of this number: its beginning may stand right before it."""
-    if attributes.started_event_id != JUST_BEFORE:
-        return cast(h.Attributes, attributes)
-    return msgspec.structs.replace(cast(h.Attributes, attributes), started_event_id=number - 1)
+    if attributes.started_event_id == JUST_BEFORE:
+        attributes = replace(attributes, started_event_id=number - 1)
+    return cast(h.Attributes, attributes)
 
 
 def first_task_ns(run: Run) -> int:
@@ -452,7 +458,7 @@ def _begin_task(
             )
         )
     draft.set_task(
-        msgspec.structs.replace(
+        replace(
             task,
             scheduled_event_id=task.scheduled_event_id or started - 1,
             started_event_id=started,
@@ -467,9 +473,7 @@ def _begin_task(
 def _begin_attempt(draft: Draft, activity: Activity, identity: str) -> None:
     now = draft.now_ns
     draft.put_activity(
-        msgspec.structs.replace(
-            activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity
-        )
+        replace(activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity)
     )
 
 

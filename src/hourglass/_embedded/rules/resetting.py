@@ -231,7 +231,7 @@ def reset(
     return msgspec.structs.replace(
         step,
         events=(*kept, *step.events),
-        encoded=(*map(encode, kept), *step.encoded),
+        encoded=b"".join(map(encode, kept)) + step.encoded,
         touched=frozenset((*step.run.activities, *step.run.timers, *step.run.children)),
         asks=(*asks, *_missing_children(step.run)),
     )

@@ -210,7 +210,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Step(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to.
 
-    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one each. `touched` names
+    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one after the other. `touched` names
     the pending activities, timers and children that were put or dropped, by the id of the event that began each.
     `follower` is the first event of the run that follows, if any, which begins with `signals`. `asks` are the effects
     on other runs.
@@ -218,7 +218,7 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
-    encoded: tuple[bytes, ...] = ()
+    encoded: bytes = b""
     touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None
     asks: tuple[Ask, ...] = ()

@@ -30,7 +30,7 @@ AT_ONCE = 1
 class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
-    `encoded` are the events as bytes, one each; empty where the transition did not encode them. `touched` names what
+    `encoded` are the events as bytes, one after the other; empty where the transition did not encode them. `touched` names what
     is pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone.
     `wake_ns` is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are
     the requests that it carries out. `also` are changes, of other runs, further ones of this run or of schedules,
@@ -40,7 +40,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     run: Run
     events: tuple[h.HistoryEvent, ...] = ()
-    encoded: tuple[bytes, ...] = ()
+    encoded: bytes = b""
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()

@@ -59,9 +59,9 @@ def length_before(change: Change) -> int:
     return change.run.length - len(change.events)
 
 
-def events_as_bytes(change: Change) -> tuple[bytes, ...]:
-    """The events, each as bytes."""
-    return change.encoded if change.encoded else tuple(map(encode, change.events))
+def events_as_bytes(change: Change) -> bytes:
+    """The events as bytes, one after the other."""
+    return change.encoded or b"".join(map(encode, change.events))
 
 
 def _merge(first: Change, second: Change) -> Change:
@@ -460,7 +460,7 @@ class BatchWriter:
         size = len(state)
         events = NO_EVENTS
         if change.events:
-            data = array(events_as_bytes(change))
+            data = array(len(change.events), events_as_bytes(change))
             events = (change.events[0].id, data)
             size += len(data)
         kept: list[Row] = []
