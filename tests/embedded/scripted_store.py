@@ -15,6 +15,8 @@ from hourglass.errors import StorageError
 class ScriptedStore:
     """Implements `Store`. `disk` is what a crash leaves."""
 
+    patience = 0.0
+
     def __init__(self, disk: MemoryStore | None = None) -> None:
         self.disk = MemoryStore() if disk is None else disk
         self.queue: list[Change | ScheduleChange] = []

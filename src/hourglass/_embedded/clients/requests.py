@@ -116,7 +116,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
-    return Answer(Started(new_run_id), record.number)
+    return Answer(Started(new_run_id), engine.runs.number_of(record))
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
@@ -206,7 +206,7 @@ async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     engine.deployments.check(request.versioning_override, request.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
-    return Answer(started, record.number)
+    return Answer(started, engine.runs.number_of(record))
 
 
 async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
@@ -219,7 +219,7 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]
             _change(
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
-            return _done(record)
+            return _done(engine, record)
         await _wait_for_room(engine, record)
     return _done_before(engine)
 
@@ -228,7 +228,7 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
     """Ask a question."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
-        return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
+        return Answer(s.QueryAnswer(rejected=record.run.status), engine.runs.number_of(record))
     check_moves(engine, record)
     await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
@@ -244,7 +244,7 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
             result = await asked.answer
         finally:
             engine.tasks.withdraw(record, asked)
-    return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
+    return Answer(s.QueryAnswer(() if result is None else (result,)), engine.runs.number_of(record))
 
 
 async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
@@ -259,7 +259,7 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]
             lambda run, now: transitions.request_cancel(run, request, now),
             request.request_id,
         )
-    return _done(record)
+    return _done(engine, record)
 
 
 async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
@@ -273,14 +273,17 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.No
         lambda run, now: transitions.terminate(run, request, now),
         request_ids=(request.request_id,) if request.request_id else (),
     )
-    return _done(record)
+    return _done(engine, record)
 
 
 async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
-        engine, record.number, _described(record.run), lambda: _described(stored(engine, record).run)
+        engine,
+        engine.runs.number_of(record),
+        _described(record.run),
+        lambda: _described(stored(engine, record).run),
     )
 
 
@@ -318,7 +321,7 @@ async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Ou
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return Answer(_outcome(record), record.number)
+    return Answer(_outcome(record), engine.runs.number_of(record))
 
 
 async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.HistoryPage]:
@@ -335,10 +338,10 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
         )
     page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
     if request.wait_new:
-        return Answer(page, record.number)
+        return Answer(page, engine.runs.number_of(record))
     return await answered(
         engine,
-        record.number,
+        engine.runs.number_of(record),
         page,
         lambda: _history_page(stored(engine, record).events, begin, goes_on=False),
     )
@@ -374,7 +377,7 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answ
         engine.runs.change(
             record, lambda run, now: transitions.complete_activity(run, activity, request.result, who, now)
         )
-    return _done(record)
+    return _done(engine, record)
 
 
 async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> Answer[s.HeartbeatAnswer]:
@@ -383,7 +386,7 @@ async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> An
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
-    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
+    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), engine.runs.number_of(record))
 
 
 HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
@@ -480,8 +483,8 @@ def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Ste
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 
 
-def _done(record: Record) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), record.number)
+def _done(engine: Engine, record: Record) -> Answer[s.Nothing]:
+    return Answer(s.Nothing(), engine.runs.number_of(record))
 
 
 def _attempt(

@@ -178,6 +178,7 @@ class AttemptDesk:
                 change(
                     record,
                     lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
+                    to_worker=eager is not None,
                 )
                 return record if eager is not None and record.run.task_is_started else None
             case ActivityDeferred():
@@ -303,7 +304,9 @@ class TaskDesk:
         self._stick(record, taker)
         who, limits = taker.identity, self._ledger.limits
         target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
-        self._ledger.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target))
+        self._ledger.change(
+            record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True
+        )
 
     @property
     def has_questions(self) -> bool:

@@ -87,6 +87,7 @@ class Engine:
         if not self.closed:
             if self.failed is None:
                 self._upkeep.end()
+                self.runs.store_all()
             self.closed = self.is_over = True
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.store.close()
@@ -132,8 +133,8 @@ class Engine:
 
     def _refused(self, refusal: Refusal) -> None:
         """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
-        if self.runs.newest == refusal.number:
-            self.runs.newest -= 1  # a wait for all changes need not wait for this one
+        if self.runs.appended == refusal.number:
+            self.runs.forget_newest()
         for run_id in refusal.run_ids:
             record = self.runs.park(run_id, refusal)
             if record is not None:

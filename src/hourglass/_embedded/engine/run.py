@@ -89,7 +89,8 @@ class InHand:
 class Record:
     """A run, its history, and which handles and requests use it now.
 
-    `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there; `seen`
+    `number` is that of its last change in the store, `stored_wake_ns` the wake time that stands there. What the store
+    has not got yet: the events from index `stored_events` on, as bytes in `unstored`, and what they `touched`; `seen`
     are the requests carried out since it is in memory (`has_past`: of its workflow there may be others, by this run
     before it came into memory or by earlier runs); `live` are
     the activities that a worker has or could take; `changed` rings at every change, `closed` at the last;
@@ -105,6 +106,9 @@ class Record:
     closed: Bell = field(default_factory=Bell)
     wakes: Wakes = field(default_factory=Wakes)
     stored_wake_ns: int = 0
+    stored_events: int = 0
+    unstored: bytes = b""
+    touched: frozenset[int] = frozenset()
     alarm: Cancel | None = None
     alarm_ns: int = 0
     live: set[int] = field(default_factory=set)

@@ -14,6 +14,7 @@ pending.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import deque
@@ -108,7 +109,8 @@ class Ledger:
         self.limits = limits
         self.offers = offers
         self.attributes = AttributeTypes(store, limits)
-        self.newest = 0
+        self.appended = 0
+        """The number of the newest change that the store was given."""
         self.stopped = False
         self.in_hand: set[str] = set()
         self.new_run_id: Callable[[], str] = new_id
@@ -123,6 +125,10 @@ class Ledger:
         self._records: dict[str, Record] = {}
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
+        self._patience = store.patience
+        self._kept_back: dict[str, Record] = {}
+        self._kept_long: list[Record] = []
+        self._timer_runs = False
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
         opened anew; they can be looked at, and ended.
@@ -173,8 +179,8 @@ class Ledger:
         return self._still_since != 0
 
     def _watch_newest(self, now: int) -> None:
-        if not self.is_durable(self.newest):
-            self._watched, self._watched_ns = self.newest, now
+        if not self.is_durable(self.appended):
+            self._watched, self._watched_ns = self.appended, now
 
     def _give_time_back(self, since: int) -> None:
         now = self.clock.now_ns()
@@ -235,11 +241,11 @@ class Ledger:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
-        record, change, earliest = self._begin(started, signals, request_ids, now)
+        record, earliest = self._begin(started, signals, request_ids, now)
         if self._together.gathers:
-            self._together.add(Part(record, change, _NOTHING, earliest))
+            self._together.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
         else:
-            self._append_one(change, record)
+            self._append_one(record, request_ids, now)
             self._announce(record, _NOTHING, earliest, now)
         return record
 
@@ -251,9 +257,11 @@ class Ledger:
         record = Record(step.run, has_past=True)
         self._records[step.run.run_id] = record
         self._current[step.run.started.workflow_id] = step.run.run_id
-        change, earliest = self._take_in(record, step, step.touched, request_ids, now)
+        earliest = self._take_in(record, step, step.touched, request_ids, now)
         with self._together.whole(now):
-            self._together.add(Part(record, change, step.touched, earliest))
+            self._together.add(
+                Part(record, self._change_of(record, request_ids, now), step.touched, earliest)
+            )
             self._together.ask(record, step.asks)
         return record
 
@@ -273,27 +281,32 @@ class Ledger:
         *,
         request_ids: tuple[str, ...] = (),
         looked: frozenset[int] = _NOTHING,
+        to_worker: bool = False,
     ) -> str:
-        """Apply a transition to a run, now; it carries out these requests.
+        """Apply a transition to a run, now; it carries out these requests. `to_worker`: a worker takes the run's task
+        by it, and what the worker answers may be stored together with it.
 
         A run that has outgrown its limits is ended instead: gives the reason then, else nothing. When the
         engine has stopped nothing happens.
         """
         if self.stopped:
             return ""
-        run, now = record.run, self.clock.now_ns()
-        reason = self.limits.overgrown(run) if run.status is RUNNING else ""
-        if reason:
+        run, now, limits = record.run, self.clock.now_ns(), self.limits
+        if run.status is RUNNING and (
+            run.length > limits.history_events or run.history_size > limits.history_bytes
+        ):
+            reason = limits.overgrown(run)
             self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
         try:
             step = transition(run, now)
-            self.limits.check_step(run, step.run)
+            if step.run.history_size - run.history_size > limits.transaction_bytes:
+                limits.check_step(run, step.run)
         except Overgrown as error:
             self._apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
-        self._apply(record, step, looked, now, request_ids)
-        if record.run.held and record.held_too_much(self.limits):
+        self._apply(record, step, looked, now, request_ids, to_worker)
+        if record.run.held and record.held_too_much(limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
@@ -315,7 +328,50 @@ class Ledger:
         is.
         """
         found = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
-        return max((record.number for record in found if record is not None), default=0)
+        return max((self.number_of(record) for record in found if record is not None), default=0)
+
+    # --- changes that are kept back -------------------------------------------------------------------------
+
+    def number_of(self, record: Record) -> int:
+        """The number of the newest change of a run: the store is given what was kept back of it."""
+        if record.run.run_id in self._kept_back:
+            self._append_one(record, (), self.clock.now_ns())
+        return record.number
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest change of all: the store is given all that was kept back."""
+        if self._kept_back:
+            self.store_all()
+        return self.appended
+
+    def store_all(self) -> None:
+        """Give the store all that was kept back."""
+        for record in tuple(self._kept_back.values()):
+            self._append_one(record, (), self.clock.now_ns())
+
+    def forget_newest(self) -> None:
+        """The newest change will never be written: a wait for all changes need not wait for it."""
+        self.appended -= 1
+
+    def _keep_back(self, record: Record) -> None:
+        """A worker has the run's task, and nothing else waits for what led to that: it is stored together with the
+        answer, as one change; or when a call asks for its number; or after a moment. A crash before that loses no
+        more than one before a commit does.
+        """
+        self._kept_back[record.run.run_id] = record
+        if not self._timer_runs:
+            self._timer_runs = True
+            asyncio.get_running_loop().call_later(self._patience, self._store_what_waits_long)
+
+    def _store_what_waits_long(self) -> None:
+        for record in self._kept_long:
+            if self._kept_back.get(record.run.run_id) is record and not self.stopped:
+                self._append_one(record, (), self.clock.now_ns())
+        self._kept_long = list(self._kept_back.values())
+        self._timer_runs = bool(self._kept_long)
+        if self._timer_runs:
+            asyncio.get_running_loop().call_later(self._patience, self._store_what_waits_long)
 
     # --- what is in memory ----------------------------------------------------------------------------------
 
@@ -333,7 +389,7 @@ class Ledger:
         """Forget a run until it is asked for again, if nothing uses it and it is durable."""
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
-        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(record.number):
+        if not record.is_quiet(self.clock.now_ns()) or not self.is_durable(self.number_of(record)):
             return False
         self._alarms.silence(record)
         del self._records[record.run.run_id]
@@ -349,10 +405,10 @@ class Ledger:
         """
         if refusal.number <= self._parked_at.get(run_id, 0):
             return None  # it rested on what was refused before: what is in memory now does not
-        self._parked_at[run_id] = max(
-            self.newest, refusal.number
-        )  # changes up to here may rest on the refused one
+        # Changes up to here may rest on the refused one.
+        self._parked_at[run_id] = max(self.appended, refusal.number)
         record = self._records.pop(run_id, None)
+        self._kept_back.pop(run_id, None)
         if run_id not in self.parked:
             self.parked[run_id] = refusal.error
             workflow_id = "" if record is None else record.run.started.workflow_id
@@ -413,7 +469,7 @@ class Ledger:
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
             run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
-        record = Record(run, list(stored.events), has_past=True)
+        record = Record(run, list(stored.events), has_past=True, stored_events=len(stored.events))
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -435,7 +491,7 @@ class Ledger:
         signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
-    ) -> tuple[Record, Change, int]:
+    ) -> tuple[Record, int]:
         workflow_id = started.workflow_id
         has_past = bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
@@ -444,7 +500,7 @@ class Ledger:
         record = Record(step.run, has_past=has_past)
         self._records[step.run.run_id] = record
         self._current[started.workflow_id] = step.run.run_id
-        return record, *self._take_in(record, step, step.touched, request_ids, now)
+        return record, self._take_in(record, step, step.touched, request_ids, now)
 
     def _apply(
         self,
@@ -453,24 +509,28 @@ class Ledger:
         looked: frozenset[int],
         now: int,
         request_ids: tuple[str, ...] = (),
+        to_worker: bool = False,
     ) -> None:
         ids = step.touched | looked if looked else step.touched
-        changed = step.run is not record.run or bool(request_ids)
-        asks = step.asks
-        if step.run.status is not RUNNING and self.awaiting.awaits(step.run.started.workflow_id):
+        run, asks = step.run, step.asks
+        if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
             asks = (*asks, TellSchedule())
-        change, earliest = self._take_in(record, step, ids, request_ids, now)
-        changed = changed or change.wake_ns != record.stored_wake_ns
+        changed = run is not record.run or bool(request_ids)
+        earliest = self._take_in(record, step, ids, request_ids, now)
         if step.follower is None and not asks and not self._together.gathers:
-            if changed:
-                self._append_one(change, record)
+            if to_worker and self._patience and run.task is not None and run.task.started_event_id:
+                self._keep_back(record)
+            elif changed or record.wake_ns(now) != record.stored_wake_ns:
+                self._append_one(record, request_ids, now)
             self._announce(record, ids, earliest, now)
             return
+        changed = changed or record.wake_ns(now) != record.stored_wake_ns
         with self._together.whole(now):
-            self._together.add(Part(record, change if changed else None, ids, earliest))
+            change = self._change_of(record, request_ids, now) if changed else None
+            self._together.add(Part(record, change, ids, earliest))
             if step.follower is not None:
-                following, begun, first = self._begin(step.follower, step.signals, (), now)
-                self._together.add(Part(following, begun, _NOTHING, first))
+                following, first = self._begin(step.follower, step.signals, (), now)
+                self._together.add(Part(following, self._change_of(following, (), now), _NOTHING, first))
             self._together.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
@@ -487,42 +547,54 @@ class Ledger:
 
     def _take_in(
         self, record: Record, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
-    ) -> tuple[Change, int]:
-        """Put a step into memory; gives what the store must know of it, and the earliest time that it needs."""
+    ) -> int:
+        """Put a step into memory; gives the earliest time that it needs."""
         record.run = step.run
-        record.events += step.events
+        if step.events:
+            record.events += step.events
+            record.unstored = record.unstored + step.encoded if record.unstored else step.encoded
+        if step.touched:
+            record.touched = record.touched | step.touched if record.touched else step.touched
         if request_ids:
             record.seen.update(request_ids)
-        earliest = record.look(ids, now) if ids else 0
+        return record.look(ids, now) if ids else 0
+
+    def _change_of(self, record: Record, request_ids: tuple[str, ...], now: int) -> Change:
+        """What the store has not got yet of a run; from now on it has."""
+        if self._kept_back:
+            self._kept_back.pop(record.run.run_id, None)
+        events, begin = record.events, record.stored_events
         change = Change(
-            run=step.run,
-            events=step.events,
-            encoded=step.encoded,
-            touched=step.touched,
+            run=record.run,
+            events=tuple(events[begin:] if begin else events),
+            encoded=record.unstored,
+            touched=record.touched,
             wake_ns=record.wake_ns(now),
             request_ids=request_ids,
         )
-        return change, earliest
+        record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
+        return change
 
-    def _append_one(self, change: Change, record: Record) -> None:
-        record.number = self.newest = self.store.append(change)
+    def _append_one(self, record: Record, request_ids: tuple[str, ...], now: int) -> None:
+        change = self._change_of(record, request_ids, now)
+        record.number = self.appended = self.store.append(change)
         record.stored_wake_ns = change.wake_ns
-        if change.request_ids:
+        if request_ids:
             self._note_requests(change)
         self._watch()
 
     def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
-        self.newest = self.store.append(change)
+        self.appended = self.store.append(change)
         self._watch()
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
-            record.number = self.newest
+            record.number = self.appended
             record.stored_wake_ns = each.wake_ns
             if isinstance(each, Change) and each.request_ids:
                 self._note_requests(each)
 
     def _note_requests(self, change: Change) -> None:
         """The newest change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
-        unstored, number = self._unstored, self.newest
+        unstored, number = self._unstored, self.appended
         for request_id in change.request_ids:
             key = (change.run.started.workflow_id, request_id)
             self._requests[key] = (change.run.run_id, number)
@@ -534,8 +606,8 @@ class Ledger:
 
     def _watch(self) -> None:
         """See to it that the commit of some change is watched for."""
-        if not self._still_since and self.is_durable(self._watched) and not self.is_durable(self.newest):
-            self._watched, self._watched_ns = self.newest, self.clock.now_ns()
+        if not self._still_since and self.is_durable(self._watched) and not self.is_durable(self.appended):
+            self._watched, self._watched_ns = self.appended, self.clock.now_ns()
 
     def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell the clock, the task queues, the handles and the waiters that a change concerns."""

@@ -203,7 +203,7 @@ class Upkeep:
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, {}
         for run_id, record in idle.items():
-            if not self._runs.drop(record) and not self._runs.is_durable(record.number):
+            if not self._runs.drop(record) and not self._runs.is_durable(self._runs.number_of(record)):
                 self._idle[run_id] = record
 
     async def _try_parked(self) -> None:

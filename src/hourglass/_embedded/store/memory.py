@@ -145,6 +145,8 @@ class MemoryListing:
 class MemoryStore:
     """Implements `Store`. On `real_time` long lists are made on a thread; on virtual time they take no time."""
 
+    patience = 0.0
+
     def __init__(self, *, real_time: bool = False) -> None:
         self._runs: dict[str, Run] = {}
         self._events: dict[str, list[h.HistoryEvent]] = {}

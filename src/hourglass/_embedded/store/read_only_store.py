@@ -25,6 +25,8 @@ from hourglass.errors import StorageError
 class ReadOnlyStore:
     """Implements `Store`. `why` is what keeps the file from being written."""
 
+    patience = 0.0
+
     def __init__(self, path: str | os.PathLike[str], why: StorageError) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self.held = str(why)

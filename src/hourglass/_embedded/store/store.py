@@ -94,6 +94,11 @@ class Store(Protocol):
     point reads, quick enough for the control loop, but for lists and counts.
     """
 
+    patience: float
+    """A change that nothing waits for may be appended so many seconds later, or at most twice as many, together with
+    what its run does next; 0: it is appended at once.
+    """
+
     def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
         ...

@@ -366,7 +366,9 @@ class Cache:
             if cursor.local is not None:
                 cursor.walk_on()  # into the task in hand, in which what has no marker is asked for
                 requests = cursor.take_local_requests()
-                for result in self.local.carry_out(cached.record.run, requests, cached.record.number):
+                for result in self.local.carry_out(
+                    cached.record.run, requests, self._engine.runs.number_of(cached.record)
+                ):
                     cursor.resolve_local(result)
             activation = cursor.next_activation()
         except Exception as error:
@@ -489,7 +491,7 @@ class Cache:
     def _give(self, cached: CachedRun, activation: Activation, out: Out) -> None:
         cached.out = out
         self.outstanding += 1
-        # Not the run's newest change must be durable, but the one AHEAD before it. Nothing can be lost by that:
+        # Not what it tells must be durable, but the change AHEAD before the newest. Nothing can be lost by that:
         # workflow code only computes, and what comes of its answer (an activity, a result for a client) leaves the
         # engine when the answer's own change is durable, which is written after all that the activation told.
-        self.ready.append((activation, cached.record.number - AHEAD))
+        self.ready.append((activation, self._engine.runs.appended - AHEAD))
