@@ -57,6 +57,8 @@ class EngineHandle:
         self.takes_workflows = config.workflows
         self.takes_activities = config.activities
         self.in_process: InProcess = self
+        self.on_activations: Callable[[list[Activation]], object] | None = None
+        self.on_activities: Callable[[list[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
         self._ended = ended
@@ -115,9 +117,24 @@ class EngineHandle:
             self._ring()  # a poll that waits looks for itself, and says so if it cannot either
         if is_over:
             self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
-        if self._cache.ready or is_over:
+        if is_over:
+            self._ring()
+        elif self._cache.ready or hand.kept or self._local.has_items:
+            self._give()
+
+    def _give(self) -> None:
+        """Give the receivers what may leave now; a poll is woken for the rest, and waits until that is durable."""
+        ready, receive = self._cache.ready, self.on_activations
+        if ready and receive is not None and self._task_polls and (activations := self.take_activations()):
+            receive(activations)
+        if ready:
             self._task_bell.ring()
-        if hand.kept or is_over or self._local.has_items:
+        if not (self._hand.kept or self._local.has_items):
+            return
+        take = self.on_activities
+        if take is not None and self._hand.polls and (activities := self.take_activities()):
+            take(activities)
+        if self._hand.kept or self._local.has_items:
             self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
