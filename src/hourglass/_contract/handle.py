@@ -16,7 +16,7 @@ The contract, the same for every engine:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -152,9 +152,9 @@ class InProcess(Protocol):
     calls the handle back in a later turn of the loop only. What it is given is in the worker's hands, as if polled.
     """
 
-    on_activations: Callable[[list[Activation]], object] | None
+    on_activations: Callable[[Sequence[Activation]], object] | None
     """The receiver of activations; None: they wait for a poll."""
-    on_activities: Callable[[list[ActivityItem]], object] | None
+    on_activities: Callable[[Sequence[ActivityItem]], object] | None
     """The receiver of activity tasks and cancellations."""
 
     def take_activations(self) -> list[Activation]:
