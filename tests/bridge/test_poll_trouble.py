@@ -33,7 +33,9 @@ def line_over(book: Book, more: Any) -> PollLine[str]:
         return items.popleft()
 
     numbers = iter(range(1, 100))
-    return PollLine(poll, more, book, ("q", 1), lambda: next(numbers), lambda: 0, lambda: None)
+    return PollLine(
+        poll, more, lambda _: None, book, ("q", 1), lambda: next(numbers), lambda: 0, lambda: None
+    )
 
 
 def test_a_line_whose_engine_cannot_say_what_else_there_is_has_ended() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hourglass._bridge.holder import StaleCompletion, Ticket
-from hourglass._contract.handle import ActivityCancel, ActivityOk
+from hourglass._contract.handle import ActivityCancel, ActivityOk, Shutdown
+from hourglass._engine.events import Activation
 from hourglass.converter import Payload
 
 from .scripted import Q, Worker, World, activation, attempt, done
@@ -253,23 +254,60 @@ def test_a_poll_that_somebody_cancels_against_the_rules_is_issued_again() -> Non
     run(body)
 
 
-def test_a_burst_comes_in_one_go() -> None:
-    """All that the engine has is handed out together, in order, and each item is acknowledged for itself."""
+def test_a_burst_is_given_to_the_receiver_in_one_go() -> None:
+    """All that the engine has is given in order; what the receiver cannot take now is kept, and is the next one's."""
 
     async def body() -> None:
         world = await World.started()
-        loop = Worker()
-        polling = asyncio.ensure_future(world.holder.poll_activations(Q, loop))
+        given: list[str] = []
+
+        def until_two(item: Activation) -> None:
+            if len(given) == 2:
+                raise LookupError("nothing would be at it")
+            given.append(item.run_id)
+
+        serving = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: until_two))
         await settle()
         for number in range(5):
             world.handle.give(activation(f"run-{number}"))
-        tickets = await polling
-        assert [ticket.item.run_id for ticket in tickets] == [f"run-{number}" for number in range(5)]
-        assert [ticket.acknowledge() for ticket in tickets[:2]] == [True, True]
-        loop.die()
-        assert [ticket.acknowledge() for ticket in tickets[2:]] == [False] * 3
-        left = await world.holder.poll_activations(Q, Worker())
-        assert [ticket.item.run_id for ticket in left] == ["run-2", "run-3", "run-4"]
+        with pytest.raises(LookupError):
+            await serving
+        assert given == ["run-0", "run-1"]
+        serving = asyncio.ensure_future(
+            world.holder.serve_activations(Q, lambda _: lambda item: given.append(item.run_id))
+        )
+        await settle()
+        assert given == [f"run-{number}" for number in range(5)]
+        await world.holder.unregister_worker(Q)
+        with pytest.raises(Shutdown):
+            await serving
+        await world.holder.stop()
+
+    run(body)
+
+
+def test_what_comes_while_no_receiver_lives_is_kept_for_the_next() -> None:
+    """A loop that is cancelled has lost nothing, and gets nothing any more."""
+
+    async def body() -> None:
+        world = await World.started()
+        first: list[str] = []
+        serving = asyncio.ensure_future(
+            world.holder.serve_activations(Q, lambda _: lambda item: first.append(item.run_id))
+        )
+        await settle()
+        serving.cancel()
+        await settle()
+        world.handle.give(activation("run-1"))
+        await settle()
+        assert first == []
+        second: list[int] = []
+        serving = asyncio.ensure_future(
+            world.holder.serve_activations(Q, lambda record: lambda _: second.append(record.generation))
+        )
+        await settle()
+        assert second == [1]
+        serving.cancel()
         await world.holder.stop()
 
     run(body)

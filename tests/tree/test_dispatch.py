@@ -119,27 +119,26 @@ def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_
 
     async def script():
         async with scripted() as world:
-            record, evaluators = world.record(), world.app.evaluators
-            arrived, spawn = record.runs.arrived, evaluators.spawn_job
+            line, evaluators = world.record().activations, world.app.evaluators
+            spawn = evaluators.spawn_job
             refused = []
 
-            def kill_at_once(item):
-                arrived(item)
-                world.kill(EVALUATORS)
-
             def watched(*args, **named):
+                if not refused:
+                    world.kill(EVALUATORS)
                 try:
                     return spawn(*args, **named)
                 except NotRunning:
-                    refused.append(record.activations.in_hand)
+                    refused.append(line)
                     raise
 
-            record.runs.arrived, evaluators.spawn_job = kill_at_once, watched
+            evaluators.spawn_job = watched
             world.handle.give(activation("unknown"))
+            await until(lambda: refused)
+            assert len(line.kept) == 1
             await until(lambda: world.handle.completions)
-            assert refused[0] == 1
             assert isinstance(world.handle.completions[0], TaskFailed)
-            assert record.activations.in_hand == 0
+            assert not line.kept
 
     play(script)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 
-import pytest
-
+from bridge.scripted import eviction
 from hourglass._contract.handle import ActivityFailed
 from hourglass._engine.commands import TaskFailed
 from hourglass._runtime.watchdog import NobodyPolls, NoWorker, Orphan, Patience, WatchLimits, look, suspicions
 from hourglass._supervision import NotRunning
 
 from .test_dispatch import attempt_of, kind_of, started
-from .world import EXECUTORS, WORKER, begun, memory, play, scripted, stage, steps, until, waiting
+from .world import WORKER, begun, memory, play, scripted, stage, steps, until, waiting
 
 ONE, TWO = NoWorker("one"), NoWorker("two")
 
@@ -61,7 +60,7 @@ def test_a_worker_that_was_busy_leaves_nothing_suspicious():
             for number in range(50):
                 seen.update(suspicions(world.app))
                 assert await world.result(f"w{number}") == number * 4
-            await until(lambda: not (world.app.dispatch.works or list(suspicions(world.app))))
+            await until(lambda: not (len(world.app.evaluators) or list(suspicions(world.app))))
             assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
     play(script)
@@ -81,7 +80,7 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
             former, worker = world.handle, world.find(WORKER)
             former.give(started("r", "steps", 1))
             line = world.record().activations
-            await until(lambda: line.in_hand)
+            await until(lambda: line.kept)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
             patience = Patience(30.0)
             look(world.app, patience, 0.0)
@@ -109,19 +108,21 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             handle.give(started("r", "slow", 1))
             await begun()
             await until(world.whole)
-            (token,) = world.app.dispatch.works
-            lost = world.app.dispatch.works.pop(token)
+            lost = world.record().runs.open["r"]
+            lost.drop()  # it dies without a word
             (suspicion,) = suspicions(world.app)
-            assert suspicion == Orphan("default", 1, "r", token)
+            assert suspicion == Orphan("default", 1, "r", lost.token)
             patience = Patience(30.0)
             look(world.app, patience, 0.0)
             assert handle.completions == []
             look(world.app, patience, 30.0)
             await until(lambda: handle.completions)
             stage.go.set()
-            await lost.wait_dead()
-            assert [kind_of(each) for each in handle.completions] == ["WorkerShutdown"]
-            assert world.app.tables.counters.fenced == 1
+            (services,) = world.app.configured()
+            await until(lambda: services.lanes.counts()[0].activations == 1)
+            handle.give(eviction("r"))
+            await until(lambda: len(handle.completions) == 2)
+            assert kind_of(handle.completions[0]) == "WorkerShutdown"
 
     play(script)
 
@@ -134,18 +135,15 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             world.handle.give(attempt_of("waits", 1, token=b"sesame"))
             await begun()
             await until(world.whole)
-            world.app.dispatch.works.clear()
+            world.record().attempts.open[b"sesame"].drop()
             patience = Patience(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)
             await until(lambda: world.handle.results)
             assert [type(each) for each in world.handle.results] == [ActivityFailed]
-            world.kill(f"{EXECUTORS}/attempt-1")
 
     caplog.set_level(logging.ERROR)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hourglass._runtime.dispatch.Execution.ended", lambda *_: None)
-        play(script)
+    play(script)
     assert "the watchdog mends: Orphan" in caplog.text
     assert "sesame" not in caplog.text
 

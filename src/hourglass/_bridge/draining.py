@@ -62,8 +62,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: Signal) -> N
     if record.state is HandleState.DRAINING:
         _shut(record)
     # The holder's pollers look again and find the registration ended; the drain itself takes what still comes.
-    for line in record.lines():
-        line.bell.ring()
+    record.detach()
     record.bell.ring()
     drive(tables, record, record.drain)
 

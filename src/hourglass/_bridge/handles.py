@@ -27,7 +27,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.calls import Bell, Patience, begin
-from hourglass._bridge.poll_line import PollLine, Ticket
+from hourglass._bridge.poll_line import InFlight, PollLine, Ticket
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._contract.service import Connection
 from hourglass._engine.events import Activation, RunEvicted
@@ -259,7 +259,7 @@ class Activations:
     """The book of activations: by run id, the ticket under which each may be completed."""
 
     def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
-        self.open: dict[str, Ticket[Activation]] = {}
+        self.open: dict[str, InFlight[Activation]] = {}
         self.poll_ended = poll_ended
 
     def arrived(self, ticket: Ticket[Activation], /) -> None:
@@ -275,7 +275,7 @@ class ActivityItems:
     """The book of activity items: attempts by task token. Cancellations are kept by the poll line alone."""
 
     def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
-        self.open: dict[bytes, Ticket[ActivityItem]] = {}
+        self.open: dict[bytes, InFlight[ActivityItem]] = {}
         self.poll_ended = poll_ended
 
     def arrived(self, ticket: Ticket[ActivityItem], /) -> None:
@@ -341,12 +341,35 @@ class HandleRecord:
         def more_activities() -> Sequence[ActivityItem]:
             return () if (here := handle.in_process) is None else here.take_activities()
 
-        tokens, now_ns = around.next_token, around.now_ns
+        def receive_activations(receiver: Callable[[Sequence[Activation]], object] | None) -> None:
+            if (here := handle.in_process) is not None:
+                here.on_activations = receiver
+
+        def receive_activities(receiver: Callable[[Sequence[ActivityItem]], object] | None) -> None:
+            if (here := handle.in_process) is not None:
+                here.on_activities = receiver
+
+        self.next_token = tokens = around.next_token
+        now_ns = around.now_ns
         self.activations = PollLine(
-            handle.poll_activation, more_activations, self.runs, address, tokens, now_ns, ring
+            handle.poll_activation,
+            more_activations,
+            receive_activations,
+            self.runs,
+            address,
+            tokens,
+            now_ns,
+            ring,
         )
         self.activities = PollLine(
-            handle.poll_activity, more_activities, self.attempts, address, tokens, now_ns, ring
+            handle.poll_activity,
+            more_activities,
+            receive_activities,
+            self.attempts,
+            address,
+            tokens,
+            now_ns,
+            ring,
         )
 
     def __repr__(self) -> str:
@@ -380,6 +403,12 @@ class HandleRecord:
     def hears(self, signal: Signal) -> None:
         """Move on in its life."""
         self.state = advance(self.state, signal)
+
+    def detach(self) -> None:
+        """What comes from now on is kept; the loops that had it look again, and find their registration ended."""
+        for line in self.lines():
+            line.detach()
+            line.bell.ring()
 
     def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
         """Begin a call on the handle; what does not end at once goes on in a task that is never cancelled while

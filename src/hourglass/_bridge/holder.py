@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hourglass._bridge.draining import begin_drain, drive
 from hourglass._bridge.handles import (
@@ -335,26 +335,56 @@ class BridgeHolder:
         line = await self._brought(queue, lambda record: record.activities)
         return line.take(taker)
 
-    async def poll_activations(self, queue: str, taker: Owner) -> list[Ticket[Activation]]:
-        """All activations that are there, one at least; the rest as for `poll_activation`."""
-        line = await self._brought(queue, lambda record: record.activations)
-        return line.take_all(taker)
+    async def serve_activations(
+        self, queue: str, receiver_of: Callable[[HandleRecord], Callable[[Activation], object]]
+    ) -> NoReturn:
+        """Give each activation of a queue to a receiver, which dispatches it there and then; `receiver_of` makes one for each
+        handle that serves the queue.
 
-    async def poll_activities(self, queue: str, taker: Owner) -> list[Ticket[ActivityItem]]:
+        Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where no worker is registered, and what a receiver
+        raises: that item is kept for the next caller.
+        """
+        await self._serve(queue, lambda record: record.activations, receiver_of)
+
+    async def serve_activities(
+        self, queue: str, receiver_of: Callable[[HandleRecord], Callable[[ActivityItem], object]]
+    ) -> NoReturn:
         """The same, of activity tasks and cancellations."""
-        line = await self._brought(queue, lambda record: record.activities)
-        return line.take_all(taker)
+        await self._serve(queue, lambda record: record.activities, receiver_of)
+
+    async def _serve(
+        self,
+        queue: str,
+        line_of: Callable[[HandleRecord], PollLine[T]],
+        receiver_of: Callable[[HandleRecord], Callable[[T], object]],
+    ) -> NoReturn:
+        registration = self._registration(queue)
+        while True:
+            record = await self._current(registration)
+            line, receiver = line_of(record), receiver_of(record)
+            line.attach(receiver)
+            try:
+                while registration.current is record:
+                    line.give_kept()
+                    line.ask()
+                    await line.bell.wait()
+            finally:
+                line.detach(receiver)
+
+    async def _current(self, registration: Registration) -> HandleRecord:
+        """The handle that serves a registration, once there is one."""
+        while True:
+            registration.check()
+            if registration.current is not None:
+                return registration.current
+            self._registrar.open(registration)
+            await registration.bell.wait()
 
     async def _brought(self, queue: str, line_of: Callable[[HandleRecord], PollLine[T]]) -> PollLine[T]:
         """The queue's poll line of the moment, once it has something; the caller takes it without an await."""
         registration = self._registration(queue)
         while True:
-            registration.check()
-            record = registration.current
-            if record is None:
-                self._registrar.open(registration)
-                await registration.bell.wait()
-                continue
+            record = await self._current(registration)
             line = line_of(record)
             if line.kept:
                 return line
@@ -379,7 +409,7 @@ class BridgeHolder:
         record = self.tables.records.get(claim.generation)
         opened = None if record is None else record.runs.open.get(completion.run_id)
         if record is None or opened is None or opened.token != claim.token or record.queue != claim.queue:
-            raise self._stale(f"run {completion.run_id}", claim.queue, claim.generation)
+            raise self.stale(f"run {completion.run_id}", claim.queue, claim.generation)
         send_completion(self.tables, record, completion, then)
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
@@ -392,7 +422,7 @@ class BridgeHolder:
         """As `complete_activity` without waiting."""
         record = self.tables.records.get(generation)
         if record is None or result.token not in record.attempts.open or record.queue != queue:
-            raise self._stale("this attempt", queue, generation)
+            raise self.stale("this attempt", queue, generation)
         send_result(self.tables, record, result, then)
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
@@ -418,7 +448,8 @@ class BridgeHolder:
         except BaseException as error:
             raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
 
-    def _stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
+    def stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
+        """Why an answer is not sent, counted."""
         self.tables.counters.fenced += 1
         if self._find(queue, generation) is None:
             return StaleCompletion(f"generation {generation} of {queue!r} is gone")

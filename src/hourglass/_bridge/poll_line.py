@@ -23,6 +23,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from hourglass._bridge.calls import Bell
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
 """What an engine does not raise. All else is its failure, also a panic, which is no Exception."""
@@ -55,6 +56,30 @@ class Book(Protocol[T]):
         ...
 
 
+class InFlight(Protocol[T_co]):
+    """An entry of a book: an item that the engine waits for. Its token fences the completion."""
+
+    @property
+    def item(self) -> T_co:
+        """What the engine gave out."""
+        ...
+
+    @property
+    def token(self) -> int:
+        """Never the same for two entries."""
+        ...
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether it is dispatched; else the poll line keeps it, or a taker has it that may die."""
+        ...
+
+    @property
+    def is_in_work(self) -> bool:
+        """Whether a part of the worker is at it, and answers."""
+        ...
+
+
 class Claim(NamedTuple):
     """The right to complete an activation: this token, on this generation of this queue's handle."""
 
@@ -78,6 +103,8 @@ class Ticket(Generic[T]):
         self.taker: Owner | None = None
         self.acknowledged = False
 
+    is_in_work = False
+
     def __repr__(self) -> str:
         return f"<Ticket {self.queue!r} generation {self.generation} token {self.token}>"
 
@@ -97,13 +124,15 @@ class Ticket(Generic[T]):
 class PollLine(Generic[T]):
     """One kind of poll on one handle.
 
-    `ask` sees to it that the raw poll is out, `bell` rings when it has brought something, `take` hands that out.
+    `ask` sees to it that the raw poll is out. What it brings goes to the receiver that is attached, at once; without one
+    `bell` rings, and `take` hands it out. `receive_from` tells an engine in this process where its items go.
     """
 
     def __init__(
         self,
         poll: Callable[[], Awaitable[T]],
         more: Callable[[], Sequence[T]],
+        receive_from: Callable[[Callable[[Sequence[T]], object] | None], object],
         book: Book[T],
         address: tuple[str, int],
         next_token: Callable[[], int],
@@ -122,6 +151,8 @@ class PollLine(Generic[T]):
         self.returned_ns = 0
         self._poll = poll
         self._more = more
+        self._receive_from = receive_from
+        self._receiver: Callable[[T], object] | None = None
         self._book = book
         self._now_ns = now_ns
         self._changed = changed
@@ -151,14 +182,47 @@ class PollLine(Generic[T]):
                 self._run(), name=f"poll of {self.address[0]} generation {self.address[1]}"
             )
 
+    def attach(self, receiver: Callable[[T], object]) -> None:
+        """Give this receiver each item from now on. One that it raises for is kept, with those behind it, and `bell` rings."""
+        self._receiver = receiver
+        self._receive_from(self._arrived)
+        self.ask()
+
+    def detach(self, receiver: Callable[[T], object] | None = None) -> None:
+        """Keep what comes from now on; nothing happens if it is not this receiver that is attached."""
+        if receiver is None or self._receiver is receiver:
+            self._receiver = None
+            self._receive_from(None)
+
+    def give_kept(self) -> None:
+        """Give the receiver what was kept. Raises what it raises; that item, and those behind it, stay."""
+        while self.kept and self._receiver is not None:
+            self._receiver(self.kept[0].item)
+            self.kept.popleft()
+
+    def _arrived(self, items: Sequence[T]) -> None:
+        """Items of the engine's, in order: the receiver's, unless earlier ones are kept."""
+        self.received += len(items)
+        receiver = self._receiver
+        if receiver is None or self.kept:
+            self._keep(items)
+            return
+        for place, item in enumerate(items):
+            try:
+                receiver(item)
+            except Exception:
+                self._keep(items[place:])  # the caller of `attach` is woken, and meets the same error
+                self._ring()
+                return
+
     async def _run(self) -> None:
         """Poll, and poll on while takers fetch what was brought: a burst costs one task and one wake-up."""
         while True:
             try:
                 item = await self._poll()
                 self.returned_ns = self._now_ns()
-                self._keep((item,))
-                self._keep(self._more())
+                self._arrived((item,))
+                self._arrived(self._more())
             except OURS:
                 # The loop ends, or the poll was cancelled, which it must not be: the next `ask` polls again.
                 self.call = None
@@ -166,10 +230,17 @@ class PollLine(Generic[T]):
                 raise
             except BaseException as error:
                 self.call, self.end, self.returned_ns = None, error, self._now_ns()
+                self.detach()
                 self._book.poll_ended(error)
                 self._watch_no_more()
                 self._ring()
                 return
+            if self._receiver is not None:
+                self._receive_from(
+                    self._arrived
+                )  # the engine may have come into this process with this very poll
+                self.issued_ns = self.returned_ns
+                continue
             # Poll on only for a taker that waits or is on its way: without one the items would pile up here, while
             # the engine counts them as given to a worker and gives them to no other.
             self._is_fetched = self._is_fetched or self.bell.waiting > 0
@@ -181,7 +252,6 @@ class PollLine(Generic[T]):
             self.issued_ns = self.returned_ns
 
     def _keep(self, items: Sequence[T]) -> None:
-        self.received += len(items)
         for item in items:
             ticket = Ticket(self, item)
             self._book.arrived(ticket)

@@ -186,8 +186,7 @@ def set_aside(tables: HandleTables, record: HandleRecord) -> None:
     record.stop_waiting()
     loop = asyncio.get_running_loop()
     record.spare = loop.call_later(tables.limits.adoption, begin_drain, tables, record, Signal.RECYCLED)
-    for line in record.lines():
-        line.bell.ring()
+    record.detach()
 
 
 def adopt(tables: HandleTables, registration: Registration) -> None:

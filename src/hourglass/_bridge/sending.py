@@ -21,7 +21,7 @@ from typing import Any, TypeAlias, TypeGuard
 import msgspec
 
 from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction, is_hopeless, logger, tell
-from hourglass._bridge.poll_line import OURS, Ticket
+from hourglass._bridge.poll_line import OURS, InFlight, Ticket
 from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
@@ -60,7 +60,7 @@ def send_completion(
     """Close the activation of this run and send its completion behind those of the same run."""
     run_id = completion.run_id
     opened = record.runs.open.pop(run_id, None)
-    if opened is not None and not opened.acknowledged:
+    if isinstance(opened, Ticket) and not opened.acknowledged:
         opened.acknowledge()  # completed all the same: it must not pass on when its taker ends
     here = record.handle.in_process
     # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
@@ -222,7 +222,7 @@ class _Report:
         self,
         tables: HandleTables,
         record: HandleRecord,
-        opened: Ticket[ActivityItem],
+        opened: InFlight[ActivityItem],
         result: ActivityResult,
         then: Then,
     ) -> None:

@@ -16,6 +16,7 @@ The contract, the same for every engine:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -143,7 +144,18 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InProcess(Protocol):
-    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once."""
+    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once.
+
+    Where a receiver is set, the engine gives it what may leave, in the turn in which it may, instead of waking the poll of
+    that kind for it. The poll stays out all the same: while none is out nothing is given to the receiver, and the ends
+    (`Shutdown`, `HandleBroken`) are raised by the poll alone. An item comes one way only. A receiver raises nothing, and
+    calls the handle back in a later turn of the loop only. What it is given is in the worker's hands, as if polled.
+    """
+
+    on_activations: Callable[[Sequence[Activation]], object] | None
+    """The receiver of activations; None: they wait for a poll."""
+    on_activities: Callable[[Sequence[ActivityItem]], object] | None
+    """The receiver of activity tasks and cancellations."""
 
     def take_activations(self) -> list[Activation]:
         """The activations that could be polled now without waiting; none while there are none, or at the end."""

@@ -121,7 +121,7 @@ class Application:
         self.lanes = DynamicSupervisor(max_restarts=100, window=5.0)
         self.evaluators = TaskSupervisor()
         self.executors = TaskSupervisor()
-        self.dispatch = Dispatch(self.evaluators, self.executors)
+        self.dispatch = Dispatch(self.tables, self.evaluators, self.executors)
         self.distrust: Callable[[str], object] = lambda _: None
         self.tree: Tree | None = None
         self.restarts = 0
@@ -203,10 +203,11 @@ class Application:
         """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""
         services = self._services.get(ticket.queue)
         if services is not None:
-            dispatch = (
-                self.dispatch.activation if isinstance(ticket.item, Activation) else self.dispatch.activity
+            record, item = self.tables.records[ticket.generation], ticket.item
+            (self.dispatch.activation if isinstance(item, Activation) else self.dispatch.activity)(
+                services, record, item
             )
-            dispatch(services, ticket)
+            ticket.acknowledge()
 
     def handle_ended(self, queue: str, generation: int) -> None:
         """A handle is gone: nothing of its generation will be heard of again."""

@@ -116,19 +116,19 @@ def suspicions(app: Application) -> Iterator[Suspicion]:
             yield NoWorker(services.queue)
     for record in app.tables.records.values():
         if record.state is HandleState.ACTIVE:
-            yield from _suspicions_of(app, record)
+            yield from _suspicions_of(record)
 
 
-def _suspicions_of(app: Application, record: HandleRecord) -> Iterator[Suspicion]:
+def _suspicions_of(record: HandleRecord) -> Iterator[Suspicion]:
     queue, generation = record.queue, record.generation
     for kind, line in (("workflow", record.activations), ("activity", record.activities)):
         if record.spare is None and not line.is_attended:
             yield NobodyPolls(queue, generation, kind, line.received)
     for run_id, run in record.runs.open.items():
-        if run.acknowledged and run.token not in app.dispatch.works:
+        if run.acknowledged and not run.is_in_work:
             yield Orphan(queue, generation, run_id, run.token)
     for token, attempt in record.attempts.open.items():
-        if attempt.acknowledged and attempt.token not in app.dispatch.works:
+        if attempt.acknowledged and not attempt.is_in_work:
             yield Orphan(queue, generation, token)
 
 

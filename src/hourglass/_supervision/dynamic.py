@@ -214,6 +214,10 @@ class TaskSupervisor:
         run.count += 1
         return kind(run.process, name, run.count)
 
+    def jobs(self) -> tuple[Process, ...]:
+        """The processes of the present tasks and jobs, oldest first."""
+        return tuple(self._run.process.links) if self._run is not None else ()
+
     def children(self) -> tuple[ChildView, ...]:
         """The present tasks, oldest first; none when it is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from hourglass._contract.handle import (
@@ -57,6 +57,8 @@ class EngineHandle:
         self.takes_workflows = config.workflows
         self.takes_activities = config.activities
         self.in_process: InProcess = self
+        self.on_activations: Callable[[Sequence[Activation]], object] | None = None
+        self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._engine = engine
         self._config = config
         self._ended = ended
@@ -71,6 +73,7 @@ class EngineHandle:
         self._task_bell = Bell()
         self._activity_bell = Bell()
         self._task_polls = 0
+        self._will_give = False
         self._closing = False
         self._grace: Cancel | None = None
         self._heartbeats = Heartbeats(
@@ -115,10 +118,28 @@ class EngineHandle:
             self._ring()  # a poll that waits looks for itself, and says so if it cannot either
         if is_over:
             self._cache.refuse_questions(engine.failed or HandleBroken("the engine was closed"))
-        if self._cache.ready or is_over:
-            self._task_bell.ring()
-        if hand.kept or is_over or self._local.has_items:
-            self._activity_bell.ring()
+        if is_over:
+            self._ring()
+        elif not self._will_give and (self._cache.ready or hand.kept or self._local.has_items):
+            # Once for all that this turn of the loop brings: answers come in bursts.
+            self._will_give = True
+            asyncio.get_running_loop().call_soon(self._give)
+
+    def _give(self) -> None:
+        """Give the receivers what may leave now; a poll is woken for the rest, and waits until that is durable."""
+        self._will_give = False
+        receiver, taker = self.on_activations, self.on_activities
+        if self._cache.ready:
+            if receiver is not None and self._task_polls:
+                receiver(self.take_activations())
+            if self._cache.ready:
+                self._task_bell.ring()
+        hand = self._hand
+        if hand.kept or self._local.has_items:
+            if taker is not None and hand.polls:
+                taker(self.take_activities())
+            if hand.kept or self._local.has_items:
+                self._activity_bell.ring()
 
     def closed(self, run_id: str) -> None:
         """A run has closed: forget it once its activation, if one is out, is back."""
