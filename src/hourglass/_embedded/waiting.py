@@ -15,26 +15,32 @@ import time
 class Bell:
     """A condition: `ring` wakes all tasks that are in `wait`, and is forgotten if there is none."""
 
+    __slots__ = ("waiters",)
+
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        self.waiters: list[asyncio.Future[None]] | None = None
 
     def ring(self) -> None:
         """Wake all waiters."""
-        if not self._waiters:
-            return
-        waiters, self._waiters = self._waiters, set()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        if self.waiters:
+            waiters, self.waiters = self.waiters, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     async def wait(self) -> None:
         """Wait for the next ring."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        if self.waiters is None:
+            self.waiters = [waiter]
+        else:
+            self.waiters.append(waiter)
         try:
             await waiter
-        finally:
-            self._waiters.discard(waiter)
+        except BaseException:
+            if self.waiters and waiter in self.waiters:
+                self.waiters.remove(waiter)
+            raise
 
 
 _log = logging.getLogger("hourglass")

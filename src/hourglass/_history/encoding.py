@@ -11,19 +11,24 @@ from typing import Any
 
 import msgspec
 
-encode_plain = msgspec.msgpack.Encoder().encode
-"""A value as bytes; raises UnicodeEncodeError for text with half a character."""
-
+_encode = msgspec.msgpack.Encoder().encode
 _FEW = [bytes((0x90 | count,)) for count in range(16)]
 
 
 def encode(value: Any) -> bytes:
     """A value as bytes."""
     try:
-        return encode_plain(value)
+        return _encode(value)
     except UnicodeEncodeError:
         # A lone surrogate in one name must not fail the commit that the changes of other runs share.
-        return encode_plain(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+        return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
+
+
+def encode_each(values: list[Any]) -> bytes:
+    """Values as bytes, one after the other: a list of them without its head."""
+    encoded = encode(values)
+    count = len(values)
+    return encoded[1 if count < 16 else 3 if count < 1 << 16 else 5 :]
 
 
 def array(count: int, encoded: bytes) -> bytearray:

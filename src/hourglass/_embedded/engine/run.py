@@ -20,7 +20,7 @@ from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.limits import Limits, encoded_size
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.updates import Updates
-from hourglass._embedded.rules.wakes import Wakes
+from hourglass._embedded.rules.wakes import Wakes, activity_wake_ns, timer_wake_ns
 from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.waiting import Bell
 from hourglass._engine.events import QueryReceived
@@ -130,16 +130,22 @@ class Record:
         """These of the things that are pending have changed, or their time has come; gives the earliest time that
         they need, 0 for none.
         """
-        pending = self.run.activities
+        pending, earliest = self.run.activities, 0
         for event_id in event_ids:
             activity = pending.get(event_id)
-            if activity is not None and (
-                not activity.deferred if activity.started_ns else activity.available_ns <= now_ns
-            ):
-                self.live.add(event_id)
-            else:
+            if activity is None:
                 self.live.discard(event_id)
-        return self.wakes.look(self.run, event_ids, now_ns)
+                when = timer_wake_ns(self.run, event_id) if self.run.timers else 0
+            else:
+                if not activity.deferred if activity.started_ns else activity.available_ns <= now_ns:
+                    self.live.add(event_id)
+                else:
+                    self.live.discard(event_id)
+                when = activity_wake_ns(activity, now_ns)
+            self.wakes.enter(event_id, when)
+            if when and (not earliest or when < earliest):
+                earliest = when
+        return earliest
 
     def has_signals(self, many: int) -> bool:
         """Whether the run has got so many signals, or more."""

@@ -54,10 +54,13 @@ class Alarms:
 
     def set(self, record: Record, earliest: int, now: int) -> None:
         """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
-        if record.alarm is not None and self._early_is_harmless and record.run.status is RUNNING:
-            due = record.alarm_ns
-            if not 0 < earliest < due and not 0 < run_wake_ns(record.run, now) < due:
-                return  # where it is too early it will find nothing due and be set anew
+        run = record.run
+        if record.alarm is not None and self._early_is_harmless and run.status is RUNNING:
+            due, task = record.alarm_ns, run.task
+            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
+            # alone can be earlier than before.
+            if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
+                return
         wake = record.wakes.next_ns(record.run, now)
         if record.alarm is not None:
             if wake == record.alarm_ns:
@@ -161,6 +164,8 @@ class Ledger:
     def _set_back(self, record: Record, now: int) -> None:
         if record.run.is_open and transitions.began_later(record.run, now):
             self.change(record, transitions.set_back)
+            self._alarms.silence(record)
+            self._alarms.set(record, 0, now)
 
     # --- a store that stands still --------------------------------------------------------------------------
 
@@ -300,8 +305,7 @@ class Ledger:
             return reason
         try:
             step = transition(run, now)
-            if step.run.history_size - run.history_size > limits.transaction_bytes:
-                limits.check_step(run, step.run)
+            limits.check_step(step.run.history_size - run.history_size)
         except Overgrown as error:
             self._apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
@@ -618,7 +622,8 @@ class Ledger:
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
-        record.changed.ring()
+        if record.changed.waiters:
+            record.changed.ring()
         if run.status is not RUNNING:
             if record.sticky is not None:
                 record.sticky.closed(run.run_id)
@@ -628,10 +633,17 @@ class Ledger:
 
     def note_hands(self, record: Record) -> None:
         """Which handles have something of a run may have changed."""
-        if record.is_in_hand:
-            self.in_hand.add(record.run.run_id)
+        run = record.run
+        task = run.task
+        # As `is_in_hand`, without a call: every step comes by.
+        if (
+            record.attempts
+            or record.queries
+            or (task is not None and task.started_event_id and not record.resting)
+        ):
+            self.in_hand.add(run.run_id)
         else:
-            self.in_hand.discard(record.run.run_id)
+            self.in_hand.discard(run.run_id)
 
     def _elapse(self, record: Record) -> None:
         """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""

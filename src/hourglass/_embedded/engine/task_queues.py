@@ -191,12 +191,11 @@ class Offers:
 
     def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
         """Bring a run's task and these of its activities up to date."""
-        queue = run.started.task_queue
-        task = run.task
+        queue, task = run.started.task_queue, run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             self._tasks[queue].put(run.run_id, level_of(run))
             self.wake(queue)
-        else:
+        elif run.run_id in self._tasks[queue]:
             self._tasks[queue].drop(run.run_id)
         for event_id in sorted(event_ids) if len(event_ids) > 1 else event_ids:
             activity = run.activities.get(event_id)

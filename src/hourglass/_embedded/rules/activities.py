@@ -195,13 +195,15 @@ def lost_failure(activity: Activity) -> Failure:
     )
 
 
-def completed(activity: Activity, result: Payload | None, identity: str) -> tuple[h.Attributes, ...]:
+def completed(
+    activity: Activity, result: Payload | None, identity: str, started_event_id: int = JUST_BEFORE
+) -> tuple[h.Attributes, h.Attributes]:
     """The events of an activity that returned."""
     return (
         _started(activity),
         h.ActivityTaskCompleted(
             scheduled_event_id=activity.scheduled_event_id,
-            started_event_id=JUST_BEFORE,
+            started_event_id=started_event_id,
             result=result,
             identity=identity,
         ),

@@ -40,7 +40,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import encode, encode_plain
+from hourglass._history.encoding import encode_each
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 # --- priorities ---------------------------------------------------------------------------------------------
@@ -69,11 +69,29 @@ def level_of(run: Run, activity: Activity | None = None) -> int:
 class Draft:
     """Events written so far, and the run as it stands."""
 
-    __slots__ = ("_asked", "_asks", "_before", "_changed", "_encoded", "now_ns", "run", "touched", "written")
+    __slots__ = (
+        "_asked",
+        "_asks",
+        "_before",
+        "_changed",
+        "_encoded",
+        "_measured",
+        "_size",
+        "length",
+        "now_ns",
+        "run",
+        "time_ns",
+        "touched",
+        "written",
+    )
 
     def __init__(self, run: Run, now_ns: int) -> None:
         self.run = replace(run)
         self.now_ns = now_ns
+        self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
+        """The time of events that are written now: where the clock was set back, it is that of the latest event."""
+        self.length = run.length
+        """How many events the run has; `run` itself is told when the draft is done."""
         self.touched: set[int] = set()
         self.written: list[h.HistoryEvent] = []
         """The events of this transition so far."""
@@ -82,6 +100,8 @@ class Draft:
         self._asks: list[Ask] | None = None
         self._asked: dict[type[Ask], int] | None = None
         self._encoded: list[bytes] = []
+        self._measured = 0
+        self._size = run.history_size
 
     def change(self, **fields: Any) -> None:
         """Replace fields of the run, but for its tables of what is pending."""
@@ -160,28 +180,30 @@ class Draft:
 
     # --- events ---------------------------------------------------------------------------------------------
 
-    def write(self, attributes: h.Attributes, time_ns: int = 0) -> int:
+    def write(self, attributes: h.Attributes) -> int:
         """Write an event; returns its id."""
-        run = self.run
-        number, kind = run.length + 1, type(attributes)
-        if kind in h.ATTEMPT_ENDS:
-            attributes = _placed(attributes, number)
-        when, latest = time_ns or self.now_ns, run.latest_ns
-        if when > latest:
-            force_setattr(run, "latest_ns", when)
-        elif when < latest and kind is not h.ActivityTaskStarted:
-            when = latest  # the clock was set back; an attempt may have begun before what is written already
-        event = h.HistoryEvent(number, when, attributes)
-        try:
-            encoded = encode_plain(event)
-        except UnicodeEncodeError:
-            encoded = encode(event)
-        self.written.append(event)
-        self._encoded.append(encoded)
-        self._changed = True
-        force_setattr(run, "length", number)
-        force_setattr(run, "history_size", run.history_size + len(encoded))
+        self.length = number = self.length + 1
+        self.written.append(h.HistoryEvent(number, self.time_ns, attributes))
         return number
+
+    def write_at(self, attributes: h.Attributes, time_ns: int) -> int:
+        """Write an event of this time; returns its id. It may be earlier than what is written already."""
+        self.length = number = self.length + 1
+        self.written.append(h.HistoryEvent(number, time_ns, attributes))
+        if time_ns > self.time_ns:
+            self.time_ns = time_ns
+        return number
+
+    @property
+    def history_size(self) -> int:
+        """How many bytes the events of the run take, those of this transition included."""
+        count = len(self.written)
+        if count > self._measured:  # all that was written since the last time is encoded at once
+            encoded = encode_each(self.written[self._measured :] if self._measured else self.written)
+            self._encoded.append(encoded)
+            self._measured = count
+            self._size += len(encoded)
+        return self._size
 
     def happen(self, *attributes: h.Attributes, at_once: bool = False) -> None:
         """Something happened: write it and want a worker, or hold it while a worker has the task.
@@ -221,16 +243,17 @@ class Draft:
             return False
         self.change(held=())
         for each in held:
-            self.write(each)
+            if type(each) is h.ActivityTaskStarted:
+                self.write_at(each, self.now_ns)
+            else:
+                self.write(_placed(each, self.length))
         return True
 
     def _write_occurrence(self, attributes: h.Attributes) -> int:
-        # By `type`: `isinstance` asks the structs' metaclass, which takes longer than all the rest.
-        kind = type(attributes)
-        began_ns = cast(h.ActivityTaskStarted, attributes).began_ns if kind is h.ActivityTaskStarted else 0
-        number = self.write(attributes, time_ns=began_ns)
-        if kind is ChildWorkflowExecutionStarted:
-            attributes = cast(ChildWorkflowExecutionStarted, attributes)
+        if isinstance(attributes, h.ActivityTaskStarted):
+            return self.write_at(attributes, attributes.began_ns or self.now_ns)
+        number = self.write(_placed(attributes, self.length))
+        if isinstance(attributes, ChildWorkflowExecutionStarted):
             child = self.run.children.get(attributes.initiated_event_id)
             if child is not None:
                 self.put_child(replace(child, started_event_id=number))
@@ -308,7 +331,7 @@ class Draft:
                 self.ask(LeaveChild(child))
         self.change(
             status=status,
-            close_ns=max(self.now_ns, run.latest_ns),
+            close_ns=self.time_ns,
             final=final,
             task=None,
             held=(),
@@ -324,6 +347,11 @@ class Draft:
     ) -> Step:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
         run, before = self.run, self._before
+        if self.written:
+            self._changed = True
+            force_setattr(run, "length", self.length)
+            force_setattr(run, "latest_ns", self.time_ns)
+            force_setattr(run, "history_size", self.history_size)
         if (
             run.status is not RUNNING
             and before.status is RUNNING
@@ -342,10 +370,10 @@ class Draft:
         )
 
 
-def _placed(attributes: Any, number: int) -> h.Attributes:
-    """The end of an attempt as the event of this number: its beginning may stand right before it."""
-    if attributes.started_event_id == JUST_BEFORE:
-        attributes = replace(attributes, started_event_id=number - 1)
+def _placed(attributes: Any, before: int) -> h.Attributes:
+    """An event that comes behind the one of this number, which may be the beginning of the attempt that it ends."""
+    if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
+        attributes = replace(attributes, started_event_id=before)
     return cast(h.Attributes, attributes)
 
 
@@ -376,7 +404,7 @@ def start_task(
 ) -> Step:
     """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
     draft = Draft(run, now_ns)
-    _begin_task(draft, task_of(run), identity, limits, target)
+    begin_task(draft, task_of(run), identity, limits, target)
     return draft.step()
 
 
@@ -385,8 +413,8 @@ def take_task(draft: Draft, eager: Eager) -> None:
     task = draft.run.task
     if task is None or task.started_event_id or task.available_ns > draft.now_ns:
         return
-    if not eager.limits.overgrown(draft.run):
-        _begin_task(draft, task, eager.identity, eager.limits)
+    if not eager.limits.is_overgrown(draft.length, draft.history_size):
+        begin_task(draft, task, eager.identity, eager.limits)
 
 
 def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> Step:
@@ -398,7 +426,7 @@ def start_attempt(run: Run, activity: Activity, identity: str, now_ns: int) -> S
 
 def take_attempts(draft: Draft, eager: Eager) -> None:
     """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
-    left = 0 if eager.limits.overgrown(draft.run) else eager.attempts
+    left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
     wanted: list[Activity] = []
     for event_id in sorted(draft.touched) if left else ():
         activity = draft.run.activities.get(event_id)
@@ -427,7 +455,7 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
 def write_unwritten(draft: Draft) -> None:
     """Write the first two events of the started task, if they are not in the history yet."""
     for event in unwritten(draft.run) if task_of(draft.run).transient else ():
-        draft.write(event.attributes, time_ns=event.time_ns)
+        draft.write_at(event.attributes, event.time_ns)
 
 
 def task_of(run: Run) -> Task:
@@ -437,22 +465,23 @@ def task_of(run: Run) -> Task:
     return run.task
 
 
-def _begin_task(
+def begin_task(
     draft: Draft,
     task: Task,
     identity: str,
     limits: Limits,
     target: WorkerDeploymentVersion | None = None,
 ) -> None:
-    run = draft.run
-    suggest = limits.suggests_continue_as_new(run)
-    started = run.length + 2
+    """A worker has the run's task."""
+    size = draft.history_size
+    suggest = draft.length >= limits.suggest_events or size >= limits.suggest_bytes
+    started = draft.length + 2
     if not task.transient:
         started = draft.write(
             h.WorkflowTaskStarted(
                 scheduled_event_id=task.scheduled_event_id,
                 identity=identity,
-                history_size=run.history_size,
+                history_size=size,
                 suggest_continue_as_new=suggest,
                 target_version_changed=target is not None,
             )

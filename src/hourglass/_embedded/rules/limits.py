@@ -66,17 +66,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             return TOO_LARGE_HISTORY
         return ""
 
-    def check_step(self, before: Run, after: Run) -> None:
-        """Raise `Overgrown` for a step that writes more than can be written at once."""
-        size = after.history_size - before.history_size
+    def is_overgrown(self, length: int, size: int) -> bool:
+        """The same of a run with so many events and bytes."""
+        return length > self.history_events or size > self.history_bytes
+
+    def check_step(self, size: int) -> None:
+        """Raise `Overgrown` for a step that writes so many bytes, if that is more than can be written at once."""
         if size > self.transaction_bytes:
             raise Overgrown(
                 f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
             )
-
-    def suggests_continue_as_new(self, run: Run) -> bool:
-        """Whether a run is advised to continue as new."""
-        return run.length >= self.suggest_events or run.history_size >= self.suggest_bytes
 
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""

@@ -284,7 +284,7 @@ def _fail_task(draft: Draft, base_run_id: str, reason: str) -> None:
         h.WorkflowTaskStarted(
             scheduled_event_id=task.scheduled_event_id,
             identity=ENGINE,
-            history_size=draft.run.history_size,
+            history_size=draft.history_size,
         )
     )
     draft.write(

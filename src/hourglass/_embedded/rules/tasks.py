@@ -287,6 +287,11 @@ def _accepted_just_now(draft: Draft, update_id: str) -> int:
 
 # --- transitions of a task ----------------------------------------------------------------------------------
 
+_MANY = 20
+"""An answer that writes more events than these is measured command by command, so that one that asks for far too much
+is refused before all of it is encoded.
+"""
+
 LONGEST_WAIT = 600.0
 """Seconds that a task which keeps failing waits at most before its next attempt."""
 
@@ -352,13 +357,16 @@ def complete_task(
     follower = None
     for sent in answer.commands:
         check(draft, sent.command, limits)
-        # A command's values can only be too large if its events are: `write` measures those anyway, which spares
-        # nearly all commands a look at their payloads.
-        size = draft.run.history_size
         follower = _apply(draft, sent, completed, new_run_id) or follower
-        if draft.run.history_size - size > limits.blob_bytes:
+        if len(draft.written) > _MANY:
+            limits.check_step(draft.history_size - run.history_size)
+    # A command's values can only be too large if its events are: they are measured in any case, which spares nearly
+    # all commands a look at their payloads.
+    size = draft.history_size - run.history_size
+    if size > limits.blob_bytes:
+        for sent in answer.commands:
             check_size(sent.command, limits)
-        limits.check_step(run, draft.run)
+        limits.check_step(size)
     if draft.run.status is RUNNING:
         draft.set_task(None)
         if draft.flush() or answer.again:
@@ -589,7 +597,7 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     left = (deadline - now) / SECOND if deadline else 0.0
     spec = activities.plan(command, started.task_queue, left, completed)
     number = draft.write(spec)
-    after = latest if (latest := draft.run.latest_ns) > now else 0
+    after = draft.time_ns if draft.time_ns > now else 0
     draft.put_activity(
         Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now, after_ns=after)
     )
