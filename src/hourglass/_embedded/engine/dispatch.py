@@ -10,7 +10,7 @@ handle knows goes to no other; while an update waits, its run has a task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from hourglass._contract.handle import (
     ActivityCancelled,
@@ -20,7 +20,7 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
 )
-from hourglass._embedded.clock import to_ns
+from hourglass._embedded.clock import SECOND
 from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.run import InHand, Query, Record, Token
 from hourglass._embedded.engine.runs import Ledger
@@ -93,8 +93,8 @@ class AttemptDesk:
         self._namespace = namespace
         self._deployments = deployments
 
-    def take(self, taker: Taker) -> tuple[ActivityTask, Token, int] | None:
-        """Give a handle an attempt of an activity, if one waits on its queue, its name and the change it rests on."""
+    def take(self, taker: Taker) -> tuple[ActivityTask, InHand, int] | None:
+        """Give a handle an attempt of an activity, if one waits on its queue, and the change that it rests on."""
         ledger = self._ledger
         now = ledger.clock.now_ns()
         for run_id, scheduled in () if ledger.stopped else ledger.offers.attempts(taker.task_queue):
@@ -106,42 +106,39 @@ class AttemptDesk:
             if versions.in_use and not versions.takes_attempt(taker, record.run, activity):
                 continue
             token = Token(run_id, scheduled, activity.attempt)
-            record.attempts[scheduled] = InHand(token, taker)
+            in_hand = record.attempts[scheduled] = InHand(token, taker, record)
             if self._start(record, activity, taker.identity):
                 return self.take(taker)  # the run was ended: the offers have changed under us
             started = record.run.activities[scheduled]
-            return activity_task(self._namespace, record.run, started, token.encode()), token, record.number
+            return activity_task(self._namespace, record.run, started, token.encode()), in_hand, record.number
         return None
 
-    def hand_out(self, task: ActivityTask, token: Token) -> ActivityTask:
+    def hand_out(self, task: ActivityTask, in_hand: InHand) -> ActivityTask:
         """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that
         counts for no timeout; where it was too short to matter for any, nothing is written.
         """
-        record = self._ledger.in_memory(token.run_id)
-        in_hand = None if record is None else record.attempts.get(token.scheduled_event_id)
-        if record is None or in_hand is None or in_hand.token != token:
+        record, scheduled = in_hand.record, in_hand.token.scheduled_event_id
+        activity = record.run.activities.get(scheduled)
+        if activity is None or record.attempts.get(scheduled) is not in_hand:
             return task
         in_hand.handed_out = True
-        activity = record.run.activities[token.scheduled_event_id]
         late = self._ledger.clock.now_ns() - activity.started_ns
-        if late <= to_ns(narrowest_timeout(activity)) // NEGLIGIBLE:
+        if late * NEGLIGIBLE <= narrowest_timeout(activity) * SECOND:
             return task
         self._ledger.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
-        started = record.run.activities.get(token.scheduled_event_id)
+        started = record.run.activities.get(scheduled)
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
-    def begun(self, record: Record, since: int, taker: Taker) -> list[tuple[ActivityTask, Token]]:
-        """The attempts that a handle took at once, by the change that wrote the events from this index on, and their
-        names.
-        """
+    def begun(self, record: Record, since: int, taker: Taker) -> list[tuple[ActivityTask, InHand]]:
+        """The attempts that a handle took at once, by the change that wrote the events from this index on."""
         run = record.run
-        tasks: list[tuple[ActivityTask, Token]] = []
+        tasks: list[tuple[ActivityTask, InHand]] = []
         for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = Token(run.run_id, event.id, activity.attempt)
-                record.attempts[event.id] = InHand(token, taker)
-                tasks.append((activity_task(self._namespace, run, activity, token.encode()), token))
+                in_hand = record.attempts[event.id] = InHand(token, taker, record)
+                tasks.append((activity_task(self._namespace, run, activity, token.encode()), in_hand))
         if tasks:
             self._ledger.in_hand.add(run.run_id)
         return tasks
@@ -159,28 +156,35 @@ class AttemptDesk:
             return None
         return record, activity
 
-    def end(
-        self, token: Token, result: ActivityResult, who: str, wants_task: Callable[[Record], Eager | None]
-    ) -> Record | None:
-        """An attempt ended. The end of one that no longer counts is dropped, as a server does. If the worker that
-        ended it wants the task that this leads to at once, gives the run whose task it has now.
+    def complete(self, in_hand: InHand, result: Payload | None, who: str, eager: Eager | None) -> bool:
+        """An attempt that a handle has returned. If its worker wants the task that this leads to at once, says whether
+        it has the task now.
         """
+        record, scheduled = in_hand.record, in_hand.token.scheduled_event_id
+        activity = record.run.activities.get(scheduled)
+        if activity is None or activity.attempt != in_hand.token.attempt or not activity.started_ns:
+            self.release(in_hand.token)
+            return False
+        record.attempts.pop(scheduled, None)
+        self._ledger.change(
+            record,
+            lambda run, now: transitions.complete_activity(run, activity, result, who, now, eager),
+            to_worker=eager is not None,
+        )
+        return eager is not None and record.run.task_is_started
+
+    def end(self, token: Token, result: ActivityResult, who: str) -> None:
+        """An attempt ended. The end of one that no longer counts is dropped, as a server does."""
         found = self.find(token)
         if found is None:
             self.release(token)
-            return None
+            return
         record, activity = found
         record.attempts.pop(token.scheduled_event_id, None)
         change = self._ledger.change
         match result:
             case ActivityOk(result=value):
-                eager = wants_task(record)
-                change(
-                    record,
-                    lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
-                    to_worker=eager is not None,
-                )
-                return record if eager is not None and record.run.task_is_started else None
+                change(record, lambda run, now: transitions.complete_activity(run, activity, value, who, now))
             case ActivityDeferred():
                 change(record, lambda run, now: transitions.defer_activity(run, activity, now))
             case ActivityCancelled() if activity.cancel_requested_event_id:
@@ -190,7 +194,6 @@ class AttemptDesk:
             case ActivityFailed() | ActivityCancelled():
                 failure = result.failure if isinstance(result, ActivityFailed) else unasked(result.failure)
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
-        return None
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
         """An attempt lives; so much is written down."""
@@ -389,7 +392,11 @@ class TaskDesk:
             return "TASK_NOT_FOUND"
         follower = self._ledger.new_run_id() if tasks.may_be_followed(answer) else ""
         accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
-        attributes = [found for each in answer.commands if (found := _attributes(each.command))]
+        attributes = [
+            found
+            for each in answer.commands
+            if type(each.command) in _ATTRIBUTES and (found := _attributes(each.command))
+        ]
         try:
             for command, values in attributes:
                 self._check_attributes(command, values)

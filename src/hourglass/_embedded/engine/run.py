@@ -76,10 +76,11 @@ _decoder = msgspec.json.Decoder(Token)
 
 @dataclass(eq=False, slots=True)
 class InHand:
-    """An attempt that a handle's worker has."""
+    """An attempt that a handle's worker has, of this run."""
 
     token: Token
     taker: Taker
+    record: Record
     told_to_cancel: bool = False
     handed_out: bool = False
     """Whether the worker has it: until then it waits here for a commit, and its clocks stand still."""

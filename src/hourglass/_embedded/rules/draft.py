@@ -428,8 +428,9 @@ def take_attempts(draft: Draft, eager: Eager) -> None:
     """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
     left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
     wanted: list[Activity] = []
+    pending = draft.run.activities
     for event_id in sorted(draft.touched) if left else ():
-        activity = draft.run.activities.get(event_id)
+        activity = pending.get(event_id)
         if activity is not None and not activity.started_ns and activity.spec.task_queue == eager.task_queue:
             wanted.append(activity)
     if len(wanted) > left:  # not all of them can be taken

@@ -155,8 +155,10 @@ def check(draft: Draft, command: c.Command, limits: Limits) -> None:
     _check_names(command, limits)
     match command:
         case c.ScheduleActivity():
-            _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
-            _of_its_own_id(draft, command)
+            if len(draft.run.activities) >= limits.pending:
+                _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
+            if command.activity_id != str(command.seq):
+                _of_its_own_id(draft, command)
         case c.StartChildWorkflow():
             _within(limits.pending, len(draft.run.children), _CHILDREN)
             _of_a_cron_schedule(command)
@@ -184,9 +186,12 @@ def check_size(command: c.Command, limits: Limits) -> None:
 
 def _check_names(command: c.Command, limits: Limits) -> None:
     checked = _NAMES.get(type(command))
-    for name, what in checked.names.items() if checked is not None else ():
-        if limits.is_too_long(getattr(command, name)):
-            assert checked is not None
+    if checked is None:
+        return
+    few = limits.name_bytes // 4  # so many characters are never too many bytes
+    for name, what in checked.names.items():
+        text = getattr(command, name)
+        if len(text) > few and limits.is_too_long(text):
             raise Refused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
 
 
@@ -207,8 +212,6 @@ def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
     """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
     number, which is new in any case.
     """
-    if command.activity_id == str(command.seq):
-        return
     if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
         raise Refused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
@@ -338,10 +341,11 @@ def complete_task(
         raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = task_of(run)
     draft = Draft(run, now_ns)
-    if leaves_no_trace(task, answer):
-        forget_speculative_task(draft)
-        return draft.step()
-    write_unwritten(draft)
+    if task.transient:
+        if leaves_no_trace(task, answer):
+            forget_speculative_task(draft)
+            return draft.step()
+        write_unwritten(draft)
     completed = draft.write(
         h.WorkflowTaskCompleted(
             scheduled_event_id=task.scheduled_event_id,
@@ -450,7 +454,7 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
 def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
     if type(sent.command) in c.TERMINAL_KINDS:
         return _close(draft, sent.command, completed, new_run_id)
-    match sent.command:
+    match sent.command:  # the commonest first
         case c.ScheduleActivity() as schedule:
             _schedule_activity(draft, schedule, completed)
         case c.StartTimer() as start:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._embedded.clock import Cancel, Clock, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record, Token
+from hourglass._embedded.engine.run import InHand, Record, Token
 from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.draft import Eager
 from hourglass._engine.events import Payloads
@@ -84,7 +84,7 @@ class AttemptHand:
 
     def __init__(self, engine: Engine, taker: Taker, config: HandleConfig) -> None:
         self.polls = 0
-        self.out: dict[bytes, Token] = {}
+        self.out: dict[bytes, InHand] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self._engine = engine
         self._is_durable = engine.is_durable
@@ -104,10 +104,10 @@ class AttemptHand:
             self.take()
         while self.kept and self._is_durable(self.kept[0][1]):
             item, _ = self.kept.popleft()
-            token = self.out.get(item.token)
-            if token is None:
+            in_hand = self.out.get(item.token)
+            if in_hand is None:
                 continue
-            return self._engine.attempts.hand_out(item, token) if isinstance(item, ActivityTask) else item
+            return self._engine.attempts.hand_out(item, in_hand) if isinstance(item, ActivityTask) else item
         return None
 
     def take(self) -> None:
@@ -118,8 +118,8 @@ class AttemptHand:
             taken = self._engine.attempts.take(self._taker)
             if taken is None:
                 return
-            task, token, rests_on = taken
-            self.out[task.token] = token
+            task, in_hand, rests_on = taken
+            self.out[task.token] = in_hand
             self.kept.append((task, rests_on))
 
     def wanted(self) -> Eager | None:
@@ -135,8 +135,8 @@ class AttemptHand:
 
     def took(self, record: Record, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
-        for task, token in self._engine.attempts.begun(record, since, self._taker):
-            self.out[task.token] = token
+        for task, in_hand in self._engine.attempts.begun(record, since, self._taker):
+            self.out[task.token] = in_hand
             self.kept.append((task, record.number))
 
     def cancel(self, token: bytes, reason: str, rests_on: int) -> None:
@@ -160,9 +160,9 @@ class AttemptHand:
         kept, self.kept = self.kept, deque()
         for item, rests_on in kept:
             if isinstance(item, ActivityTask):
-                token = self.out.pop(item.token, None)
-                if token is not None:
-                    self._engine.attempts.give_back(token)
+                in_hand = self.out.pop(item.token, None)
+                if in_hand is not None:
+                    self._engine.attempts.give_back(in_hand.token)
             else:
                 self.kept.append((item, rests_on))
 
@@ -172,7 +172,7 @@ class AttemptHand:
 
     def give_up(self) -> None:
         """Let go of all attempts, those that the worker has included."""
-        for token in self.out.values():
-            self._engine.attempts.release(token)
+        for in_hand in self.out.values():
+            self._engine.attempts.release(in_hand.token)
         self.out.clear()
         self.kept.clear()

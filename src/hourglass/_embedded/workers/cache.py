@@ -44,7 +44,7 @@ from hourglass._engine.events import Activation, RunEvicted
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest
-from hourglass.converter import ApplicationFailure, Failure
+from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import HourglassError, NondeterminismError
 
 # --- one run --------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class CachedRun:
 
     def hear(self, completion: Succeeded, behavior: VersioningBehavior) -> None:
         """The worker answered; this behaviour holds where its workflow says nothing."""
-        if not self.used_flags.issuperset(completion.used_flags):
+        if completion.used_flags and not self.used_flags.issuperset(completion.used_flags):
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or behavior
 
@@ -227,6 +227,19 @@ class Cache:
         cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._advance(cached)
 
+    def begin_task_after(self, record: Record, scheduled_event_id: int, result: Payload | None) -> None:
+        """Work on a task that the engine gave us with the end of an activity of ours, which returned this."""
+        run_id, task = record.run.run_id, record.run.task
+        cached = self._runs.get(run_id)
+        if cached is not None and task is not None and record.updates is None and cached.task_number == 0:
+            activation = cached.cursor.after_completed(record.events, scheduled_event_id, result)
+            if activation is not None:
+                self._runs[run_id] = self._runs.pop(run_id)  # now the most recently used
+                cached.task_number, cached.untouched = task.number, False
+                self._give(cached, activation, Out.EVENTS)
+                return
+        self.begin_task(record)
+
     def begin_queries(self, record: Record) -> None:
         """Answer queries, after replaying the run if we do not know it."""
         cached = self._cached(record)
@@ -240,12 +253,12 @@ class Cache:
             return False
         out, cached.out = cached.out, Out.NOTHING
         self.outstanding -= 1
-        if out is Out.EVICTION:
+        if out is Out.EVENTS and type(completion) is Succeeded:
+            self._accept(cached, completion)
+        elif out is Out.EVICTION:
             self._forget(cached)
         elif isinstance(completion, TaskFailed):
             self._fail(cached, completion.cause, completion.failure, "LANG_FAIL")
-        elif out is Out.EVENTS:
-            self._accept(cached, completion)
         else:
             cached.answer_questions(completion.commands)
             (self._advance if cached.task_number else self._rest)(cached)
@@ -385,11 +398,11 @@ class Cache:
     def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
         cached.hear(completion, self._behavior)
         try:
-            cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
+            more = cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
         except Exception as error:
             self._fail(cached, *_blame(error, cached))
             return
-        self._advance(cached)
+        (self._advance if more else self._finish)(cached)
 
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
         self._rouse(cached)
@@ -412,11 +425,12 @@ class Cache:
             return
         if eager is not None:
             self._hand.took(record, since)
-        if task is not None and leaves_no_trace(task, answer):
+        if task is not None and task.speculative and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
         elif record.run.status is RUNNING:
             cached.cursor.step_over(record.events)
-        self._engine.updates.settle(record, number, answer)
+        if record.updates is not None or answer.refused_updates:
+            self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
         self._rouse(cached)
@@ -433,7 +447,7 @@ class Cache:
 
     def _rest(self, cached: CachedRun) -> None:
         """Nothing is out: evict, ask, or wait for the next task."""
-        if cached.eviction in (None, _CLOSED) and cached.record.queries:  # one that is broken answers none
+        if cached.record.queries and cached.eviction in (None, _CLOSED):  # one that is broken answers none
             cached.questions = self._engine.tasks.take_questions(cached.record)
         if cached.questions:
             self._ask(cached)

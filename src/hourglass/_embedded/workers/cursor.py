@@ -37,7 +37,7 @@ from hourglass._history.events import (
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass.converter import Failure
+from hourglass.converter import Failure, Payload
 from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
@@ -240,6 +240,10 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
 # --- the cursor -----------------------------------------------------------------------------------------------
 
 
+_WITH_TASK = 4
+"""How many events the end of an activity writes together with the task that it leads to."""
+
+
 class Cursor:
     """The place of one run in its history, as one worker knows it."""
 
@@ -324,6 +328,32 @@ class Cursor:
             jobs.sort(key=rank)
         return self._make(tuple(jobs), is_replaying=self._replaying)
 
+    def after_completed(
+        self, history: Sequence[h.HistoryEvent], scheduled_event_id: int, result: Payload | None
+    ) -> e.Activation | None:
+        """The activation of a task that this worker took with the end of an activity, which returned this: the same
+        that `extend` and `next_activation` lead to. None where the history tells more than that: then they are asked.
+        """
+        if len(history) - self._position != _WITH_TASK or self._outcomes.expects or not self._is_up_to_date:
+            return None
+        if self._jobs or self._early or self._admitted or self.local is not None:
+            return None
+        newest = history[-1]
+        started = newest.attributes
+        if type(started) is not h.WorkflowTaskStarted:
+            return None
+        seq = self._outcomes.completed(scheduled_event_id)
+        if seq is None:
+            return None
+        self._history, self._updates, self._ends_live = history, (), True
+        self._position = self._stop = len(history)
+        self._length, self._replaying, self._in_task, self._activation = newest.id, False, True, 1
+        if newest.time_ns > self._time_ns:
+            self._time_ns = newest.time_ns
+        self._version = self._own_version
+        self._read_task_started(newest, started)
+        return self._make((e.ActivityCompleted(seq, result),), is_replaying=False)
+
     def walk_on(self) -> None:
         """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
         while not self._jobs and self._position < self._stop:
@@ -336,18 +366,24 @@ class Cursor:
         """An activation of queries alone, where the run stands now."""
         return self._make(queries, is_replaying=True)
 
-    def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> None:
-        """Take the worker's commands for the last activation. Raises `BadCommand`."""
+    def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> bool:
+        """Take the worker's commands for the last activation; says whether there is more to tell or to do before the
+        task is answered. Raises `BadCommand`.
+        """
         for command in commands:
-            if isinstance(command, c.TERMINAL):
+            kind = type(command)
+            if kind in c.TERMINAL_KINDS:
                 self._closing = True
-            elif isinstance(command, c.ScheduleLocalActivity):
+            elif kind is c.ScheduleLocalActivity:
                 self._with_local()
             told = self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
             if told:
                 self._jobs += told
-        if self.local is not None and self.local.markers:
+        if self.local is None:
+            return bool(self._jobs) or self._position < self._stop
+        if self.local.markers:
             self._tell_foreseen(self.local)
+        return True
 
     # --- local activities -----------------------------------------------------------------------------------
 

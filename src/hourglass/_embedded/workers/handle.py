@@ -196,7 +196,14 @@ class EngineHandle:
 
     def take_activations(self) -> list[Activation]:
         """Those that a poll would bring at once."""
-        return list(iter(self._next_activation, None))
+        taken: list[Activation] = []
+        ready, is_durable = self._cache.ready, self._engine.is_durable
+        while True:
+            if self._tasks_offered or self._asked:
+                self._take_tasks()
+            if not ready or not is_durable(ready[0][1]):
+                return taken
+            taken.append(ready.popleft()[0])
 
     def _take_tasks(self) -> None:
         """Take what there is, until something may be given out at once."""
@@ -237,7 +244,8 @@ class EngineHandle:
         """There may be room to take more, or something more to give."""
         if self._offers.stirred:
             self._offers.stir()
-        self.wake()
+        if not self._will_give or self._tasks_offered or self._attempts_offered or self._asked:
+            self.wake()
         if self._closing:
             self._ring()
 
@@ -275,8 +283,9 @@ class EngineHandle:
 
     def take_activities(self) -> list[ActivityItem]:
         """Those that a poll would bring at once."""
-        taken = []
-        while (item := self._local.next_item() or self._hand.next_item()) is not None:
+        taken: list[ActivityItem] = []
+        local, hand = self._local, self._hand
+        while (item := (local.next_item() if local.has_items else None) or hand.next_item()) is not None:
             taken.append(item)
         return taken
 
@@ -288,15 +297,19 @@ class EngineHandle:
         """The same at once."""
         if self._engine.is_over:
             self._say_it_is_over()
-        token = self._hand.out.pop(result.token, None)
-        if token is None and self._local.is_local(result.token):
+        in_hand = self._hand.out.pop(result.token, None)
+        if in_hand is not None and type(result) is ActivityOk:
+            self._heartbeats.end(result.token, flush=False)
+            record, attempts = in_hand.record, self._engine.attempts
+            if attempts.complete(in_hand, result.result, self.identity, self._wants_task(record)):
+                self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
+        elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
         else:
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
-            attempt = token or Token.decode(result.token)  # it may have been taken from us meanwhile
-            begun = self._engine.attempts.end(attempt, result, self.identity, self._wants_task)
-            if begun is not None:
-                self._cache.begin_task(begun)
+            # It may have been taken from us meanwhile.
+            token = Token.decode(result.token) if in_hand is None else in_hand.token
+            self._engine.attempts.end(token, result, self.identity)
         self._took_answer()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:

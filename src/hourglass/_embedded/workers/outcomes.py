@@ -282,6 +282,18 @@ class Outcomes:
             case _:
                 return [] if self._others is None else self._others.resolve(attributes, event_id)
 
+    def completed(self, scheduled_event_id: int) -> int | None:
+        """An activity returned, of which the worker waits to hear: gives its number, and it is over; None if it does
+        not wait.
+        """
+        wanted = self._by_event.get(scheduled_event_id)
+        if wanted is None or wanted.over:
+            return None
+        wanted.over = True
+        del self._by_event[scheduled_event_id]
+        self._activities.pop(wanted.command.seq, None)
+        return wanted.command.seq
+
     def _finish(self, event_id: int) -> _Wanted | None:
         """The request behind an event, if the worker still waits for it."""
         wanted = self._by_event.pop(event_id, None)
