@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract.service import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
@@ -40,7 +41,7 @@ class Noted(MemoryStore):
 
 
 def child(seq: int = 1, name: str = "c", **more: Any) -> c.StartChildWorkflow:
-    return c.StartChildWorkflow(seq=seq, workflow_id=name, workflow_type="C", **more)
+    return made(c.StartChildWorkflow, seq=seq, workflow_id=name, workflow_type="C", **more)
 
 
 def told(seen: Sequence[e.Event], kind: type[e.Event]) -> Any:

@@ -14,8 +14,7 @@ from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 from hourglass._contract.service import CHANGES, REQUESTS
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, RetryRule
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     PinnedVersioningOverride,

@@ -10,6 +10,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.schedules import FIELDS
+from hourglass._engine.specs import StartSpec
 from hourglass._temporal.calls import PATIENT, Call, Scope
 from hourglass._temporal.payloads import (
     nanos_from,
@@ -105,23 +106,23 @@ def _put_action(message: Any, action: sv.StartWorkflow, foreign: bytes) -> None:
         message.MergeFromString(foreign)
     message.workflow_id = action.workflow_id
     message.workflow_type.name = action.workflow_type
-    message.task_queue.name = action.task_queue
+    message.task_queue.name = action.spec.task_queue
     put_payloads(message.input.payloads, action.arguments)
     for field, name in _TIMEOUTS:
-        seconds = getattr(action, name)
-        if seconds is not None:
+        seconds = getattr(action.spec, name)
+        if seconds:
             put_seconds(getattr(message, field), seconds)
-    if action.retry_policy is not None:
-        put_retry_rule(message.retry_policy, action.retry_policy)
-    if action.priority_key:
-        message.priority.priority_key = action.priority_key
-    put_payload_map(message.memo.fields, action.memo)
-    put_payload_map(message.search_attributes.indexed_fields, action.search_attributes)
+    if action.spec.retry_policy is not None:
+        put_retry_rule(message.retry_policy, action.spec.retry_policy)
+    if action.spec.priority_key:
+        message.priority.priority_key = action.spec.priority_key
+    put_payload_map(message.memo.fields, action.spec.memo)
+    put_payload_map(message.search_attributes.indexed_fields, action.spec.search_attributes)
     put_payload_map(message.header.fields, action.headers)
-    if action.static_summary is not None:
-        put_payload(message.user_metadata.summary, action.static_summary)
-    if action.static_details is not None:
-        put_payload(message.user_metadata.details, action.static_details)
+    if action.spec.static_summary is not None:
+        put_payload(message.user_metadata.summary, action.spec.static_summary)
+    if action.spec.static_details is not None:
+        put_payload(message.user_metadata.details, action.spec.static_details)
 
 
 # --- in -----------------------------------------------------------------------------------------------------
@@ -215,20 +216,23 @@ def _action_from(message: Any) -> sv.StartWorkflow:
     timeouts: dict[str, Any] = {
         name: seconds_from(getattr(message, field)) for field, name in _TIMEOUTS if message.HasField(field)
     }
-    return sv.StartWorkflow(
-        workflow_id=message.workflow_id,
-        workflow_type=message.workflow_type.name,
+    spec = StartSpec(
         task_queue=message.task_queue.name,
-        request_id="",
-        arguments=payloads_from(message.input.payloads),
         retry_policy=retry_rule_from(message.retry_policy) if message.HasField("retry_policy") else None,
         memo=payload_map_from(message.memo.fields),
         search_attributes=payload_map_from(message.search_attributes.indexed_fields),
-        headers=payload_map_from(message.header.fields),
         static_summary=payload_from(metadata.summary) if metadata.HasField("summary") else None,
         static_details=payload_from(metadata.details) if metadata.HasField("details") else None,
         priority_key=message.priority.priority_key,
         **timeouts,
+    )
+    return sv.StartWorkflow(
+        workflow_id=message.workflow_id,
+        workflow_type=message.workflow_type.name,
+        request_id="",
+        arguments=payloads_from(message.input.payloads),
+        headers=payload_map_from(message.header.fields),
+        spec=spec,
     )
 
 

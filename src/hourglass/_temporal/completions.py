@@ -68,14 +68,14 @@ def _cancel_timer(out: Any, command: cmd.CancelTimer, own: Own) -> None:
 
 def _schedule_activity(out: Any, command: cmd.ScheduleActivity, own: Own) -> None:
     activity = out.schedule_activity
-    activity.task_queue = command.task_queue or own.task_queue
+    activity.task_queue = command.spec.task_queue or own.task_queue
     _put_activity(activity, command)
-    if command.heartbeat_timeout is not None:
-        put_seconds(activity.heartbeat_timeout, command.heartbeat_timeout)
-    if command.disable_eager_execution:
+    if command.spec.heartbeat_timeout:
+        put_seconds(activity.heartbeat_timeout, command.spec.heartbeat_timeout)
+    if command.spec.disable_eager_execution:
         activity.do_not_eagerly_execute = True
-    if command.priority_key:
-        activity.priority.priority_key = command.priority_key
+    if command.spec.priority_key:
+        activity.priority.spec.priority_key = command.spec.priority_key
     if command.summary is not None:
         put_payload(out.user_metadata.summary, command.summary)
 
@@ -87,8 +87,8 @@ def _schedule_local_activity(out: Any, command: cmd.ScheduleLocalActivity, own: 
         activity.attempt = command.attempt
     if command.original_schedule_time_ns:
         put_nanos(activity.original_schedule_time, command.original_schedule_time_ns)
-    if command.local_retry_threshold is not None:
-        put_seconds(activity.local_retry_threshold, command.local_retry_threshold)
+    if command.spec.local_retry_threshold:
+        put_seconds(activity.local_retry_threshold, command.spec.local_retry_threshold)
     if command.summary is not None:
         put_payload(out.user_metadata.summary, command.summary)
 
@@ -100,16 +100,16 @@ def _put_activity(activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLoc
     put_payloads(activity.arguments, command.arguments)
     if command.headers:
         put_payload_map(activity.headers, command.headers)
-    if command.schedule_to_close_timeout is not None:
-        put_seconds(activity.schedule_to_close_timeout, command.schedule_to_close_timeout)
-    if command.schedule_to_start_timeout is not None:
-        put_seconds(activity.schedule_to_start_timeout, command.schedule_to_start_timeout)
-    if command.start_to_close_timeout is not None:
-        put_seconds(activity.start_to_close_timeout, command.start_to_close_timeout)
-    if command.retry_policy is not None:
-        put_retry_rule(activity.retry_policy, command.retry_policy)
-    if command.cancellation_type:
-        activity.cancellation_type = int(command.cancellation_type)
+    if command.spec.schedule_to_close_timeout:
+        put_seconds(activity.schedule_to_close_timeout, command.spec.schedule_to_close_timeout)
+    if command.spec.schedule_to_start_timeout:
+        put_seconds(activity.schedule_to_start_timeout, command.spec.schedule_to_start_timeout)
+    if command.spec.start_to_close_timeout:
+        put_seconds(activity.start_to_close_timeout, command.spec.start_to_close_timeout)
+    if command.spec.retry_policy is not None:
+        put_retry_rule(activity.retry_policy, command.spec.retry_policy)
+    if command.spec.cancellation_type:
+        activity.cancellation_type = int(command.spec.cancellation_type)
 
 
 def _cancel_activity(out: Any, command: cmd.RequestCancelActivity, own: Own) -> None:
@@ -126,35 +126,35 @@ def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
     child.namespace = command.namespace or own.namespace
     child.workflow_id = command.workflow_id
     child.workflow_type = command.workflow_type
-    child.task_queue = command.task_queue or own.task_queue
+    child.task_queue = command.spec.task_queue or own.task_queue
     put_payloads(child.input, command.arguments)
     _put_timeouts(child, command)
-    if command.execution_timeout is not None:
-        put_seconds(child.workflow_execution_timeout, command.execution_timeout)
-    child.parent_close_policy = int(command.parent_close_policy)
-    child.workflow_id_reuse_policy = int(command.id_reuse_policy)
-    child.cancellation_type = int(command.cancellation_type)
-    child.cron_schedule = command.cron_schedule
-    if command.priority_key:
-        child.priority.priority_key = command.priority_key
-    if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
-    if command.details is not None:
-        put_payload(out.user_metadata.details, command.details)
+    if command.spec.execution_timeout:
+        put_seconds(child.workflow_execution_timeout, command.spec.execution_timeout)
+    child.child.parent_close_policy = int(command.child.parent_close_policy)
+    child.workflow_id_reuse_policy = int(command.child.id_reuse_policy)
+    child.child.cancellation_type = int(command.child.cancellation_type)
+    child.cron_schedule = command.spec.cron_schedule
+    if command.spec.priority_key:
+        child.priority.spec.priority_key = command.spec.priority_key
+    if command.spec.static_summary is not None:
+        put_payload(out.user_metadata.summary, command.spec.static_summary)
+    if command.spec.static_details is not None:
+        put_payload(out.user_metadata.details, command.spec.static_details)
 
 
 def _put_timeouts(message: Any, command: cmd.StartChildWorkflow | cmd.ContinueAsNew) -> None:
     """What a child and a run that continues have in common."""
-    if command.run_timeout is not None:
-        put_seconds(message.workflow_run_timeout, command.run_timeout)
-    if command.task_timeout is not None:
-        put_seconds(message.workflow_task_timeout, command.task_timeout)
-    if command.retry_policy is not None:
-        put_retry_rule(message.retry_policy, command.retry_policy)
+    if command.spec.run_timeout:
+        put_seconds(message.workflow_run_timeout, command.spec.run_timeout)
+    if command.spec.task_timeout:
+        put_seconds(message.workflow_task_timeout, command.spec.task_timeout)
+    if command.spec.retry_policy is not None:
+        put_retry_rule(message.retry_policy, command.spec.retry_policy)
     put_payload_map(message.headers, command.headers)
-    put_payload_map(message.memo, command.memo)
-    if command.search_attributes:
-        put_payload_map(message.search_attributes.indexed_fields, command.search_attributes)
+    put_payload_map(message.memo, command.spec.memo)
+    if command.spec.search_attributes:
+        put_payload_map(message.search_attributes.indexed_fields, command.spec.search_attributes)
 
 
 def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
@@ -253,7 +253,7 @@ def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
     again = out.continue_as_new_workflow_execution
     again.SetInParent()
     again.workflow_type = command.workflow_type
-    again.task_queue = command.task_queue
+    again.task_queue = command.spec.task_queue
     put_payloads(again.arguments, command.arguments)
     _put_timeouts(again, command)
     if command.versioning and own.versioned:
