@@ -14,7 +14,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def made(kind: type[S], /, *args: Any, **fields: Any) -> S:
     """One of this kind, with these fields: each goes where it belongs."""
-    return kind(*args, **{**_gathered(kind, fields, {})})
+    return kind(*args, **_gathered(kind, fields, None))
 
 
 def changed(thing: S, /, **fields: Any) -> S:

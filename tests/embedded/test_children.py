@@ -195,7 +195,9 @@ def test_a_family_in_a_file(tmp_path: Path) -> None:
         record = world.engine.current("w")
         assert record is not None
         pending = record.run.children
-        assert [(each.spec.workflow_id, each.started_event_id) for each in pending.values()] == [("c", 6)]
+        assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [
+            ("c", 6)
+        ]
         await world.engine.durable(world.engine.runs.newest)
         await world.close()
         world = await World.new(store=SqliteStore.open(tmp_path / "runs.db"), clock=clock, opened=True)

@@ -200,7 +200,7 @@ class Life:
                 stored = self.disk.load(item.run_id)
                 assert stored is not None
                 begun = {
-                    each.spec.activity_id: (each.attempt, each.started_ns)
+                    each.scheduled.activity_id: (each.attempt, each.started_ns)
                     for each in stored.run.activities.values()
                 }
                 attempt, started_ns = begun[item.activity_id]

@@ -136,9 +136,9 @@ def test_options_change_one_call_and_not_the_activity():
         double(1)
 
     one, other = commands(body)
-    assert (one.start_to_close_timeout, one.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
-    assert one.cancellation_type is ActivityCancellationType.ABANDON
-    assert (other.start_to_close_timeout, other.heartbeat_timeout) == (600, 30)
+    assert (one.spec.start_to_close_timeout, one.spec.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
+    assert one.spec.cancellation_type is ActivityCancellationType.ABANDON
+    assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
 
 
 def test_an_explicit_promise_of_30_seconds_is_told_apart():
@@ -151,7 +151,7 @@ def test_an_explicit_promise_of_30_seconds_is_told_apart():
     assert none is not None
     assert not explicit.beats_by_itself
     assert explicit.settings.spec.heartbeat_timeout == pytest.approx(30.001)
-    assert none.settings.spec.heartbeat_timeout is None
+    assert none.settings.spec.heartbeat_timeout == 0
 
 
 def test_methods_are_durable_by_name_through_the_class():
@@ -166,8 +166,8 @@ def test_methods_are_durable_by_name_through_the_class():
     one, two, three = commands(body)
     assert one.activity_type == two.activity_type == "refund"
     assert one.arguments == two.arguments == payloads("o")
-    assert one.retry_policy is not None
-    assert one.retry_policy.maximum_attempts == 3
+    assert one.spec.retry_policy is not None
+    assert one.spec.retry_policy.maximum_attempts == 3
     assert three.arguments == payloads(5)
 
 

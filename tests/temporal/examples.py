@@ -413,8 +413,8 @@ COMMANDS: tuple[tuple[cmd.Command, dict[str, Any]], ...] = (
             headers={"h": ONE},
             memo={"m": ONE},
             search_attributes={"s": MARKED},
-            summary=ONE,
-            details=MARKED,
+            static_summary=ONE,
+            static_details=MARKED,
             priority_key=2,
         ),
         {

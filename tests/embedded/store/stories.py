@@ -62,11 +62,12 @@ class Story:
         new = {
             first + place: Activity(
                 scheduled_event_id=first + place,
-                spec=spec,
+                scheduled=scheduled,
+                spec=scheduled.spec,
                 scheduled_ns=self.now_ns,
                 available_ns=self.now_ns,
             )
-            for place, spec in enumerate(specs)
+            for place, scheduled in enumerate(specs)
         }
         return self.step(specs, frozenset(new), activities=self.run.activities | new)
 
