@@ -7,7 +7,7 @@ import pytest
 from . import source
 
 RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors"}),
+    frozenset({"errors", "_forks"}),
     frozenset({"converter", "metrics"}),
     frozenset({"_engine", "_supervision", "_check"}),
     frozenset({"activity"}),
