@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hourglass._built_in import BUILT_IN
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
@@ -119,6 +120,7 @@ class Worker(WorkerFacts):
             activities=activities,
             modules=modules,
             needs_behavior=versioning.needs_behavior,
+            built_in=BUILT_IN,
         )
         graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
         config = HandleConfig(
