@@ -14,16 +14,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias, TypeVar
 
-from hourglass._supervision.child import Child
-from hourglass._supervision.context import Context
-from hourglass._supervision.exits import Exit
-from hourglass._supervision.failures import NoSuchChild, NotRunning, SpecError, StartFailed
-from hourglass._supervision.job import Job
+from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecError, StartFailed
 from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide
-from hourglass._supervision.process import Down, Process
+from hourglass._supervision.process import ChildView, Context, Down, Job, Process, State
 from hourglass._supervision.spec import ChildSpec, RestartKind, Shutdown, check_id, check_spec
-from hourglass._supervision.states import ChildView, State
-from hourglass._supervision.supervisor import give_up, stop_whatever_comes
+from hourglass._supervision.supervisor import Child, give_up, stop_whatever_comes
 
 _Message: TypeAlias = Down | Child  # a child has died; the pause before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")

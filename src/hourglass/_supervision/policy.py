@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hourglass._supervision.exits import Exit
-from hourglass._supervision.failures import SpecError
+from hourglass._supervision.exits import Exit, SpecError
 from hourglass._supervision.spec import RestartKind, Strategy
 
 History: TypeAlias = tuple[float, ...]

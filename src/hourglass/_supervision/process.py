@@ -8,7 +8,7 @@ It knows nothing of strategies and restarts. Invariants:
 - An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit
   has passed. A kill runs neither.
 - Monitors are called at the instant of death, in the order in which they were set, once.
-- A process may have no body (see `job`). It is stopped and killed as any other; what is done about its work is for its monitors.
+- A process may have no body (see `Job`). It is stopped and killed as any other; what is done about its work is for its monitors.
 """
 
 from __future__ import annotations
@@ -16,16 +16,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from types import NoneType
-from typing import Any, TypeAlias, TypeVar
+from enum import Enum
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-from hourglass._supervision.clock import Timer
 from hourglass._supervision.driver import Driver
-from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, Exit, crash
-from hourglass._supervision.failures import DeadProcess, StartFailed
-from hourglass._supervision.node import Node, logger
-from hourglass._supervision.spec import Shutdown
-from hourglass._supervision.states import SEEN, ChildState, ChildView, State
+from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
+from hourglass._supervision.node import Node, Timer, logger
+from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
+
+# --- what others see of a process --------------------------------------------------------------------------------------
+#
+# Where a process is in its life, and how a drawing or a status page of the tree shows it. Data only.
+
+
+class State(Enum):
+    """Where a process is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DEAD = "dead"
+
+
+ChildState: TypeAlias = Literal["starting", "running", "stopping", "waiting", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
+
+    id: str
+    type: ChildType
+    state: ChildState
+    restarts: int
+    process: Process | None
+
+
+SEEN: dict[State, ChildState] = {
+    State.STARTING: "starting",
+    State.RUNNING: "running",
+    State.STOPPING: "stopping",
+    State.DEAD: "ended",
+}
+
+
+# --- the process -------------------------------------------------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -338,3 +375,150 @@ async def _called(terminate: Terminate) -> None:
     waits = terminate()
     if waits is not None:
         await waits
+
+
+# --- a process without a body ------------------------------------------------------------------------------------------
+#
+# A process without a body: the work is done elsewhere, by callbacks, and the last of them calls `finish`.
+#
+# There may be ten thousand of them in a second, so its whole life is two calls, and what is not asked for (monitors,
+# waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
+
+
+_RUNNING, _DEAD = State.RUNNING, State.DEAD
+_NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
+
+
+class Job(Process):
+    """One piece of work, made by `TaskSupervisor.spawn_job`. A subclass carries what the work needs, and hears of its end."""
+
+    __slots__ = ("_is_dropped", "_name", "_number")
+
+    def __init__(self, parent: Process, name: str, number: int) -> None:
+        # Not `super().__init__`: this is half the cost of a job, and a job skips states: it is running at once.
+        self.parent: Process | None = parent
+        self.node = parent.node
+        self.state = _RUNNING
+        self.exit = self.value = self.returned = None
+        self.started_at = 0.0
+        self.family = tuple
+        self.links = _NO_LINKS  # a process without a body cannot have children
+        self._quiet = True
+        self._monitors = self._waiters = self._timer = self._terminate = self._terminating = None
+        self._failure = self._body = None
+        self._name = name
+        self._number = number
+        self._is_dropped = False
+        parent.links[self] = None
+
+    @property
+    def id(self) -> str:  # type: ignore[override]
+        """Its name and number."""
+        return f"{self._name}-{self._number}"
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        """Where in the tree it is."""
+        return f"{self.parent.path}/{self.id}" if self.parent else self.id
+
+    def on_death(self, reason: Exit) -> None:
+        """It has ended, whatever the reason; called before any monitor."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Its work is done, or has failed with `error`. Nothing happens if it is dead."""
+        if self.state is not _RUNNING or error is not None or self._waiters or self._monitors:
+            super().finish(error)
+            return
+        # The usual end, the short way: without monitors, waiters and an error the rest of `Process.finish` does
+        # nothing.
+        self.state, self.exit = _DEAD, NORMAL
+        assert self.parent is not None
+        self.parent.links.pop(self, None)
+        try:
+            self.on_death(NORMAL)
+        except Exception:
+            logger.exception("what follows the end of %s failed", self.path)
+
+    def drop(self) -> None:
+        """It was for nothing: it dies without a word to `on_death`."""
+        self._is_dropped = True
+        self.kill()
+
+    def _tell(self, reason: Exit) -> None:
+        if not self._is_dropped:
+            self.guarded(self.on_death, reason)
+        super()._tell(reason)
+
+
+# --- what a body is given ----------------------------------------------------------------------------------------------
+#
+# A process's own view of itself: what its body is given, and all that it can say and do in the tree.
+#
+# Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) gets
+# `DeadProcess`.
+
+
+class Context:
+    """What a process has in its hands: the way to say that it has started, and to have children of its own."""
+
+    __slots__ = ("process",)
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+
+    @property
+    def path(self) -> str:
+        """Where in the tree it is, such as `Application/Subsystem/BridgeHolder`."""
+        return self.process.path
+
+    @property
+    def node(self) -> Node:
+        """What it shares with all of its tree."""
+        return self._alive().node
+
+    async def started(self, value: Any = None) -> None:
+        """I am ready: the next child may start. `value` is what other processes find in `process.value`."""
+        self._alive().has_started(value)
+
+    def on_terminate(self, callback: Terminate) -> None:
+        """Run this on an ordered stop, before the body is cancelled; never on a kill. The latest callback counts."""
+        self._alive().set_terminate(callback)
+
+    def shows(self, family: Family) -> None:
+        """How the tree finds its children."""
+        self._alive().family = family
+
+    def spawn(self, spec: ChildSpec) -> Process:
+        """Start a child that is linked to this process; `await child.wait_started()` waits until it is ready."""
+        child = Process(self.node, spec.id, self.process)
+        launch(child, spec)
+        return child
+
+    def spawn_task(self, id: str, body: Coroutine[Any, Any, object]) -> Process:
+        """Start a linked child that needs no start of its own and is reported only if it ends badly."""
+        try:
+            child = Process(self.node, id, self.process, quiet=True)
+        except DeadProcess:
+            body.close()
+            raise
+        child.has_started(None)
+        child.run(body)
+        return child
+
+    def _alive(self) -> Process:
+        if not self.process.alive:
+            raise DeadProcess(
+                f"{self.process.path} is dead ({self.process.exit}) and can do nothing any more"
+            )
+        return self.process
+
+
+def launch(process: Process, spec: ChildSpec) -> None:
+    """Give a process the body that its spec describes."""
+    limit = spec.start_limit
+    process.run(_body(spec.start, Context(process)), start_limit=None if limit == "infinity" else limit)
+
+
+async def _body(start: Start, context: Context) -> object:
+    # Called in here, so that a start that is no coroutine function is a failed start as any other.
+    return await start(context)

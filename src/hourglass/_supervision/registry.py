@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 
-from hourglass._supervision.context import Context
-from hourglass._supervision.failures import AlreadyRegistered, DeadProcess, NotRegistered, NotRunning
-from hourglass._supervision.process import Down, Monitor, Process
+from hourglass._supervision.exits import AlreadyRegistered, DeadProcess, NotRegistered, NotRunning
+from hourglass._supervision.process import Context, Down, Monitor, Process
 from hourglass._supervision.spec import ChildSpec
 
 

@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hourglass._supervision.clock import Clock
-from hourglass._supervision.context import launch
-from hourglass._supervision.exits import Exit
-from hourglass._supervision.failures import NoSuchChild
-from hourglass._supervision.node import GRACE, Node
-from hourglass._supervision.process import Process
+from hourglass._supervision.exits import Exit, NoSuchChild
+from hourglass._supervision.node import GRACE, Clock, Node
+from hourglass._supervision.process import ChildView, Process, launch
 from hourglass._supervision.reports import Report, Reports, Sink, log_report
 from hourglass._supervision.spec import ChildSpec, check_spec
-from hourglass._supervision.states import ChildView
 
 _DRAWN = 20  # children of one supervisor that a drawing shows; thousands of tasks are a number
 
