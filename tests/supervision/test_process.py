@@ -14,8 +14,8 @@ from hourglass._supervision import (
     ChildSpec,
     Context,
     DeadProcess,
+    ProcessState,
     StartFailed,
-    State,
     TaskSupervisor,
 )
 from hourglass._supervision.exits import ExitKind
@@ -127,7 +127,7 @@ async def test_infinity_waits_for_as_long_as_it_takes(world: World) -> None:
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(1e6)
     assert not stopping.done()
-    assert tree.find("App/a").state is State.STOPPING
+    assert tree.find("App/a").state is ProcessState.STOPPING
     tree.kill("App/a")
     await world.settle()
     assert stopping.done()
@@ -182,7 +182,7 @@ async def test_terminate_is_bounded_by_the_shutdown_limit(world: World) -> None:
     process = tree.find("App/a")
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(1.9)
-    assert process.state is State.STOPPING
+    assert process.state is ProcessState.STOPPING
     await world.advance(0.1)
     assert (process.exit, said, stopping.done()) == (KILLED, ["terminate unwound"], True)
 
@@ -231,7 +231,7 @@ async def test_killed_in_its_own_terminate(world: World) -> None:
     process = tree.find("App/a")
     stopping = asyncio.ensure_future(tree.stop())
     await world.settle()
-    assert process.state is State.STOPPING
+    assert process.state is ProcessState.STOPPING
     process.kill()
     assert process.exit is KILLED
     await world.settle()

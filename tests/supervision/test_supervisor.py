@@ -12,8 +12,8 @@ from hourglass._supervision import (
     ChildSpec,
     Context,
     IntensityExceeded,
+    ProcessState,
     StartFailed,
-    State,
     Supervisor,
     start_tree,
 )
@@ -319,7 +319,7 @@ async def test_stop_during_restart(world: World) -> None:
     tree = await world.start(*children, strategy="rest_for_one")
     ready.clear()
     await world.crash("App/b")
-    assert tree.find("App/slow").state is State.STARTING
+    assert tree.find("App/slow").state is ProcessState.STARTING
     world.took()
     assert await tree.stop() is SHUTDOWN
     assert world.took() == ["-slow", "-b", "-a"]
@@ -387,7 +387,7 @@ async def test_several_deaths_at_once(world: World, order: str, expected: list[s
         tree.kill(f"App/{id}")
     await world.settle()
     assert world.took() == [f"-{id}" for id in order] + expected
-    assert [process.state for process in processes(tree).values()] == [State.RUNNING] * 4
+    assert [process.state for process in processes(tree).values()] == [ProcessState.RUNNING] * 4
 
 
 @on_both_loops

@@ -10,9 +10,9 @@ import pytest
 from hourglass._supervision import (
     DynamicSupervisor,
     NoSuchChild,
-    Report,
     Reports,
     StartFailed,
+    SupervisionReport,
     Supervisor,
     Tree,
     start_tree,
@@ -106,7 +106,7 @@ async def test_a_tree_on_the_loops_own_clock(world: World) -> None:
     back = asyncio.Event()
     seen: list[str] = []
 
-    def sink(report: Report) -> None:
+    def sink(report: SupervisionReport) -> None:
         seen.append(report.kind)
         if seen.count("started") == 3:
             back.set()

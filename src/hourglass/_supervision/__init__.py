@@ -25,10 +25,10 @@ from hourglass._supervision.exits import (
     KILLED,
     NORMAL,
     SHUTDOWN,
-    AlreadyRegistered,
     DeadProcess,
     Exit,
     IntensityExceeded,
+    NameTaken,
     NoSuchChild,
     NotRegistered,
     NotRunning,
@@ -36,10 +36,10 @@ from hourglass._supervision.exits import (
     StartFailed,
     SupervisionError,
 )
-from hourglass._supervision.node import Clock, LoopClock, Timer
-from hourglass._supervision.process import ChildView, Context, Down, Job, Monitor, Process, State
-from hourglass._supervision.registry import Registry
-from hourglass._supervision.reports import Report, Reports
+from hourglass._supervision.node import LoopClock, MonotonicClock, TimerHandle
+from hourglass._supervision.process import ChildView, Context, Down, Job, Monitor, Process, ProcessState
+from hourglass._supervision.registry import ProcessRegistry
+from hourglass._supervision.reports import Reports, SupervisionReport
 from hourglass._supervision.spec import ChildSpec
 from hourglass._supervision.supervisor import Supervisor
 from hourglass._supervision.tree import Tree, start_tree
@@ -48,10 +48,8 @@ __all__ = [
     "KILLED",
     "NORMAL",
     "SHUTDOWN",
-    "AlreadyRegistered",
     "ChildSpec",
     "ChildView",
-    "Clock",
     "Context",
     "DeadProcess",
     "Down",
@@ -61,20 +59,22 @@ __all__ = [
     "Job",
     "LoopClock",
     "Monitor",
+    "MonotonicClock",
+    "NameTaken",
     "NoSuchChild",
     "NotRegistered",
     "NotRunning",
     "Process",
-    "Registry",
-    "Report",
+    "ProcessRegistry",
+    "ProcessState",
     "Reports",
     "SpecError",
     "StartFailed",
-    "State",
     "SupervisionError",
+    "SupervisionReport",
     "Supervisor",
     "TaskSupervisor",
-    "Timer",
+    "TimerHandle",
     "Tree",
     "start_tree",
 ]

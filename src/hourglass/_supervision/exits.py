@@ -45,7 +45,7 @@ class NoSuchChild(SupervisionError, LookupError):
     """No child of that id, or no process at that path."""
 
 
-class AlreadyRegistered(SupervisionError):
+class NameTaken(SupervisionError):
     """The name belongs to a living process."""
 
 

@@ -20,9 +20,9 @@ from enum import Enum
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
-from hourglass._supervision.driver import Driver
+from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
-from hourglass._supervision.node import Node, Timer, logger
+from hourglass._supervision.node import Node, TimerHandle, logger
 from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
 
 # --- what others see of a process --------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ from hourglass._supervision.spec import ChildSpec, ChildType, Shutdown, Start
 # Where a process is in its life, and how a drawing or a status page of the tree shows it. Data only.
 
 
-class State(Enum):
+class ProcessState(Enum):
     """Where a process is in its life."""
 
     STARTING = "starting"
@@ -53,11 +53,11 @@ class ChildView:
     process: Process | None
 
 
-SEEN: dict[State, ChildState] = {
-    State.STARTING: "starting",
-    State.RUNNING: "running",
-    State.STOPPING: "stopping",
-    State.DEAD: "ended",
+SEEN: dict[ProcessState, ChildState] = {
+    ProcessState.STARTING: "starting",
+    ProcessState.RUNNING: "running",
+    ProcessState.STOPPING: "stopping",
+    ProcessState.DEAD: "ended",
 }
 
 
@@ -130,7 +130,7 @@ class Process:
         self.path: str = f"{parent.path}/{id}" if parent else id
         self.parent = parent
         self.node = node
-        self.state = State.STARTING
+        self.state = ProcessState.STARTING
         self.exit: Exit | None = None
         self.started_at: float | None = None
         self.value: Any = None  # what it gave to `started`
@@ -140,11 +140,11 @@ class Process:
         self._quiet = quiet
         self._monitors: dict[Monitor, None] | None = None
         self._waiters: list[asyncio.Future[None]] | None = None
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
         self._terminate: Terminate | None = None
-        self._terminating: Driver | None = None
+        self._terminating: TaskDriver | None = None
         self._failure: BaseException | None = None
-        self._body: Driver | None = None
+        self._body: TaskDriver | None = None
         if parent is not None:
             parent.links[self] = None
 
@@ -154,7 +154,7 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it has not died yet."""
-        return self.state is not State.DEAD
+        return self.state is not ProcessState.DEAD
 
     @property
     def was_started(self) -> bool:
@@ -207,19 +207,19 @@ class Process:
         """Ask it to end in order; killed when `limit` has passed. Asking again changes nothing, but for `"brutal"`."""
         if limit == "brutal":
             self.kill()
-        elif self.state in (State.STARTING, State.RUNNING):
+        elif self.state in (ProcessState.STARTING, ProcessState.RUNNING):
             self._set_timer(None if limit == "infinity" else limit, self._overdue)
-            self._enter(State.STOPPING)
+            self._enter(ProcessState.STOPPING)
             if self._terminate is None:
                 self._cancel_body()
             else:
-                self._terminating = Driver(_called(self._terminate), self, f"{self.path} (terminate)")
+                self._terminating = TaskDriver(_called(self._terminate), self, f"{self.path} (terminate)")
 
     def kill(self, reason: Exit = KILLED) -> None:
         """End it now. No `terminate`, no waiting; it is dead when this returns, and so are those linked to it."""
         if not self.alive:
             return
-        self.state = State.DEAD  # first, so that nothing it still does is heard
+        self.state = ProcessState.DEAD  # first, so that nothing it still does is heard
         self._kill_links()
         for driver in (self._terminating, self._body):
             if driver is not None:
@@ -232,15 +232,15 @@ class Process:
     def run(self, body: Coroutine[Any, Any, object], *, start_limit: float | None = None) -> None:
         """Give it its body."""
         self._set_timer(start_limit, self._start_overdue)
-        self._body = Driver(body, self, self.path)
+        self._body = TaskDriver(body, self, self.path)
 
     def has_started(self, value: Any) -> None:
         """It is ready."""
-        if self.state is not State.STARTING:
+        if self.state is not ProcessState.STARTING:
             return  # it is being stopped; or it says so twice, which changes nothing
         self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
-        self._enter(State.RUNNING)
+        self._enter(ProcessState.RUNNING)
         if not self._quiet:
             self.node.report("started", self.path)
 
@@ -254,7 +254,7 @@ class Process:
         """What an ordered stop runs before the body is cancelled; the latest callback counts."""
         self._terminate = callback
 
-    def ended(self, driver: Driver, error: BaseException | None, value: Any) -> None:
+    def ended(self, driver: TaskDriver, error: BaseException | None, value: Any) -> None:
         """One of its coroutines has ended: the body, or the terminate callback."""
         self.node.unwound(driver)
         if not self.alive:
@@ -274,18 +274,18 @@ class Process:
             self._kill_links()
             self._die(self._exit_after(self._failure))
 
-    def lingers(self, driver: Driver) -> None:
+    def lingers(self, driver: TaskDriver) -> None:
         """A killed coroutine goes on."""
         self.node.lingers(driver)
         self.node.report("lingering", self.path)
 
-    def discarded(self, driver: Driver, error: BaseException | None) -> None:
+    def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
         """A lingering coroutine was thrown away."""
         self.node.unwound(driver)
         self.node.report("discarded", self.path, detail="it refused to close" if error else "")
 
     def _exit_after(self, error: BaseException | None) -> Exit:
-        stopping = self.state is State.STOPPING
+        stopping = self.state is ProcessState.STOPPING
         match error:
             case None if stopping:
                 return SHUTDOWN
@@ -305,7 +305,7 @@ class Process:
         if self.parent is not None:
             self.parent.links.pop(self, None)
         self._report_death(reason)
-        self._enter(State.DEAD)
+        self._enter(ProcessState.DEAD)
         self._tell(reason)
 
     def _tell(self, reason: Exit) -> None:
@@ -353,7 +353,7 @@ class Process:
         if delay is not None and callback is not None:
             self._timer = self.node.clock.call_later(delay, callback)
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: ProcessState) -> None:
         self.state = state
         waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
@@ -385,7 +385,7 @@ async def _called(terminate: Terminate) -> None:
 # waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
 
 
-_RUNNING, _DEAD = State.RUNNING, State.DEAD
+_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
 _NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
 
 

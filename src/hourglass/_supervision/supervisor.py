@@ -19,8 +19,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hourglass._supervision.exits import Exit, IntensityExceeded, StartFailed, crash
-from hourglass._supervision.node import Clock, Timer
-from hourglass._supervision.policy import Escalate, History, Intensity, Nothing, Restart, decide, delay_before
+from hourglass._supervision.node import MonotonicClock, TimerHandle
+from hourglass._supervision.policy import (
+    Escalate,
+    History,
+    Intensity,
+    NoRestart,
+    RestartChildren,
+    decide,
+    delay_before,
+)
 from hourglass._supervision.process import ChildState, ChildView, Context, Down, Process
 from hourglass._supervision.spec import (
     ChildSpec,
@@ -36,7 +44,7 @@ from hourglass._supervision.spec import (
 # A supervisor's book-keeping for one child: its spec, its present process, its restarts and its back-off.
 
 
-class Child:
+class ChildSlot:
     """One place in a supervisor, which one process after another fills."""
 
     def __init__(self, spec: ChildSpec) -> None:
@@ -45,7 +53,7 @@ class Child:
         self.restarts = 0
         self._up_since: float | None = None
         self._failures = 0
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
 
     def fill(self, process: Process) -> None:
         """A process takes the place."""
@@ -72,7 +80,7 @@ class Child:
         self._failures += 1
         return delay
 
-    def wait(self, clock: Clock, delay: float, callback: Callable[[], object]) -> None:
+    def wait(self, clock: MonotonicClock, delay: float, callback: Callable[[], object]) -> None:
         """Leave the place empty for a while."""
         self.stop_waiting()
         self._timer = clock.call_later(delay, callback)
@@ -145,7 +153,7 @@ class _Run:
         self._plan = plan
         self._context = context
         self._node = context.node
-        self._children = [Child(spec) for spec in plan.children]
+        self._children = [ChildSlot(spec) for spec in plan.children]
         self._kinds: list[RestartKind] = [spec.restart for spec in plan.children]
         self._history: History = ()
         self._inbox: asyncio.Queue[_Message] = asyncio.Queue()
@@ -198,11 +206,11 @@ class _Run:
             counted=child.spec.backoff is None,
         )
         match verdict:
-            case Nothing():
+            case NoRestart():
                 return None
             case Escalate():
                 raise give_up(self._context, child, reason, self._plan.intensity)
-            case Restart(stop, start, history):
+            case RestartChildren(stop, start, history):
                 self._history = history
                 await self._stop_siblings(stop)
                 return await self._start_later(failed, start, child.next_delay(now), reason)
@@ -240,7 +248,7 @@ class _Run:
                 return place, crash(error.__cause__ or error)
         return None
 
-    async def _start(self, child: Child) -> None:
+    async def _start(self, child: ChildSlot) -> None:
         process = self._context.spawn(child.spec)
         child.fill(process)
         await process.wait_started()
@@ -251,11 +259,11 @@ class _Run:
         self._due.pop(place, None)
         self._children[place].stop_waiting()
 
-    def _path(self, child: Child) -> str:
+    def _path(self, child: ChildSlot) -> str:
         return f"{self._context.path}/{child.spec.id}"
 
 
-def give_up(context: Context, child: Child, reason: Exit, intensity: Intensity) -> IntensityExceeded:
+def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensity) -> IntensityExceeded:
     """Report that a supervisor fails upwards, and make the error that it fails with."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
     context.process.node.report(
