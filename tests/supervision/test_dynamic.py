@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 from hourglass._supervision import (
+    NORMAL,
     ChildSpec,
     Context,
     Down,
@@ -279,7 +280,7 @@ async def test_survivors_do_not_notice(world: World) -> None:
     assert [each.exit.kind for each in down] == ["crash"]
     assert len(tasks) == 1
     go.set()
-    assert await waiting.wait_result() == "done"
+    assert await waiting.wait_dead() is NORMAL
     assert world.reported("exited") == [doomed.path, failing.path]
     assert tree.paths() == ["Tasks"]
 

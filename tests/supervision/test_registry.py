@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._supervision import DeadProcess, NameTaken, NotRegistered, NotRunning, ProcessRegistry
+from hourglass._supervision import DeadProcess, NameTaken, NotRunning, ProcessRegistry
 
 from .world import World, on_both_loops
 
 
 @on_both_loops
 async def test_names_lead_to_processes(world: World) -> None:
-    """`via` and `whereis` find a registered process; `via` refuses an unknown name, `whereis` gives nothing."""
+    """`whereis` finds a registered process, and nothing for an unknown name."""
     tree = await world.start(world.worker("a"))
     registry = ProcessRegistry()
     registry.register(("queue", "default"), tree.find("App/a"))
-    assert registry.via(("queue", "default")) is registry.whereis(("queue", "default")) is tree.find("App/a")
+    assert registry.whereis(("queue", "default")) is tree.find("App/a")
     assert registry.whereis("other") is None
-    with pytest.raises(NotRegistered, match="no process is registered as 'other'"):
-        registry.via("other")
 
 
 @on_both_loops
@@ -59,7 +57,7 @@ async def test_unregistering_is_idempotent_and_final(world: World) -> None:
     registry.unregister("x")
     registry.register("x", b)
     a.kill()
-    assert registry.via("x") is b
+    assert registry.whereis("x") is b
 
 
 @on_both_loops

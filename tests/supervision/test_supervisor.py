@@ -192,7 +192,7 @@ async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
     """A root that gives up ends, with the reason, and leaves nothing behind."""
     tree = await world.start(world.worker("a"), world.worker("b"), max_restarts=0)
     await world.crash("App/a")
-    reason = await tree.wait()
+    reason = await tree.root.wait_dead()
     assert isinstance(reason.error, IntensityExceeded)
     assert (tree.paths(), world.log[-1]) == ([], "-b")
 
@@ -207,7 +207,7 @@ async def test_failing_restarts_count_towards_the_intensity(world: World) -> Non
     assert world.took() == ["-a", "-b", "+a", "-a", "+a", "-a", "+a", "+b"]
     world.refusals["a"] = 1
     await world.crash("App/a")
-    assert isinstance((await tree.wait()).error, IntensityExceeded)
+    assert isinstance((await tree.root.wait_dead()).error, IntensityExceeded)
 
 
 @on_both_loops
@@ -414,7 +414,7 @@ async def test_cancelling_the_supervisors_own_task_stops_its_children_in_order(w
     await world.settle()
     assert world.took() == []
     finish.set()
-    assert await tree.wait() is SHUTDOWN
+    assert await tree.root.wait_dead() is SHUTDOWN
     assert world.took() == ["-slow", "-a"]
 
 

@@ -96,7 +96,7 @@ async def test_killing_the_root_ends_the_tree(world: World) -> None:
     """Nobody restarts a root: a kill of it is the end of everything, and a later stop has nothing to do but to tidy up."""
     tree, _ = await grown(world)
     tree.kill("App")
-    assert (tree.paths(), await tree.wait()) == ([], KILLED)
+    assert (tree.paths(), await tree.root.wait_dead()) == ([], KILLED)
     assert await tree.stop() is KILLED
 
 

@@ -28,8 +28,8 @@ class Killed(BaseException):
 class DriverOwner(Protocol):
     """Is told by a driver what became of its coroutine: the process that the coroutine is the body of."""
 
-    def ended(self, driver: TaskDriver, error: BaseException | None, value: Any) -> None:
-        """The coroutine returned `value`, or raised `error`."""
+    def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
+        """The coroutine returned, or raised `error`."""
 
     def lingers(self, driver: TaskDriver) -> None:
         """The coroutine was killed and goes on."""
@@ -132,8 +132,8 @@ class TaskDriver(Coroutine[Any, Any, None]):
             self._close_body()
         try:
             return self._wait_for(self._step(resume, given))
-        except StopIteration as stop:
-            self._owner.ended(self, None, stop.value)
+        except StopIteration:
+            self._owner.ended(self, None)
             raise StopIteration from None
         except BaseException as error:
             self._fail(error)
@@ -167,7 +167,7 @@ class TaskDriver(Coroutine[Any, Any, None]):
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
         error.__traceback__ = trace
-        self._owner.ended(self, error, None)
+        self._owner.ended(self, error)
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise error
         raise StopIteration from None

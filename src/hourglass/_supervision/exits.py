@@ -49,10 +49,6 @@ class NameTaken(SupervisionError):
     """The name belongs to a living process."""
 
 
-class NotRegistered(SupervisionError, LookupError):
-    """No living process has that name."""
-
-
 # --- why a process ended -----------------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,6 @@ class Process:
         "node",
         "parent",
         "path",
-        "returned",
         "started_at",
         "state",
         "value",
@@ -134,7 +133,6 @@ class Process:
         self.exit: Exit | None = None
         self.started_at: float | None = None
         self.value: Any = None  # what it gave to `started`
-        self.returned: Any = None  # what its body returned
         self.family: Family = tuple
         self.links: dict[Process, None] = {}
         self._quiet = quiet
@@ -193,16 +191,6 @@ class Process:
             await self._change()
         return self.exit
 
-    async def wait_result(self) -> Any:
-        """What its body returned; raises what it raised, or `DeadProcess` if it was stopped or killed."""
-        reason = await self.wait_dead()
-        if isinstance(reason.error, Exception):
-            raise reason.error
-        if reason is not NORMAL:
-            # Its own cancellation must not look like a cancellation of the caller that waits here.
-            raise DeadProcess(f"{self.path} ended without a result: {reason}") from reason.error
-        return self.returned
-
     def begin_stop(self, limit: Shutdown) -> None:
         """Ask it to end in order; killed when `limit` has passed. Asking again changes nothing, but for `"brutal"`."""
         if limit == "brutal":
@@ -254,7 +242,7 @@ class Process:
         """What an ordered stop runs before the body is cancelled; the latest callback counts."""
         self._terminate = callback
 
-    def ended(self, driver: TaskDriver, error: BaseException | None, value: Any) -> None:
+    def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
         """One of its coroutines has ended: the body, or the terminate callback."""
         self.node.unwound(driver)
         if not self.alive:
@@ -267,7 +255,6 @@ class Process:
                 return
         else:
             self._body = None
-            self.returned = value
             if self._failure is None or not isinstance(error, (asyncio.CancelledError, NoneType)):
                 self._failure = error  # a failed `terminate` says more than the cancellation after it
         if self._terminating is None:
@@ -399,7 +386,7 @@ class Job(Process):
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
-        self.exit = self.value = self.returned = None
+        self.exit = self.value = None
         self.started_at = 0.0
         self.family = tuple
         self.links = _NO_LINKS  # a process without a body cannot have children

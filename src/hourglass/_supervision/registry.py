@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable
 
-from hourglass._supervision.exits import DeadProcess, NameTaken, NotRegistered, NotRunning
+from hourglass._supervision.exits import DeadProcess, NameTaken, NotRunning
 from hourglass._supervision.process import Context, Down, Monitor, Process
 from hourglass._supervision.spec import ChildSpec
 
@@ -55,13 +55,6 @@ class ProcessRegistry:
         """The process of that name, if there is one."""
         entry = self._entries.get(name)
         return entry[0] if entry is not None else None
-
-    def via(self, name: Hashable) -> Process:
-        """The process of that name; `NotRegistered` if there is none."""
-        process = self.whereis(name)
-        if process is None:
-            raise NotRegistered(f"no process is registered as {name!r}")
-        return process
 
     def names(self) -> tuple[Hashable, ...]:
         """All names, oldest first."""

@@ -50,10 +50,6 @@ class Tree:
         await self.root.node.wait_unwound()
         return reason
 
-    async def wait(self) -> Exit:
-        """Why the root ended, once it has."""
-        return await self.root.wait_dead()
-
     def reports(self) -> tuple[SupervisionReport, ...]:
         """The latest reports, oldest first."""
         return self.root.node.reports.recent()
