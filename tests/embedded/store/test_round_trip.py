@@ -17,7 +17,7 @@ from hourglass._embedded.store.sqlite import SqliteStore
 from hourglass._embedded.store.writer import coalesce, events_as_bytes
 from hourglass._engine.versions import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import array
+from hourglass._history.encoding import array, encode_events
 from hourglass._history.events import UpdateRequest
 from hourglass.converter import Payload
 
@@ -101,7 +101,7 @@ def test_every_kind_of_event_comes_back(kind: type[h.Attributes]) -> None:
     fields = msgspec.structs.fields(kind)
     attributes = kind(**{field.name: _example(field.type) for field in fields})
     event = h.HistoryEvent(7, 123, attributes)
-    assert records.decode_events(records.encode_events([event])) == [event]
+    assert records.decode_events(bytes(array(1, encode_events([event])))) == [event]
 
 
 def _example(kind: object) -> object:
@@ -160,7 +160,7 @@ def test_nothing_is_stored_twice() -> None:
 def test_fields_that_are_stored_are_these() -> None:
     """The names in the file are fixed: one may be added here with a default, none may go."""
     assert set(records._RUN_FIELDS) | records.IN_EVENTS | records.PENDING == set(Run.__struct_fields__)
-    assert set(records._ACTIVITY_FIELDS) | {"spec"} == set(Activity.__struct_fields__)
+    assert set(records._ACTIVITY_FIELDS) | {"scheduled", "spec"} == set(Activity.__struct_fields__)
     assert set(records._TIMER_FIELDS) == set(Timer.__struct_fields__)
     assert set(records._RUN_FIELDS) >= {
         "run_id", "start_ns", "status", "close_ns", "length", "task", "task_count", "held", "memo",

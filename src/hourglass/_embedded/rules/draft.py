@@ -40,7 +40,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import encode_each
+from hourglass._history.encoding import encode_events
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 # --- priorities ---------------------------------------------------------------------------------------------
@@ -54,12 +54,12 @@ _USUAL = 3
 
 def key_of(run: Run, activity: Activity) -> int:
     """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
-    return activity.spec.priority_key or run.started.priority_key
+    return activity.spec.priority_key or run.started.spec.priority_key
 
 
 def level_of(run: Run, activity: Activity | None = None) -> int:
     """Which level a run's task, or an attempt of one of its activities, waits at."""
-    key = run.started.priority_key if activity is None else key_of(run, activity)
+    key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL
 
 
@@ -199,7 +199,7 @@ class Draft:
         """How many bytes the events of the run take, those of this transition included."""
         count = len(self.written)
         if count > self._measured:  # all that was written since the last time is encoded at once
-            encoded = encode_each(self.written[self._measured :] if self._measured else self.written)
+            encoded = encode_events(self.written[self._measured :] if self._measured else self.written)
             self._encoded.append(encoded)
             self._measured = count
             self._size += len(encoded)
@@ -300,7 +300,7 @@ class Draft:
         scheduled = 0
         run = self.run
         if not transient:
-            started = run.started
+            started = run.started.spec
             scheduled = self.write(
                 h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout)
             )
@@ -509,7 +509,9 @@ def _begin_attempt(draft: Draft, activity: Activity, identity: str) -> None:
 
 def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
     return h.WorkflowTaskScheduled(
-        task_queue=run.started.task_queue, task_timeout=run.started.task_timeout, attempt=task.attempt
+        task_queue=run.started.spec.task_queue,
+        task_timeout=run.started.spec.task_timeout,
+        attempt=task.attempt,
     )
 
 

@@ -24,9 +24,9 @@ from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import Activity, Run, Step, Task
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
-from hourglass._history.encoding import encode_each
+from hourglass._history.encoding import encode_events
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
@@ -45,8 +45,8 @@ def open_run(
         run_id=run_id,
         started=started,
         start_ns=now_ns,
-        memo=started.memo,
-        search_attributes=started.search_attributes,
+        memo=started.spec.memo,
+        search_attributes=started.spec.search_attributes,
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
@@ -144,7 +144,9 @@ def _latest_attempt(activity: Activity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
-    delay = activities.next_delay(activity.spec.retry_policy, activity.attempt - 1, activity.last_failure)
+    delay = activities.next_delay(
+        activities.retry_rule(activity), activity.attempt - 1, activity.last_failure
+    )
     return now_ns + to_ns(delay)
 
 
@@ -227,7 +229,7 @@ def _complete_and_take_task(
     """What `complete_activity` does where nothing but this end leads to the run's next task, which the worker takes at
     once. Most steps of most runs are this one: without a draft it takes a third of the time.
     """
-    limits, length, started = eager.limits, run.length, run.started
+    limits, length, started = eager.limits, run.length, run.started.spec
     began_ns = max(activity.started_ns, activity.after_ns)
     time_ns = max(now_ns, run.latest_ns, began_ns)
     first, end = activities.completed(activity, result, identity, length + 1)
@@ -240,7 +242,7 @@ def _complete_and_take_task(
             h.WorkflowTaskScheduled(task_queue=started.task_queue, task_timeout=started.task_timeout),
         ),
     ]
-    encoded = encode_each(events)
+    encoded = encode_events(events)
     length, size = length + 3, run.history_size + len(encoded)
     number, scheduled, taken = run.task_count + 1, length, not limits.is_overgrown(length, size)
     suggest = taken and (length >= limits.suggest_events or size >= limits.suggest_bytes)
@@ -253,7 +255,7 @@ def _complete_and_take_task(
             suggest_continue_as_new=suggest,
         )
         events.append(h.HistoryEvent(length, time_ns, attributes))
-        begun = encode_each(events[3:])
+        begun = encode_events(events[3:])
         encoded += begun
         size += len(begun)
     pending = run.activities.copy()
@@ -315,7 +317,7 @@ def elapse(
             _expire(draft, activity)
     task = draft.run.task
     if task is not None and task.started_event_id:
-        due = later(task.started_ns, to_ns(run.started.task_timeout))
+        due = later(task.started_ns, to_ns(run.started.spec.task_timeout))
         if now_ns >= due and task_is_withheld:
             draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
         elif now_ns >= due:
