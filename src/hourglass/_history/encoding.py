@@ -140,7 +140,9 @@ _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
 def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
     """Events as they are stored, one after the other: a list of them without its head."""
-    stored = [event if type(event.attributes) not in _flat else _stored(event) for event in events]
+    stored: list[Any] = []
+    for event in events:
+        stored.append(_stored(event) if type(event.attributes) in _flat else event)
     count = len(stored)
     return encode(stored)[1 if count < 16 else 3 if count < 1 << 16 else 5 :]
 

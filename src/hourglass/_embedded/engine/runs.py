@@ -300,7 +300,9 @@ class Ledger:
             return reason
         try:
             step = transition(run, now)
-            limits.check_step(step.run.history_size - run.history_size)
+            size = step.run.history_size - run.history_size
+            if size > limits.transaction_bytes:
+                limits.check_step(size)
         except Overgrown as error:
             self._apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
@@ -628,8 +630,7 @@ class Ledger:
 
     def note_hands(self, record: Record) -> None:
         """Which handles have something of a run may have changed."""
-        run = record.run
-        task = run.task
+        run, task = record.run, record.run.task
         # As `is_in_hand`, without a call: every step comes by.
         if (
             record.attempts

@@ -26,7 +26,7 @@ TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 
-_SMALL = frozenset({str, int, float, bool})
+_SMALL = (str, int, float)
 
 
 class Overgrown(Exception):
@@ -85,15 +85,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
         for name in said.__struct_fields__:
             value = getattr(said, name)
-            if name in names and self.is_too_long(value):
-                raise ServiceError(names[name], status="INVALID_ARGUMENT")
+            if not value or isinstance(value, _SMALL):  # most fields, of every request
+                if isinstance(value, str) and name in names and self.is_too_long(value):
+                    raise ServiceError(names[name], status="INVALID_ARGUMENT")
+                continue
             if isinstance(value, Request):
                 self.check(value)
                 continue
             if isinstance(value, Spec):
                 self._check_fields(value, names)
-                continue
-            if not value or type(value) in _SMALL:  # most fields, of every request
                 continue
             size = blob_size(value)
             if size > self.blob_bytes:

@@ -26,7 +26,7 @@ from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_tas
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
 from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
-from hourglass._history.encoding import encode_events
+from hourglass._history.encoding import encode, encode_events
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
@@ -255,7 +255,7 @@ def _complete_and_take_task(
             suggest_continue_as_new=suggest,
         )
         events.append(h.HistoryEvent(length, time_ns, attributes))
-        begun = encode_events(events[3:])
+        begun = encode(events[3])
         encoded += begun
         size += len(begun)
     pending = run.activities.copy()

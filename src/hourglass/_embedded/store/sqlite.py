@@ -61,7 +61,8 @@ class Durability:
     """
 
     def __init__(self) -> None:
-        self._given = 0
+        self.given = 0
+        """The last number that was given."""
         self._committed = 0
         self._failure: StorageError | None = None
         self._refused: dict[int, StorageError] = {}
@@ -70,19 +71,9 @@ class Durability:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def given(self) -> int:
-        """The last number that was given."""
-        return self._given
-
-    @property
     def failure(self) -> StorageError | None:
         """What ended it, if anything has."""
         return self._failure
-
-    def next_number(self) -> int:
-        """A number for a change."""
-        self._given += 1
-        return self._given
 
     def has(self, number: int) -> bool:
         """Whether this change, and all before it, are durable."""
@@ -316,10 +307,13 @@ class SqliteStore:
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number."""
-        if self._known_ids is not None:
-            self._know_ids(self._known_ids, change)
+        known, durability = self._known_ids, self._durability
+        if known is not None and (
+            change.also or (type(change) is Change and change.run.length == len(change.events))
+        ):
+            self._know_ids(known, change)
         self._turn.append(change)
-        number = self._durability.next_number()
+        durability.given = number = durability.given + 1
         loop = asyncio._get_running_loop()
         if loop is None:  # no loop, no turns: each change for itself
             self._hand_over()

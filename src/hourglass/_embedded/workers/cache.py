@@ -398,7 +398,7 @@ class Cache:
     def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
         cached.hear(completion, self._behavior)
         try:
-            more = cached.cursor.accept(completion.commands, now_ns=self._engine.clock.now_ns())
+            more = cached.cursor.accept(completion.commands, self._engine.clock.now_ns)
         except Exception as error:
             self._fail(cached, *_blame(error, cached))
             return

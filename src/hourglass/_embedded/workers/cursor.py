@@ -359,17 +359,18 @@ class Cursor:
         """An activation of queries alone, where the run stands now."""
         return self._make(queries, is_replaying=True)
 
-    def accept(self, commands: Sequence[c.Command], *, now_ns: int = 0) -> bool:
+    def accept(self, commands: Sequence[c.Command], now_ns: Callable[[], int]) -> bool:
         """Take the worker's commands for the last activation; says whether there is more to tell or to do before the
-        task is answered. Raises `BadCommand`.
+        task is answered. `now_ns` is asked where a local activity begins. Raises `BadCommand`.
         """
         for command in commands:
-            kind = type(command)
+            kind, now = type(command), 0
             if kind in c.TERMINAL_KINDS:
                 self._closing = True
             elif kind is c.ScheduleLocalActivity:
                 self._with_local()
-            told = self._outcomes.issue(command, replaying=self._replaying, now_ns=now_ns)
+                now = now_ns()
+            told = self._outcomes.issue(command, self._replaying, now)
             if told:
                 self._jobs += told
         if self.local is None:

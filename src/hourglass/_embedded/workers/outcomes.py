@@ -169,7 +169,7 @@ class Outcomes:
             self.local = LocalActivities(self.issued, time_ns, activation)
         return self.local
 
-    def issue(self, command: c.Command, *, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
+    def issue(self, command: c.Command, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
         """The worker asks for something; gives what it may be told at once."""
         match command:
             case c.ScheduleActivity():
