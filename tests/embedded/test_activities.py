@@ -77,7 +77,7 @@ def test_a_failed_attempt_is_retried_with_back_off() -> None:
             assert task.attempt == attempt
             await world.handle.complete_activity(ActivityFailed(task.token, app_failure("no")))
             world.clock.advance(wait - 0.001)
-            assert not list(world.connection.engine.offers.attempts("q"))
+            assert not list(world.connection.engine.queues.attempts("q"))
             world.clock.advance(0.001)
         task = await world.activity()
         assert task.attempt == 4

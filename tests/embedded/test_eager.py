@@ -27,7 +27,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
 
 
 def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Step:
-    answer = tasks.Answer(commands=tuple(map(tasks.Sent, commands)), identity="me")
+    answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
     return tasks.complete_task(life.run, answer, "", LIMITS, NOW, at_once)
 
 
@@ -99,7 +99,7 @@ def test_a_worker_that_does_not_poll_takes_nothing() -> None:
         run_id = (await world.start()).run_id
         await world.activation()
         await world.complete(run_id, activity(1))
-        assert world.engine.offers.waiting_attempts() == [(run_id, 5)]
+        assert world.engine.queues.waiting_attempts() == [(run_id, 5)]
         assert isinstance(await world.handle.poll_activity(), ActivityTask)
         await world.close()
 
@@ -128,7 +128,7 @@ def test_a_policy_decides_also_for_those_who_wait() -> None:
         await settle()
         assert not poll.done()
         policy.is_selective = False
-        world.engine.offers.wake_all()
+        world.engine.queues.wake_all()
         assert isinstance(await poll, ActivityTask)
         await world.close()
 

@@ -21,7 +21,7 @@ from hourglass._contract.service import (
     UpdateStage,
     UpdateWorkflow,
 )
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.rules.resetting import rebuild
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.cursor import seed_of
@@ -45,7 +45,7 @@ async def signal(world: World, name: str = "s") -> None:
     await world.call(SignalWorkflow(workflow_id="w", signal_name=name, request_id=""))
 
 
-def latest(world: World) -> Record:
+def latest(world: World) -> LoadedRun:
     record = world.engine.current("w")
     assert record is not None
     return record

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from hourglass._contract.service import QueryWorkflow, Request
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.store.store import Stored
 from hourglass._embedded.waiting import Bell
 from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFoundError
@@ -60,7 +60,7 @@ def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
     )
 
 
-def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> Record:
+def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> LoadedRun:
     """The run that a request names; raises `WorkflowNotFoundError`."""
     record = engine.record(run_id) if run_id else engine.current(workflow_id)
     if record is None or record.run.started.workflow_id != workflow_id:
@@ -83,13 +83,13 @@ def refusal_rests_on(engine: Engine, request: Request[Any]) -> int:
     return engine.runs.newest_of(workflow_id, getattr(about, "run_id", ""))
 
 
-def check_open(record: Record) -> None:
+def check_open(record: LoadedRun) -> None:
     """Raise `WorkflowNotFoundError` for a run that has closed."""
     if not record.run.is_open:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
 
 
-def check_moves(engine: Engine, record: Record) -> None:
+def check_moves(engine: Engine, record: LoadedRun) -> None:
     """Raise `StorageError` for a run that is parked: when it goes on is not known."""
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
@@ -120,7 +120,7 @@ async def is_written(engine: Engine, number: int) -> bool:
     return True
 
 
-def stored(engine: Engine, record: Record) -> Stored:
+def stored(engine: Engine, record: LoadedRun) -> Stored:
     """A run as the disk has it; raises `StorageError` if it has not got there yet."""
     found = engine.store.load(record.run.run_id)
     if found is None:
@@ -133,7 +133,7 @@ def stored(engine: Engine, record: Record) -> Stored:
 
 
 @contextlib.contextmanager
-def holding(engine: Engine, record: Record) -> Iterator[None]:
+def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
     """Hold on to a record."""
     engine.runs.hold(record)
     try:
@@ -143,7 +143,7 @@ def holding(engine: Engine, record: Record) -> Iterator[None]:
 
 
 async def wait(
-    engine: Engine, record: Record, bell: Bell, done: Callable[[], bool], limit: float | None
+    engine: Engine, record: LoadedRun, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
     """Wait until it is done, or until patience ends. Of an engine that has failed meanwhile the connection tells,
     when it waits for the answer to be durable.

@@ -112,10 +112,10 @@ class EngineConnection:
             ) from None
         except HourglassError:
             # A refusal says how things are, as an answer does: it waits for the disk, too.
-            engine.offers.stir()
+            engine.queues.dispatch()
             await self._may_leave(refusal_rests_on(engine, request))
             raise
-        engine.offers.stir()  # before the wait: what handles take of it may be in the same commit
+        engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
         await self._may_leave(answer.rests_on)
         if type(request) in LOOKS and (trouble := engine.trouble):
             notice = f"{trouble}; what is told is what the file has" if engine.held else trouble

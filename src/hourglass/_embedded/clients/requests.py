@@ -36,7 +36,7 @@ from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
 from hourglass._embedded.engine.deployments import Build
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Query, Record, Token
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun, WaitingQuery
 from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.activities import retry_rule
@@ -131,7 +131,9 @@ def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes
             yield request_id(run, attributes.update_id)
 
 
-def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkflow, new_run_id: str) -> None:
+def _give_way(
+    engine: Engine, base: LoadedRun, current: LoadedRun, request: ResetWorkflow, new_run_id: str
+) -> None:
     if current.run.is_open:
         reason = request.reason
         engine.runs.change(current, lambda run, now: resetting.give_way(run, reason, new_run_id, now))
@@ -139,16 +141,16 @@ def _give_way(engine: Engine, base: Record, current: Record, request: ResetWorkf
         engine.runs.change(base, lambda run, now: resetting.note_reset(run, new_run_id, now))
 
 
-def _following(engine: Engine, base: Record) -> Iterator[list[h.Attributes]]:
+def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
     """What happened to the runs by which the base was continued as new."""
-    record: Record | None = base
+    record: LoadedRun | None = base
     while record is not None and isinstance(record.run.final, h.WorkflowExecutionContinuedAsNew):
         record = engine.record(record.run.final.new_run_id)
         if record is not None:
             yield [*(event.attributes for event in record.events), *record.run.held]
 
 
-def _tell_of_ended_children(engine: Engine, record: Record) -> None:
+def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
     """Tell the new run of children that ended while no run could hear of it: the old one had closed."""
     for child in tuple(record.run.children.values()):
         last = engine.current(child.initiated.workflow_id)
@@ -177,11 +179,11 @@ async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pol
     now = engine.clock.now_ns()
     found = tuple(
         watch.Poller(taker.identity, now, taker.version)
-        for taker in engine.offers.takers(request.task_queue)
+        for taker in engine.queues.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return Answer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
+    return Answer(watch.Pollers(found, engine.queues.served(), current), engine.runs.newest)
 
 
 WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
@@ -237,10 +239,10 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
     event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
-    asked = Query(event, asyncio.get_running_loop().create_future())
+    asked = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
         engine.tasks.ask(record, asked)
-        engine.offers.stir()
+        engine.queues.dispatch()
         try:
             result = await asked.answer
         finally:
@@ -433,7 +435,7 @@ PATIENT: tuple[type[s.Request[Any]], ...] = (
 """Requests whose time limit ends the wait with an answer, not with an error."""
 
 
-async def _first_task(engine: Engine, record: Record) -> None:
+async def _first_task(engine: Engine, record: LoadedRun) -> None:
     """Wait until a worker has taken the run's first task: before that no worker can know it."""
 
     def has_begun() -> bool:
@@ -462,7 +464,7 @@ def _done_before(engine: Engine) -> Answer[s.Nothing]:
     return Answer(s.Nothing(), engine.runs.newest)
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
+async def _wait_for_room(engine: Engine, record: LoadedRun) -> None:
     """Hold a sender back while so much has come during the run's task that the task would have to be failed."""
     limit = engine.limits.held_events
 
@@ -477,25 +479,27 @@ async def _wait_for_room(engine: Engine, record: Record) -> None:
         )
 
 
-def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:
+def _change(
+    engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Step], request_id: str
+) -> None:
     """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
     if reason:
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 
 
-def _done(engine: Engine, record: Record) -> Answer[s.Nothing]:
+def _done(engine: Engine, record: LoadedRun) -> Answer[s.Nothing]:
     return Answer(s.Nothing(), engine.runs.number_of(record))
 
 
 def _attempt(
     engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str
-) -> tuple[Token, Record, Activity]:
+) -> tuple[AttemptToken, LoadedRun, Activity]:
     """The running attempt that a request names, by token or by ids."""
-    found: tuple[Record, Activity] | None = None
+    found: tuple[LoadedRun, Activity] | None = None
     if token:
         try:
-            name = Token.decode(token)
+            name = AttemptToken.decode(token)
         except ValueError:
             raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
         found = engine.attempts.find(name)
@@ -505,7 +509,7 @@ def _attempt(
         record = find(engine, workflow_id, run_id)
         for activity in record.run.activities.values():
             if activity.scheduled.activity_id == activity_id and activity.started_ns:
-                name = Token(record.run.run_id, activity.scheduled_event_id, activity.attempt)
+                name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)
                 return name, record, activity
     raise ServiceError(
         "invalid activityID or activity already timed out or invoking workflow is completed",
@@ -521,7 +525,7 @@ def _offset(token: bytes) -> int:
     return int(token)
 
 
-def _outcome(record: Record) -> s.Outcome:
+def _outcome(record: LoadedRun) -> s.Outcome:
     match record.run.final:
         case h.WorkflowExecutionCompleted() as final:
             return s.RunCompleted((final.result,), final.new_run_id)

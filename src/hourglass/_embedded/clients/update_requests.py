@@ -23,7 +23,7 @@ from hourglass._contract.service import (
 )
 from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.engine.starting import check_start, start_workflow
 from hourglass._embedded.rules.resetting import RESETTER
 from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
@@ -79,7 +79,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
     return Answer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
-def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
+def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
     """The run that was asked for this very update before, whatever the policies say of its id: of an open chain, or
     of a closed one if it has completed it. If it was this very call that began a chain, it is that one, whichever
     there is now.
@@ -100,7 +100,7 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | N
     return record, Started(began) if began else Started(record.run.run_id, started=False)
 
 
-def _accepted_for(engine: Engine, request: UpdateWorkflow) -> Record | None:
+def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
     """The run that accepted the update that this very call, which is sent again, asked for; whichever workflow has
     its id now, and whatever became of the update.
     """
@@ -109,14 +109,14 @@ def _accepted_for(engine: Engine, request: UpdateWorkflow) -> Record | None:
     return engine.record(run_id) if run_id else None
 
 
-def _last_of_chain(engine: Engine, record: Record) -> Record:
+def _last_of_chain(engine: Engine, record: LoadedRun) -> LoadedRun:
     """The latest run of the workflow, if it is of the same chain; else the run itself, which has closed."""
     latest = engine.current(record.run.started.workflow_id)
     same = latest is not None and latest.run.started.first_run_id == record.run.started.first_run_id
     return latest if same and latest is not None else record
 
 
-def _asked(engine: Engine, record: Record, update_id: str) -> Record:
+def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
     """The run that was asked for an update: this one, unless another of its chain has it, done or under way."""
     if engine.updates.of(record).knows(update_id):
         return record
@@ -132,13 +132,13 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
     return other if found else record
 
 
-async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def _updated(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> Answer[UpdateState]:
     """Ask a run for an update, unless it was asked before, and wait until it has come so far. Raises `_WentOn`."""
     waiting = await _admitted(engine, record, request)
     return await _follow(engine, record, waiting, request)
 
 
-async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> Waiting | None:
+async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> Waiting | None:
     """The update, admitted unless it is known; None if it is accepted already."""
     while True:
         updates = engine.updates.of(record)
@@ -165,7 +165,7 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
     return waiting
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
+async def _wait_for_room(engine: Engine, record: LoadedRun) -> None:
     limit = engine.limits.updates_in_flight
 
     def is_room() -> bool:
@@ -180,7 +180,7 @@ async def _wait_for_room(engine: Engine, record: Record) -> None:
 
 
 async def _follow(
-    engine: Engine, record: Record, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
+    engine: Engine, record: LoadedRun, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
 ) -> Answer[UpdateState]:
     """Wait until the update has come so far. Raises `_WentOn` if its run went on as another before it was accepted."""
     update_id = request.update_id
@@ -202,7 +202,7 @@ async def _follow(
     return Answer(found, engine.runs.number_of(record))
 
 
-def _state(engine: Engine, record: Record, waiting: Waiting | None, update_id: str) -> UpdateState:
+def _state(engine: Engine, record: LoadedRun, waiting: Waiting | None, update_id: str) -> UpdateState:
     updates = engine.updates.of(record)
     completed = updates.completed.get(update_id)
     if completed is not None:
@@ -216,7 +216,7 @@ def _state(engine: Engine, record: Record, waiting: Waiting | None, update_id: s
     return _reached(record, update_id, UpdateStage.ADMITTED)
 
 
-def _reached(record: Record, update_id: str, stage: UpdateStage, **outcome: Any) -> UpdateState:
+def _reached(record: LoadedRun, update_id: str, stage: UpdateStage, **outcome: Any) -> UpdateState:
     run = record.run
     return UpdateState(
         update_id=update_id,
@@ -227,7 +227,7 @@ def _reached(record: Record, update_id: str, stage: UpdateStage, **outcome: Any)
     )
 
 
-def _goes_on(engine: Engine, record: Record) -> bool:
+def _goes_on(engine: Engine, record: LoadedRun) -> bool:
     """Whether another run has taken the place of this one, which has closed."""
     if record.run.is_open or engine.current(record.run.started.workflow_id) is record:
         return False

@@ -14,12 +14,12 @@ import logging
 
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.engine.deployments import Deployments
-from hourglass._embedded.engine.dispatch import AttemptDesk, TaskDesk, UpdateDesk
-from hourglass._embedded.engine.run import Record
-from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.schedules import ScheduleDesk
 from hourglass._embedded.engine.starting import why_no_more
-from hourglass._embedded.engine.task_queues import DispatchPolicy, Offers
+from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.disk_faults import Unwritable
@@ -48,20 +48,20 @@ class Engine:
         keep = Upkeep(retention)
         keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
-        self.offers = Offers(policy)
+        self.queues = TaskQueues(policy)
         self._upkeep = keep
-        self.runs = Ledger(
+        self.runs = RunTable(
             store=store,
             clock=self.clock,
             limits=self.limits,
-            offers=self.offers,
+            queues=self.queues,
             idle=self._upkeep.may_drop,
             namespace=namespace,
         )
         self.deployments = Deployments(self.runs)
-        self.tasks = TaskDesk(self.runs, self.deployments)
-        self.updates = UpdateDesk(self.runs)
-        self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
+        self.tasks = TaskDispatch(self.runs, self.deployments)
+        self.updates = UpdateDispatch(self.runs)
+        self.attempts = ActivityDispatch(self.runs, namespace, self.deployments)
         self.schedules = ScheduleDesk(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
         store.on_refusal(self._refused)
@@ -93,11 +93,11 @@ class Engine:
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.store.close()
 
-    def record(self, run_id: str) -> Record | None:
+    def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         return self.runs.record(run_id)
 
-    def current(self, workflow_id: str) -> Record | None:
+    def current(self, workflow_id: str) -> LoadedRun | None:
         """The latest run of a workflow."""
         return self.runs.current(workflow_id)
 
@@ -106,7 +106,7 @@ class Engine:
         """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move
         things on.
         """
-        return not self.runs.in_hand and not self.offers.any_for_takers()
+        return not self.runs.in_hand and not self.queues.any_for_takers()
 
     @property
     def held(self) -> str:
@@ -165,4 +165,4 @@ class Engine:
             self.tasks.refuse_queries(record, error)
             record.changed.ring()
             record.closed.ring()
-        self.offers.wake_all()
+        self.queues.wake_all()

@@ -1,4 +1,4 @@
-"""The runs of an engine (`Ledger`): in memory, ahead of a store, each with an alarm on the clock (`Alarms`) at the
+"""The runs of an engine (`RunTable`): in memory, ahead of a store, each with an alarm on the clock (`Alarms`) at the
 earliest time that something of it needs.
 
 Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is a
@@ -26,9 +26,9 @@ import msgspec
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.engine.attributes import AttributeTypes
-from hourglass._embedded.engine.run import Awaiting, Nobody, Record
-from hourglass._embedded.engine.task_queues import Offers
-from hourglass._embedded.engine.transactions import Others, Part, Together, as_one
+from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
+from hourglass._embedded.engine.task_queues import TaskQueues
+from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, as_one
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
@@ -46,12 +46,12 @@ from hourglass.errors import StorageError
 class Alarms:
     """The alarms on one clock; `elapse` is called for a run whose time has come."""
 
-    def __init__(self, clock: Clock, elapse: Callable[[Record], None]) -> None:
+    def __init__(self, clock: Clock, elapse: Callable[[LoadedRun], None]) -> None:
         self._clock = clock
         self._early_is_harmless = clock.early_is_harmless
         self._elapse = elapse
 
-    def set(self, record: Record, earliest: int, now: int) -> None:
+    def set(self, record: LoadedRun, earliest: int, now: int) -> None:
         """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
         run = record.run
         if record.alarm is not None and self._early_is_harmless and run.status is RUNNING:
@@ -70,7 +70,7 @@ class Alarms:
             record.alarm_ns = wake
             record.alarm = self._clock.call_at(wake, partial(self._elapse, record))
 
-    def silence(self, record: Record) -> None:
+    def silence(self, record: LoadedRun) -> None:
         """Do not look at the run any more."""
         if record.alarm is not None:
             record.alarm()
@@ -91,7 +91,7 @@ LOOK_AGAIN = 5 * SECOND
 _NOTHING: frozenset[int] = frozenset()
 
 
-class Ledger:
+class RunTable:
     """The table of runs, by workflow id and run id, over a store. `idle` hears of records that may be dropped."""
 
     def __init__(
@@ -100,8 +100,8 @@ class Ledger:
         store: Store,
         clock: Clock,
         limits: Limits,
-        offers: Offers,
-        idle: Callable[[Record], None],
+        queues: TaskQueues,
+        idle: Callable[[LoadedRun], None],
         namespace: str = "default",
     ) -> None:
         self.store = store
@@ -109,23 +109,23 @@ class Ledger:
         """Whether what rests on this change may leave the engine."""
         self.clock = clock
         self.limits = limits
-        self.offers = offers
+        self.queues = queues
         self.attributes = AttributeTypes(store, limits)
         self.appended = 0
         """The number of the newest change that the store was given."""
         self.stopped = False
         self.in_hand: set[str] = set()
-        self.new_run_id: Callable[[], str] = offers.policy.new_run_id
-        self.awaiting: Awaiting = Nobody()
+        self.new_run_id: Callable[[], str] = queues.policy.new_run_id
+        self.awaiting: EndListener = NoListener()
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
-        self._together = Together(Others(self, namespace).carry_out, self._settle)
-        self._records: dict[str, Record] = {}
+        self._together = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
+        self._records: dict[str, LoadedRun] = {}
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
         self._patience = store.patience
-        self._kept_back: dict[str, Record] = {}
-        self._kept_long: list[Record] = []
+        self._kept_back: dict[str, LoadedRun] = {}
+        self._kept_long: list[LoadedRun] = []
         self._timer_runs = False
         self.parked: dict[str, StorageError] = {}
         """Runs of which something could not be written, and why: nothing of them is given out until the store is
@@ -156,7 +156,7 @@ class Ledger:
             self._alarms.set(record, 0, now)
         self.awaiting.realign()
 
-    def _set_back(self, record: Record, now: int) -> None:
+    def _set_back(self, record: LoadedRun, now: int) -> None:
         if record.run.is_open and transitions.began_later(record.run, now):
             self.change(record, transitions.set_back)
             self._alarms.silence(record)
@@ -190,11 +190,11 @@ class Ledger:
             if ids:
                 self._put_off(record, ids, since)
 
-    def _put_off(self, record: Record, ids: list[int], since: int) -> None:
+    def _put_off(self, record: LoadedRun, ids: list[int], since: int) -> None:
         self.change(record, lambda run, now: transitions.put_off_activities(run, ids, since, now))
 
     @staticmethod
-    def _withheld(record: Record, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
+    def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
         """Which of these activities are overdue only because the engine did not give them to a worker."""
         found: list[int] = []
         for event_id in due:
@@ -208,15 +208,15 @@ class Ledger:
 
     # --- runs -----------------------------------------------------------------------------------------------
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[LoadedRun]:
         """The runs that are in memory, oldest first."""
         return iter(self._records.values())
 
-    def in_memory(self, run_id: str) -> Record | None:
+    def in_memory(self, run_id: str) -> LoadedRun | None:
         """The run of this id, if it is in memory."""
         return self._records.get(run_id)
 
-    def record(self, run_id: str) -> Record | None:
+    def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         record = self._records.get(run_id)
         if record is None and run_id:
@@ -224,7 +224,7 @@ class Ledger:
             record = None if stored is None else self._brought_in(stored)
         return record
 
-    def current(self, workflow_id: str) -> Record | None:
+    def current(self, workflow_id: str) -> LoadedRun | None:
         """The latest run of a workflow."""
         record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
         if record is not None:
@@ -237,7 +237,7 @@ class Ledger:
         started: h.WorkflowExecutionStarted,
         signal: h.WorkflowExecutionSignaled | None = None,
         request_ids: tuple[str, ...] = (),
-    ) -> Record:
+    ) -> LoadedRun:
         """Begin a run, by a signal or without; its id is `started.original_run_id`."""
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
@@ -249,12 +249,12 @@ class Ledger:
             self._announce(record, _NOTHING, earliest, now)
         return record
 
-    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> Record:
+    def begin_anew(self, step: Step, request_ids: tuple[str, ...]) -> LoadedRun:
         """Begin a run that has a history already. The caller has seen to it that no other run of the workflow is
         open.
         """
         now = self.clock.now_ns()
-        record = Record(step.run, has_past=True)
+        record = LoadedRun(step.run, has_past=True)
         self._records[step.run.run_id] = record
         self._current[step.run.started.workflow_id] = step.run.run_id
         earliest = self._take_in(record, step, step.touched, request_ids, now)
@@ -276,7 +276,7 @@ class Ledger:
 
     def change(
         self,
-        record: Record,
+        record: LoadedRun,
         transition: Callable[[Run, int], Step],
         *,
         request_ids: tuple[str, ...] = (),
@@ -312,7 +312,7 @@ class Ledger:
             self._apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
-    def find_request(self, latest: Record, request_id: str) -> str:
+    def find_request(self, latest: LoadedRun, request_id: str) -> str:
         """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given;
         empty if none did.
         """
@@ -333,7 +333,7 @@ class Ledger:
 
     # --- changes that are kept back -------------------------------------------------------------------------
 
-    def number_of(self, record: Record) -> int:
+    def number_of(self, record: LoadedRun) -> int:
         """The number of the newest change of a run: the store is given what was kept back of it."""
         if record.run.run_id in self._kept_back:
             self._append_one(record, (), self.clock.now_ns())
@@ -355,7 +355,7 @@ class Ledger:
         """The newest change will never be written: a wait for all changes need not wait for it."""
         self.appended -= 1
 
-    def _keep_back(self, record: Record) -> None:
+    def _keep_back(self, record: LoadedRun) -> None:
         """A worker has the run's task, and nothing else waits for what led to that: it is stored together with the
         answer, as one change; or when a call asks for its number; or after a moment. A crash before that loses no
         more than one before a commit does.
@@ -376,17 +376,17 @@ class Ledger:
 
     # --- what is in memory ----------------------------------------------------------------------------------
 
-    def hold(self, record: Record) -> None:
+    def hold(self, record: LoadedRun) -> None:
         """A cache or a request uses a record: it stays in memory until `let_go`."""
         record.users += 1
 
-    def let_go(self, record: Record) -> None:
+    def let_go(self, record: LoadedRun) -> None:
         """A cache or a request no longer uses a record."""
         record.users -= 1
         if not record.users:
             self._idle(record)
 
-    def drop(self, record: Record) -> bool:
+    def drop(self, record: LoadedRun) -> bool:
         """Forget a run until it is asked for again, if nothing uses it and it is durable."""
         if self._records.get(record.run.run_id) is not record:
             return True  # it was parked, and another may be in its place
@@ -399,7 +399,7 @@ class Ledger:
             del self._current[workflow_id]
         return True
 
-    def park(self, run_id: str, refusal: Refusal) -> Record | None:
+    def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
         """What is in memory of a run cannot be stored: drop it, so that the run is again as it stands in the store,
         and give nothing of it out any more. Gives the record, which for caches and requests that still hold it is
         that of a closed run.
@@ -436,7 +436,7 @@ class Ledger:
             children={},
         )
         record.look(pending, self.clock.now_ns())
-        self.offers.offer(record.run, pending, self.clock.now_ns())
+        self.queues.offer(record.run, pending, self.clock.now_ns())
         holders = {id(each.taker): each.taker for each in record.attempts.values()}
         if record.sticky is not None:
             holders[id(record.sticky)] = record.sticky
@@ -450,7 +450,7 @@ class Ledger:
 
     # --- storing and telling --------------------------------------------------------------------------------
 
-    def _brought_in(self, stored: Stored) -> Record:
+    def _brought_in(self, stored: Stored) -> LoadedRun:
         try:
             return self._bring_in(stored)
         except StorageError:
@@ -464,13 +464,13 @@ class Ledger:
                 status="DATA_LOSS",
             ) from error
 
-    def _bring_in(self, stored: Stored) -> Record:
+    def _bring_in(self, stored: Stored) -> LoadedRun:
         """A run comes into memory. What workers of an earlier owner had of it is lost (see `recover`)."""
         now = self.clock.now_ns()
         run = stored.run
         if not run.latest_ns:  # it was written before this was kept
             run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
-        record = Record(run, list(stored.events), has_past=True, stored_events=len(stored.events))
+        record = LoadedRun(run, list(stored.events), has_past=True, stored_events=len(stored.events))
         self._records[stored.run.run_id] = record
         pending = frozenset((*stored.run.activities, *stored.run.timers))
         earliest = record.look(pending, now)
@@ -492,20 +492,20 @@ class Ledger:
         signals: tuple[h.WorkflowExecutionSignaled, ...],
         request_ids: tuple[str, ...],
         now: int,
-    ) -> tuple[Record, int]:
+    ) -> tuple[LoadedRun, int]:
         workflow_id = started.workflow_id
         has_past = bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
         )
         step = transitions.open_run(started.original_run_id, started, now, signals)
-        record = Record(step.run, has_past=has_past)
+        record = LoadedRun(step.run, has_past=has_past)
         self._records[step.run.run_id] = record
         self._current[started.workflow_id] = step.run.run_id
         return record, self._take_in(record, step, step.touched, request_ids, now)
 
     def _apply(
         self,
-        record: Record,
+        record: LoadedRun,
         step: Step,
         looked: frozenset[int],
         now: int,
@@ -547,7 +547,7 @@ class Ledger:
             self._announce(part.record, part.ids, part.earliest, now)
 
     def _take_in(
-        self, record: Record, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
+        self, record: LoadedRun, step: Step, ids: Collection[int], request_ids: tuple[str, ...], now: int
     ) -> int:
         """Put a step into memory; gives the earliest time that it needs."""
         record.run = step.run
@@ -560,7 +560,7 @@ class Ledger:
             record.seen.update(request_ids)
         return record.look(ids, now) if ids else 0
 
-    def _change_of(self, record: Record, request_ids: tuple[str, ...], now: int) -> Change:
+    def _change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
         """What the store has not got yet of a run; from now on it has."""
         if self._kept_back:
             self._kept_back.pop(record.run.run_id, None)
@@ -576,7 +576,7 @@ class Ledger:
         record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
         return change
 
-    def _append_one(self, record: Record, request_ids: tuple[str, ...], now: int) -> None:
+    def _append_one(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
         change = self._change_of(record, request_ids, now)
         record.number = self.appended = self.store.append(change)
         record.stored_wake_ns = change.wake_ns
@@ -584,7 +584,7 @@ class Ledger:
             self._note_requests(change)
         self._watch()
 
-    def _append(self, change: Change | ScheduleChange, *records: Record) -> None:
+    def _append(self, change: Change | ScheduleChange, *records: LoadedRun) -> None:
         self.appended = self.store.append(change)
         self._watch()
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
@@ -610,12 +610,12 @@ class Ledger:
         if not self._still_since and self.is_durable(self._watched) and not self.is_durable(self.appended):
             self._watched, self._watched_ns = self.appended, self.clock.now_ns()
 
-    def _announce(self, record: Record, ids: Collection[int], earliest: int, now: int) -> None:
+    def _announce(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell the clock, the task queues, the handles and the waiters that a change concerns."""
         run = record.run
         if run.run_id not in self.parked:
             self._alarms.set(record, earliest, now)
-            self.offers.offer(run, ids, now)
+            self.queues.offer(run, ids, now)
         if record.attempts:
             record.tell_holders(ids)
         self.note_hands(record)
@@ -628,7 +628,7 @@ class Ledger:
         if not record.users:
             self._idle(record)
 
-    def note_hands(self, record: Record) -> None:
+    def note_hands(self, record: LoadedRun) -> None:
         """Which handles have something of a run may have changed."""
         run, task = record.run, record.run.task
         # As `is_in_hand`, without a call: every step comes by.
@@ -641,7 +641,7 @@ class Ledger:
         else:
             self.in_hand.discard(run.run_id)
 
-    def _elapse(self, record: Record) -> None:
+    def _elapse(self, record: LoadedRun) -> None:
         """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""
         self._alarms.silence(record)
         still = self.store_stands_still()
@@ -652,7 +652,7 @@ class Ledger:
             if withheld:
                 record.wakes.put_off(withheld, now + LOOK_AGAIN)
                 due -= withheld
-            ids = self.offers.policy.due_now(sorted(due))
+            ids = self.queues.policy.due_now(sorted(due))
             follower = self.new_run_id() if record.run.deadline_ns else ""
             self.change(
                 record,
@@ -660,7 +660,7 @@ class Ledger:
                 looked=due,
             )
             if not self._together.gathers:
-                self.offers.stir()
+                self.queues.dispatch()
 
 
 def _waits_with_a_limit(activity: Activity, now_ns: int) -> bool:

@@ -18,8 +18,8 @@ from functools import partial
 
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, later
-from hourglass._embedded.engine.run import Record as RunRecord
-from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.starting import start_workflow, why_no_more
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
@@ -58,7 +58,7 @@ def _as_it_is(record: Record) -> Record:
 class ScheduleDesk:
     """See the module. Implements `Awaiting`. Acts by itself from `begin` on."""
 
-    def __init__(self, runs: Ledger, doubt: Callable[[StorageError], None]) -> None:
+    def __init__(self, runs: RunTable, doubt: Callable[[StorageError], None]) -> None:
         self._runs = runs
         self._doubt = doubt
         self._records: dict[str, Record] = {}
@@ -149,7 +149,7 @@ class ScheduleDesk:
             self.load()
         return workflow_id in self._awaited
 
-    def ended(self, record: RunRecord) -> None:
+    def ended(self, record: LoadedRun) -> None:
         """A run of a workflow that a schedule waits for has closed; if nothing follows it, the schedule goes on."""
         run = record.run
         workflow = (run.started.workflow_id, run.started.first_run_id)
@@ -206,7 +206,7 @@ class ScheduleDesk:
             if self._counts(due):
                 self._entries[due[1]] = self._entries[due[1]]._replace(wake_ns=0)
                 self._look(due[1])
-        self._runs.offers.stir()
+        self._runs.queues.dispatch()
         self._set_alarm()
 
     def _look(self, schedule_id: str, change: Callable[[Record], Record] = _as_it_is) -> None:
@@ -278,7 +278,7 @@ class ScheduleDesk:
         if record is not None:
             self._runs.change(record, transition)
 
-    def _open_run(self, workflow: Running) -> RunRecord | None:
+    def _open_run(self, workflow: Running) -> LoadedRun | None:
         """The run at which a workflow is now, if it is still open."""
         workflow_id, first_run_id = workflow
         current = self._runs.current(workflow_id)
@@ -328,7 +328,7 @@ def _terminate(request: TerminateWorkflow, run: Run, now_ns: int) -> RunStep:
     return transitions.terminate(run, request, now_ns)
 
 
-def _outcome(record: RunRecord) -> tuple[Payloads, Failure | None]:
+def _outcome(record: LoadedRun) -> tuple[Payloads, Failure | None]:
     """The result or the failure of a run."""
     match record.run.final:
         case h.WorkflowExecutionCompleted(result=result):

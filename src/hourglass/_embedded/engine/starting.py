@@ -12,8 +12,8 @@ from hourglass._contract.service import (
     TerminateWorkflow,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.engine.run import Record
-from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.children import LONGEST, complete, may_reuse
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
@@ -25,8 +25,8 @@ from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlr
 
 
 def start_workflow(
-    runs: Ledger, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
-) -> tuple[Started, Record]:
+    runs: RunTable, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
+) -> tuple[Started, LoadedRun]:
     """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
     one. Gives the answer and the run that it speaks of. `last` is the result, and the failure, of the workflow that
     was started in its place before, where there is such a thing.
@@ -63,14 +63,14 @@ def start_workflow(
     return Started(record.run.run_id), record
 
 
-def check_start(runs: Ledger, request: StartWorkflow) -> None:
+def check_start(runs: RunTable, request: StartWorkflow) -> None:
     """Raise `ServiceError` for a start that a server refuses whatever runs: of search attributes that cannot be."""
     flaw = runs.attributes.flaw(request.spec.search_attributes) if request.spec.search_attributes else None
     if flaw is not None:
         raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
 
 
-def check_signals(runs: Ledger, record: Record) -> None:
+def check_signals(runs: RunTable, record: LoadedRun) -> None:
     """Raise `ServiceError` where a run has got as many signals as one may."""
     if record.has_signals(runs.limits.signals):
         raise ServiceError(TOO_MANY_SIGNALS, status="INVALID_ARGUMENT")
@@ -109,19 +109,19 @@ def _check_cron(request: StartWorkflow) -> None:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def why_no_more(runs: Ledger) -> str:
+def why_no_more(runs: RunTable) -> str:
     """Why the store, which need not know of such things, wants no more runs; "" if it does."""
     ask: Callable[[], str] | None = getattr(runs.store, "refuses_starts", None)
     return ask() if ask is not None else ""
 
 
-def _check_room(runs: Ledger) -> None:
+def _check_room(runs: RunTable) -> None:
     refusal = why_no_more(runs)
     if refusal:
         raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
 
 
-def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started | None:
+def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:
     """The answer that was lost, if this very call was carried out before, by whichever run of the workflow."""
     request_id = request.request_id
     if not request_id:
@@ -133,7 +133,9 @@ def _repeated(runs: Ledger, existing: Record, request: StartWorkflow) -> Started
     return None
 
 
-def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_run_id: str) -> Started | None:
+def _use_existing(
+    runs: RunTable, existing: LoadedRun, request: StartWorkflow, new_run_id: str
+) -> Started | None:
     """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
     run = existing.run
     if not run.is_open:
@@ -160,7 +162,7 @@ def _use_existing(runs: Ledger, existing: Record, request: StartWorkflow, new_ru
     raise _taken(existing, "Workflow execution is already running")
 
 
-def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
+def _taken(existing: LoadedRun, what: str) -> WorkflowAlreadyStartedError:
     run = existing.run
     return WorkflowAlreadyStartedError(
         f"{what}. WorkflowId: {run.started.workflow_id}, RunId: {run.run_id}.",
@@ -171,7 +173,7 @@ def _taken(existing: Record, what: str) -> WorkflowAlreadyStartedError:
 
 
 def _first_event(
-    runs: Ledger, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
+    runs: RunTable, request: StartWorkflow, run_id: str, last: tuple[Payloads, Failure | None]
 ) -> h.WorkflowExecutionStarted:
     spec = complete(request.spec)
     delay, now = min(request.start_delay or 0.0, LONGEST), runs.clock.now_ns()

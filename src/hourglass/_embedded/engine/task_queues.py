@@ -1,7 +1,7 @@
-"""Task queues: what waits to be taken, and which handles (`Taker`) could take it.
+"""Task queues: what waits to be taken, and which handles (`QueuePoller`) could take it.
 
 Must not know: what a task is. An offer that has lapsed (taken, timed out, run closed) is withdrawn when what
-it is about is offered again; a taker checks what it takes. Takers are woken by `stir`, which is called where an
+it is about is offered again; a taker checks what it takes. Takers are woken by `dispatch`, which is called where an
 operation has ended: a taker that waits then takes at once, so that what was done and which taker took it can become
 durable together. Invariant: whenever something becomes takeable, the takers of its queue are woken, at the
 latest in the loop's next turn.
@@ -20,7 +20,7 @@ from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import WorkerDeploymentVersion
 
 
-class Taker(Protocol):
+class QueuePoller(Protocol):
     """What the engine needs of a handle, the poller of one task queue for one worker."""
 
     @property
@@ -81,7 +81,7 @@ class Taker(Protocol):
 K = TypeVar("K", bound=Hashable)
 
 
-class Line(dict[K, int]):
+class PriorityQueue(dict[K, int]):
     """What waits on one queue, with its priority: the most urgent first, and of the same priority in order of arrival.
 
     A dict, because handles ask with every step whether something waits, and a dict answers that without a call of Python.
@@ -130,32 +130,32 @@ class DispatchPolicy:
     new_run_id: Callable[[], str] = staticmethod(new_id)
 
 
-class Offers:
+class TaskQueues:
     """The task queues: tasks and attempts that wait on each, the most urgent first, and the handles that poll it."""
 
     def __init__(self, policy: DispatchPolicy | None = None) -> None:
         self.policy = DispatchPolicy() if policy is None else policy
-        self._takers: dict[str, list[Taker]] = defaultdict(list)
-        self._tasks: dict[str, Line[str]] = defaultdict(Line)
-        self._attempts: dict[str, Line[tuple[str, int]]] = defaultdict(Line)
+        self._takers: dict[str, list[QueuePoller]] = defaultdict(list)
+        self._tasks: dict[str, PriorityQueue[str]] = defaultdict(PriorityQueue)
+        self._attempts: dict[str, PriorityQueue[tuple[str, int]]] = defaultdict(PriorityQueue)
         self._offered: dict[tuple[str, int], str] = {}
-        self.stirred: dict[str, None] = {}
+        self.to_dispatch: dict[str, None] = {}
         """The queues whose takers are to look."""
-        self._stirring = False
-        self._will_stir = False
+        self._dispatching = False
+        self._will_dispatch = False
         self.versioned = False
         """Whether workers have versions: then a handle may not take all that waits on its queue."""
 
-    def join(self, taker: Taker) -> None:
+    def join(self, taker: QueuePoller) -> None:
         """A handle begins to serve its queue."""
         self._takers[taker.task_queue].append(taker)
 
-    def leave(self, taker: Taker) -> None:
+    def leave(self, taker: QueuePoller) -> None:
         """A handle takes no more."""
         if taker in self._takers[taker.task_queue]:
             self._takers[taker.task_queue].remove(taker)
 
-    def takers(self, task_queue: str) -> tuple[Taker, ...]:
+    def takers(self, task_queue: str) -> tuple[QueuePoller, ...]:
         """The handles that serve a queue."""
         return tuple(self._takers[task_queue])
 
@@ -184,11 +184,11 @@ class Offers:
         """
         return not self.policy.is_selective and not self.versioned
 
-    def all_tasks(self, task_queue: str) -> Line[str]:
+    def all_tasks(self, task_queue: str) -> PriorityQueue[str]:
         """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]
 
-    def all_attempts(self, task_queue: str) -> Line[tuple[str, int]]:
+    def all_attempts(self, task_queue: str) -> PriorityQueue[tuple[str, int]]:
         """The same for attempts of activities."""
         return self._attempts[task_queue]
 
@@ -240,30 +240,30 @@ class Offers:
     # --- waking ---------------------------------------------------------------------------------------------
 
     def wake(self, task_queue: str) -> None:
-        """The handles of a queue are to look what there is, at the next `stir` or in the loop's next turn."""
-        if not self._will_stir and not self._stirring:
-            self._will_stir = True
-            asyncio.get_running_loop().call_soon(self._stir_later)
-        self.stirred[task_queue] = None
+        """The handles of a queue are to look what there is, at the next `dispatch` or in the loop's next turn."""
+        if not self._will_dispatch and not self._dispatching:
+            self._will_dispatch = True
+            asyncio.get_running_loop().call_soon(self._dispatch_later)
+        self.to_dispatch[task_queue] = None
 
     def wake_all(self) -> None:
         """All handles are to look."""
         for queue in self._takers:
             self.wake(queue)
 
-    def _stir_later(self) -> None:
-        self._will_stir = False
-        self.stir()
+    def _dispatch_later(self) -> None:
+        self._will_dispatch = False
+        self.dispatch()
 
-    def stir(self) -> None:
+    def dispatch(self) -> None:
         """Wake the handles that are to look, now. What they take may wake others."""
-        if self._stirring or not self.stirred:
+        if self._dispatching or not self.to_dispatch:
             return  # nothing to do, or called by a handle that takes: the loop below goes on
-        self._stirring = True
+        self._dispatching = True
         try:
-            while self.stirred:
-                queue, _ = self.stirred.popitem()
+            while self.to_dispatch:
+                queue, _ = self.to_dispatch.popitem()
                 for taker in self.takers(queue):
                     taker.wake()
         finally:
-            self._stirring = False
+            self._dispatching = False

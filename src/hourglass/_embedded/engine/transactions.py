@@ -1,4 +1,4 @@
-"""Transactions over several runs (`Together`), and what runs ask of other runs (`Others`): starts of children, their
+"""Transactions over several runs (`Transaction`), and what runs ask of other runs (`EffectsOnOthers`): starts of children, their
 ends, signals, cancels, close policies.
 
 Must not know: queues, handles, the store. Nothing here decides what a transition or a rule decides; it finds the
@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol, assert_never
 import msgspec
 
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine.run import Awaiting, Record
+from hourglass._embedded.engine.run import EndListener, LoadedRun
 from hourglass._embedded.rules import children
 from hourglass._embedded.rules.children import may_reuse
 from hourglass._embedded.rules.limits import Limits
@@ -56,22 +56,22 @@ from hourglass.errors import StorageError
 class Part(NamedTuple):
     """One run's part; without a change it is announced, and nothing is stored."""
 
-    record: Record
+    record: LoadedRun
     change: Change | None
     ids: Collection[int]
     earliest: int
 
 
-class Together:
+class Transaction:
     """A transaction: gathers parts from the outermost `whole` to its end, then hands them to `settle`."""
 
     def __init__(
-        self, carry_out: Callable[[Record, Ask], None], settle: Callable[[list[Part], int], None]
+        self, carry_out: Callable[[LoadedRun, Ask], None], settle: Callable[[list[Part], int], None]
     ) -> None:
         self._carry_out = carry_out
         self._settle = settle
         self._parts: list[Part] = []
-        self._asked: deque[tuple[Record, Ask]] = deque()
+        self._asked: deque[tuple[LoadedRun, Ask]] = deque()
         self.gathers = False
         """Whether a `whole` is open: what happens now is a part of it."""
 
@@ -79,7 +79,7 @@ class Together:
         """One more part."""
         self._parts.append(part)
 
-    def ask(self, record: Record, asks: Iterable[Ask]) -> None:
+    def ask(self, record: LoadedRun, asks: Iterable[Ask]) -> None:
         """A run asks something of others."""
         self._asked.extend((record, ask) for ask in asks)
 
@@ -124,33 +124,33 @@ class Runs(Protocol):
     clock: Clock
     limits: Limits
     new_run_id: Callable[[], str]
-    awaiting: Awaiting
+    awaiting: EndListener
 
-    def record(self, run_id: str) -> Record | None:
+    def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         ...
 
-    def current(self, workflow_id: str) -> Record | None:
+    def current(self, workflow_id: str) -> LoadedRun | None:
         """The latest run of a workflow."""
         ...
 
-    def open(self, started: h.WorkflowExecutionStarted) -> Record:
+    def open(self, started: h.WorkflowExecutionStarted) -> LoadedRun:
         """Begin a run."""
         ...
 
-    def change(self, record: Record, transition: Callable[[Run, int], Step]) -> str:
+    def change(self, record: LoadedRun, transition: Callable[[Run, int], Step]) -> str:
         """Apply a transition; gives why the run was ended instead, if it was."""
         ...
 
 
-class Others:
+class EffectsOnOthers:
     """Carries out what runs ask of other runs of the same engine."""
 
     def __init__(self, runs: Runs, namespace: str) -> None:
         self._runs = runs
         self._namespace = namespace
 
-    def carry_out(self, record: Record, ask: Ask) -> None:
+    def carry_out(self, record: LoadedRun, ask: Ask) -> None:
         """Do what a run has asked for."""
         match ask:
             case StartChild(child):
@@ -170,7 +170,7 @@ class Others:
 
     # --- children -------------------------------------------------------------------------------------------
 
-    def _start(self, parent: Record, child: Child) -> None:
+    def _start(self, parent: LoadedRun, child: Child) -> None:
         if not parent.run.is_open:
             return
         initiated = child.initiated_event_id
@@ -202,7 +202,7 @@ class Others:
         self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
         return None
 
-    def _leave(self, parent: Record, child: Child) -> None:
+    def _leave(self, parent: LoadedRun, child: Child) -> None:
         """A parent has closed; its child is found along its runs."""
         policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:
@@ -218,7 +218,7 @@ class Others:
             reason = "by parent close policy"
             self._runs.change(target, lambda run, now: children.terminated_by_engine(run, reason, now))
 
-    def _tell_parent(self, record: Record) -> None:
+    def _tell_parent(self, record: LoadedRun) -> None:
         started = record.run.started
         parent = self._find(started.parent_workflow_id, started.parent_run_id)
         while parent is not None and parent.run.reset_run_id:  # what was its child is the other run's
@@ -231,12 +231,12 @@ class Others:
 
     # --- others ---------------------------------------------------------------------------------------------
 
-    def _signal(self, sender: Record, ask: SendSignal) -> None:
+    def _signal(self, sender: LoadedRun, ask: SendSignal) -> None:
         if not sender.run.is_open:
             return
         target = self._target(sender, ask)
         cause: o.ExternalFailedCause | None = None
-        if not isinstance(target, Record):
+        if not isinstance(target, LoadedRun):
             cause = target
         elif not target.run.is_open or not _may_reach(sender, target, ask):
             cause = _NOT_FOUND
@@ -246,12 +246,12 @@ class Others:
             cause = _NOT_FOUND  # it had outgrown its limits, and was ended instead
         self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))
 
-    def _cancel(self, sender: Record, ask: SendCancel) -> None:
+    def _cancel(self, sender: LoadedRun, ask: SendCancel) -> None:
         if not sender.run.is_open:
             return
         target = self._target(sender, ask)
         cause: o.ExternalFailedCause | None = None
-        if not isinstance(target, Record):
+        if not isinstance(target, LoadedRun):
             cause = target
         elif target.run.is_open and not _may_reach(sender, target, ask):
             cause = _NOT_FOUND
@@ -262,7 +262,7 @@ class Others:
             )
         self._runs.change(sender, lambda run, now: children.cancel_sent(run, ask, cause, now))
 
-    def _target(self, sender: Record, ask: SendSignal | SendCancel) -> Record | o.ExternalFailedCause:
+    def _target(self, sender: LoadedRun, ask: SendSignal | SendCancel) -> LoadedRun | o.ExternalFailedCause:
         spec = ask.spec
         if spec.namespace != self._namespace:
             return o.ExternalFailedCause.NAMESPACE_NOT_FOUND
@@ -270,7 +270,7 @@ class Others:
             return _NOT_FOUND  # a workflow cannot reach itself, whichever run is meant: a server's rule
         return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
 
-    def _find(self, workflow_id: str, run_id: str) -> Record | None:
+    def _find(self, workflow_id: str, run_id: str) -> LoadedRun | None:
         try:
             record = self._runs.record(run_id) if run_id else self._runs.current(workflow_id)
         except StorageError as error:
@@ -279,5 +279,5 @@ class Others:
         return record if record is not None and record.run.started.workflow_id == workflow_id else None
 
 
-def _may_reach(sender: Record, target: Record, ask: SendSignal | SendCancel) -> bool:
+def _may_reach(sender: LoadedRun, target: LoadedRun, ask: SendSignal | SendCancel) -> bool:
     return not ask.spec.child_only or children.is_child_of(target.run, sender.run)

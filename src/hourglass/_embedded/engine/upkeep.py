@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
-from hourglass._embedded.engine.run import Record
-from hourglass._embedded.engine.runs import Ledger
+from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.engine.runs import RunTable
 from hourglass._embedded.engine.starting import why_no_more
 from hourglass._embedded.rules.tasks import LONGEST_WAIT
 from hourglass._embedded.rules.transitions import is_backing_off, try_now
@@ -50,13 +50,13 @@ logger = logging.getLogger("hourglass.embedded")
 class Upkeep:
     """The care of one engine's runs; begins with `open`, and does nothing before."""
 
-    _runs: Ledger
+    _runs: RunTable
     _durable: Callable[[int], Awaitable[None]]
     _die: Callable[[StorageError], None]
 
     def __init__(self, retention: float) -> None:
         self._retention_ns = to_ns(retention)
-        self._idle: dict[str, Record] = {}
+        self._idle: dict[str, LoadedRun] = {}
         self._unreadable: set[str] = set()
         self._open = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -102,7 +102,7 @@ class Upkeep:
 
     async def open(
         self,
-        runs: Ledger,
+        runs: RunTable,
         *,
         durable: Callable[[int], Awaitable[None]],
         die: Callable[[StorageError], None],
@@ -113,7 +113,7 @@ class Upkeep:
         for begin in range(0, len(waiting), SLICE):
             for run_id in waiting[begin : begin + SLICE]:
                 self._bring_in(run_id)
-            runs.offers.stir()
+            runs.queues.dispatch()
             await asyncio.sleep(0)
             if runs.stopped:
                 return
@@ -135,7 +135,7 @@ class Upkeep:
             self._alarm()
             self._alarm = None
 
-    def may_drop(self, record: Record) -> None:
+    def may_drop(self, record: LoadedRun) -> None:
         """This run may be out of use: look at the next tick whether it can be dropped."""
         if self._open and not record.users:
             self._idle[record.run.run_id] = record
@@ -214,7 +214,7 @@ class Upkeep:
             for begin in range(0, len(waiting), SLICE):
                 for run_id in waiting[begin : begin + SLICE]:
                     self._try_now(run_id, now)
-                self._runs.offers.stir()
+                self._runs.queues.dispatch()
                 await asyncio.sleep(0)
                 if not self._open:
                     return
@@ -255,7 +255,7 @@ class Upkeep:
             limit *= 2  # all of these are in memory, and the store has not heard of it yet
         for run_id in absent:
             self._bring_in(run_id)
-        self._runs.offers.stir()
+        self._runs.queues.dispatch()
         return len(due) == limit
 
     def _is_known(self, run_id: str) -> bool:

@@ -54,7 +54,7 @@ from hourglass.errors import UsageError
 # --- checks of commands -------------------------------------------------------------------------------------
 
 
-class Refused(Exception):
+class AnswerRefused(Exception):
     """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless
     the run is ended for it.
     """
@@ -154,7 +154,7 @@ _named = {name: attrgetter(name) for each in _NAMES.values() for name in each.na
 
 
 def check(draft: Draft, command: c.Command, limits: Limits) -> None:
-    """Raise `Refused` for a command that cannot be accepted."""
+    """Raise `AnswerRefused` for a command that cannot be accepted."""
     _check_names(command, limits)
     match command:
         case c.ScheduleActivity():
@@ -175,11 +175,11 @@ def check(draft: Draft, command: c.Command, limits: Limits) -> None:
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `Refused` for a command whose values are too large. Only one whose events are can be such a one."""
+    """Raise `AnswerRefused` for a command whose values are too large. Only one whose events are can be such a one."""
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
     if size > limits.blob_bytes:
-        raise Refused(
+        raise AnswerRefused(
             h.PAYLOADS_TOO_LARGE,
             "FATAL",
             f"PayloadsTooLarge: the {name} of {type(command).__name__} takes {size} bytes, "
@@ -195,7 +195,7 @@ def _check_names(command: c.Command, limits: Limits) -> None:
     for name, what in checked.names.items():
         text = _named[name](command)
         if len(text) > few and limits.is_too_long(text):
-            raise Refused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+            raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
 
 
 def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
@@ -204,7 +204,7 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
     try:
         check_cron(command.spec.cron_schedule)
     except UsageError as error:
-        raise Refused(
+        raise AnswerRefused(
             h.BAD_START_CHILD,
             "FATAL",
             f"BadStartChildExecutionAttributes: invalid CronSchedule on StartChildWorkflowExecutionCommand: {error}",
@@ -216,7 +216,7 @@ def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
     number, which is new in any case.
     """
     if any(each.scheduled.activity_id == command.activity_id for each in draft.run.activities.values()):
-        raise Refused(
+        raise AnswerRefused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
             f"ScheduleActivityDuplicateId: an activity with the id {command.activity_id!r} is pending",
@@ -225,7 +225,7 @@ def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
 
 def _within(limit: int, pending: int, which: _Limit) -> None:
     if pending >= limit:
-        raise Refused(
+        raise AnswerRefused(
             which.cause,
             "FATAL",
             f"{which.name}: the number of {which.what}, {pending}, "
@@ -237,7 +237,7 @@ def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCa
     """A child that is asked for in a task cannot be cancelled from outside in the same task."""
     for child in draft.run.children.values() if draft.asked(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
-            raise Refused(
+            raise AnswerRefused(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,
                 "FATAL",
                 "BadRequestCancelExternalWorkflowExecutionAttributes: Start and RequestCancel for child workflow "
@@ -312,7 +312,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     update: UpdateRequest | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A worker's answer to a task."""
 
     commands: tuple[Sent, ...] = ()
@@ -325,23 +325,23 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Whether the worker, which waits for local activities, wants another task at once."""
 
 
-def may_be_followed(answer: Answer) -> bool:
+def may_be_followed(answer: TaskAnswer) -> bool:
     """Whether an answer may begin another run, which then needs an id."""
     return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
 
 
-def leaves_no_trace(task: Task, answer: Answer) -> bool:
+def leaves_no_trace(task: Task, answer: TaskAnswer) -> bool:
     """Whether a task that was for updates alone led to nothing: all were refused."""
     return task.speculative and not answer.commands and not answer.again
 
 
 def complete_task(
-    run: Run, answer: Answer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
+    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
 ) -> Step:
-    """A worker answers. Raises `Refused` where the answer must be."""
+    """A worker answers. Raises `AnswerRefused` where the answer must be."""
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
-        raise Refused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
+        raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
     task = task_of(run)
     draft = Draft(run, now_ns)
     if task.transient:
@@ -383,7 +383,7 @@ def complete_task(
     return draft.step(follower, signals)
 
 
-def _signals_for_next(run: Run, answer: Answer) -> tuple[h.WorkflowExecutionSignaled, ...]:
+def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
     """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as
     if each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all
     the time would then never come to continue, and be ended by the limit on its history. So only the first is

@@ -31,7 +31,7 @@ from hourglass._contract import service as s
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._contract.service import GetPollers
 from hourglass._embedded import waiting
-from hourglass._embedded.engine.run import Token
+from hourglass._embedded.engine.run import AttemptToken
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
 from hourglass._embedded.sharing.ownerless import Alone, Silence
@@ -61,13 +61,13 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
             case DeleteSchedule():
                 return True  # it was there when it was asked for first, or is as good as deleted
             case s.CompleteActivity(token=token) if token:
-                return await _has_ended(Token.decode(token), call)
+                return await _has_ended(AttemptToken.decode(token), call)
     except (HourglassError, ValueError):
         pass  # then the refusal stands
     return False
 
 
-async def _has_ended(token: Token, call: Call) -> bool:
+async def _has_ended(token: AttemptToken, call: Call) -> bool:
     """Whether this very attempt is on record with an end: only a caller with its token can have given it."""
     attempts: dict[int, int] = {}
     async for event in _events(token.run_id, call):

@@ -1,5 +1,5 @@
 """The attempts of activities that one handle has taken: kept until they may leave the engine, then its worker's
-(`AttemptHand`); and their heartbeats, thinned out (`Heartbeats`): what a loop reports a thousand times a second is
+(`ActivitySlots`); and their heartbeats, thinned out (`Heartbeats`): what a loop reports a thousand times a second is
 stored now and then.
 
 Must not know: workflow tasks, polls, local activities, how attempts end. The rules for heartbeats are Core's.
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._embedded.clock import Cancel, Clock, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import InHand, Record, Token
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.draft import Eager
 from hourglass._engine.specs import Payloads
 
@@ -79,18 +79,18 @@ class Heartbeats:
 # --- activity slots -------------------------------------------------------------------------------------------
 
 
-class AttemptHand:
+class ActivitySlots:
     """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name."""
 
-    def __init__(self, engine: Engine, taker: Taker, config: HandleConfig) -> None:
+    def __init__(self, engine: Engine, taker: QueuePoller, config: HandleConfig) -> None:
         self.polls = 0
-        self.out: dict[bytes, InHand] = {}
+        self.out: dict[bytes, TakenAttempt] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self._engine = engine
         self._is_durable = engine.is_durable
         self._taker = taker
         self._config = config
-        self._offered = engine.offers.all_attempts(config.task_queue)
+        self._offered = engine.queues.all_attempts(config.task_queue)
         self._most = config.max_concurrent_activities
 
     @property
@@ -129,11 +129,11 @@ class AttemptHand:
         room = self._most - len(self.out)
         if room <= 0 or not self.polls or self._offered or not self._taker.takes_activities:
             return None
-        if not self._engine.offers.is_free:
+        if not self._engine.queues.is_free:
             return None
         return Eager(self._config.identity, self._config.task_queue, self._engine.limits, room)
 
-    def took(self, record: Record, since: int) -> None:
+    def took(self, record: LoadedRun, since: int) -> None:
         """Some were taken at once; they were asked for in the run's history from this index on."""
         for task, in_hand in self._engine.attempts.begun(record, since, self._taker):
             self.out[task.token] = in_hand
@@ -151,7 +151,7 @@ class AttemptHand:
     def stop_waiting(self, run_id: str) -> None:
         """What this run's attempts rest on will never be durable; what the worker is to hear of them need not wait."""
         self.kept = deque(
-            (item, 0 if Token.decode(item.token).run_id == run_id else rests_on)
+            (item, 0 if AttemptToken.decode(item.token).run_id == run_id else rests_on)
             for item, rests_on in self.kept
         )
 

@@ -24,11 +24,11 @@ from enum import Enum
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import Cancel, later, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Query, Record
-from hourglass._embedded.engine.task_queues import Taker
+from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
+from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.tasks import Answer, leaves_no_trace, unwritten
-from hourglass._embedded.workers.activity_slots import AttemptHand
+from hourglass._embedded.rules.tasks import TaskAnswer, leaves_no_trace, unwritten
+from hourglass._embedded.workers.activity_slots import ActivitySlots
 from hourglass._embedded.workers.cursor import BadCommand, Cursor
 from hourglass._embedded.workers.local_activities import HEARTBEAT_FRACTION, LocalResult
 from hourglass._embedded.workers.local_attempts import LocalAttempts
@@ -69,13 +69,13 @@ class CachedRun:
     When anything is given out or forgotten is decided by the cache.
     """
 
-    record: Record
+    record: LoadedRun
     cursor: Cursor
     out: Out = Out.NOTHING
     task_number: int = 0
     used_flags: frozenset[int] = frozenset()
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    questions: Sequence[Query] = ()
+    questions: Sequence[WaitingQuery] = ()
     eviction: RunEvicted | None = None
     resting: bool = False
     alarm: Cancel = _nothing
@@ -87,7 +87,7 @@ class CachedRun:
         """Whether the worker has nothing of the run and owes nothing to it."""
         return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
 
-    def take_task(self, record: Record, updates: Sequence[UpdateRequest]) -> None:
+    def take_task(self, record: LoadedRun, updates: Sequence[UpdateRequest]) -> None:
         """Have a task in hand, which came with these updates."""
         task = record.run.task
         assert task is not None
@@ -103,10 +103,10 @@ class CachedRun:
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or behavior
 
-    def answer(self, taker: Taker, again: bool) -> Answer:
+    def answer(self, taker: QueuePoller, again: bool) -> TaskAnswer:
         """What is said to the task in hand; `again` asks for another at once."""
         cursor, used = self.cursor, self.used_flags
-        return Answer(
+        return TaskAnswer(
             commands=cursor.answer(),
             flags=() if used <= cursor.flags else tuple(sorted(used - cursor.flags)),
             identity=taker.identity,
@@ -187,9 +187,9 @@ class Cache:
     def __init__(
         self,
         engine: Engine,
-        taker: Taker,
+        taker: QueuePoller,
         config: HandleConfig,
-        hand: AttemptHand,
+        hand: ActivitySlots,
         changed: Callable[[], object],
     ) -> None:
         self.ready: deque[tuple[Activation, int]] = deque()
@@ -221,13 +221,13 @@ class Cache:
         """Whether the task of some run rests."""
         return any(cached.resting for cached in self._runs.values())
 
-    def begin_task(self, record: Record) -> None:
+    def begin_task(self, record: LoadedRun) -> None:
         """Work on a task that the engine gave us."""
         cached = self._cached(record)
         cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._advance(cached)
 
-    def begin_task_after(self, record: Record, scheduled_event_id: int, result: Payload | None) -> None:
+    def begin_task_after(self, record: LoadedRun, scheduled_event_id: int, result: Payload | None) -> None:
         """Work on a task that the engine gave us with the end of an activity of ours, which returned this."""
         run_id, task = record.run.run_id, record.run.task
         cached = self._runs.get(run_id)
@@ -240,7 +240,7 @@ class Cache:
                 return
         self.begin_task(record)
 
-    def begin_queries(self, record: Record) -> None:
+    def begin_queries(self, record: LoadedRun) -> None:
         """Answer queries, after replaying the run if we do not know it."""
         cached = self._cached(record)
         cached.cursor.extend(record.events, live=False)
@@ -361,7 +361,7 @@ class Cache:
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
-    def _cached(self, record: Record) -> CachedRun:
+    def _cached(self, record: LoadedRun) -> CachedRun:
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:

@@ -28,11 +28,11 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import Record, Token
+from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.rules.draft import Eager
 from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.waiting import Bell
-from hourglass._embedded.workers.activity_slots import AttemptHand, Heartbeats
+from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
 from hourglass._embedded.workers.cache import Cache
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation
@@ -63,13 +63,13 @@ class EngineHandle:
         self._engine = engine
         self._config = config
         self._ended = ended
-        self._hand = AttemptHand(engine, self, config)
+        self._hand = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._hand, self._ring)
         self._local = self._cache.local
-        self._offers = engine.offers
-        self._tasks_offered = engine.offers.all_tasks(config.task_queue)
+        self._queues = engine.queues
+        self._tasks_offered = engine.queues.all_tasks(config.task_queue)
         self._asked = engine.tasks.all_asked()
-        self._attempts_offered = engine.offers.all_attempts(config.task_queue)
+        self._attempts_offered = engine.queues.all_attempts(config.task_queue)
         self._eager = Eager(config.identity, config.task_queue, engine.limits)
         self._task_bell = Bell()
         self._activity_bell = Bell()
@@ -80,7 +80,7 @@ class EngineHandle:
         self._heartbeats = Heartbeats(
             engine.clock, config.heartbeat_throttle, engine.attempts.record_heartbeat
         )
-        engine.offers.join(self)
+        engine.queues.join(self)
         engine.deployments.joined(self)
 
     # --- what the engine asks (Taker) -----------------------------------------------------------------------
@@ -243,8 +243,8 @@ class EngineHandle:
 
     def _took_answer(self) -> None:
         """There may be room to take more, or something more to give."""
-        if self._offers.stirred:
-            self._offers.stir()
+        if self._queues.to_dispatch:
+            self._queues.dispatch()
         if not self._will_give or self._tasks_offered or self._attempts_offered or self._asked:
             self.wake()
         if self._closing:
@@ -309,7 +309,7 @@ class EngineHandle:
         else:
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
             # It may have been taken from us meanwhile.
-            token = Token.decode(result.token) if in_hand is None else in_hand.token
+            token = AttemptToken.decode(result.token) if in_hand is None else in_hand.token
             self._engine.attempts.end(token, result, self.identity)
         self._took_answer()
 
@@ -319,14 +319,14 @@ class EngineHandle:
             self._say_it_is_over()
         if self._local.is_local(token):
             return
-        found = self._engine.attempts.find(Token.decode(token))
+        found = self._engine.attempts.find(AttemptToken.decode(token))
         if found is None:
             self._heartbeats.end(token, flush=False)
             self.cancel_attempt(token, "NOT_FOUND", self._engine.runs.newest)
         else:
             self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
 
-    def _wants_task(self, record: Record) -> Eager | None:
+    def _wants_task(self, record: LoadedRun) -> Eager | None:
         """Whether it takes at once the task of this run that the end of an attempt leads to: if a poll waits for it,
         and no task waited before.
         """
@@ -334,7 +334,7 @@ class EngineHandle:
             return None
         if record.sticky is not self:
             return None
-        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
+        if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._queues.is_free:
             return None
         run = record.run
         if run.task_is_started or run.started.spec.task_queue != self.task_queue:
@@ -349,11 +349,11 @@ class EngineHandle:
             return
         self._closing = True
         self.takes_workflows = self.takes_activities = False
-        self._engine.offers.leave(self)
+        self._engine.queues.leave(self)
         self._hand.give_back()
         self._local.close()
         self._cache.let_go()
-        self._engine.offers.wake(self.task_queue)
+        self._engine.queues.wake(self.task_queue)
         self._grace = self._engine.clock.call_after(
             to_ns(self._config.graceful_shutdown), self._stop_activities
         )

@@ -268,7 +268,7 @@ class Exploring(Driver):
 
     def _marks(self) -> tuple[object, ...]:
         """What changes when something happens."""
-        offers, passed = self.engine.offers, self.clock.now_ns() - self._begin_ns
+        offers, passed = self.engine.queues, self.clock.now_ns() - self._begin_ns
         return (
             sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),
             len(offers.waiting_tasks()),

@@ -207,8 +207,8 @@ def possible(
     may_pass: bool,
 ) -> list[Option]:
     """The options. `idle` runs are known to the worker, `late` ones have an answer on its way."""
-    tasks = [run_id for run_id in engine.offers.waiting_tasks() if run_id not in late]
-    attempts = engine.offers.waiting_attempts()
+    tasks = [run_id for run_id in engine.queues.waiting_tasks() if run_id not in late]
+    attempts = engine.queues.waiting_attempts()
     options = [Option("task", run_id) for run_id in tasks]
     options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
     options += [Option("step", place=place) for place in range(steps)]

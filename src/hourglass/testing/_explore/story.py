@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hourglass._embedded.clock import SECOND
-from hourglass._embedded.engine.run import Record
+from hourglass._embedded.engine.run import LoadedRun
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import Completion, Succeeded
@@ -358,14 +358,14 @@ class StoryTeller:
                 self._attempts[record.run.run_id, event_id] = activity.attempt
             self._happened[record.run.run_id] = len(_happenings(record))
 
-    def _timed_out(self, record: Record) -> Iterator[str]:
+    def _timed_out(self, record: LoadedRun) -> Iterator[str]:
         for event_id, activity in record.run.activities.items():
             known = self._attempts.get((record.run.run_id, event_id), 1)
             if activity.attempt > known:
                 reason = self._words.failure(activity.last_failure)
                 yield f"{activity.scheduled.activity_type}, attempt {known}, {reason}; it will be tried again"
 
-    def _new_events(self, record: Record) -> Iterator[str]:
+    def _new_events(self, record: LoadedRun) -> Iterator[str]:
         for attributes in _happenings(record)[self._happened.get(record.run.run_id, 0) :]:
             match attributes:
                 case h.TimerFired():
@@ -384,7 +384,7 @@ class StoryTeller:
                     yield "the workflow has timed out"
 
 
-def _happenings(record: Record) -> list[h.Attributes]:
+def _happenings(record: LoadedRun) -> list[h.Attributes]:
     """What time has brought a run so far, what waits to be written included."""
     kinds = (
         h.TimerFired,
