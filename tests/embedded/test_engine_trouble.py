@@ -75,7 +75,7 @@ def test_who_serves_another_queue_is_woken_all_the_same(
         ]
         await settle()
         break_once(monkeypatch, type(world.engine.tasks), "take")
-        with world.engine.runs.as_one():
+        with world.engine.runs.transaction():
             first = await world.start("w1", task_queue="q2")
             other = await world.start("w2", task_queue="q")
         found = {(await poll).run_id for poll in polls}

@@ -113,7 +113,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
     now_ns = engine.clock.now_ns()
     step = resetting.reset(base.run, base.events, request, later, new_run_id, now_ns)
     carried_out = tuple(_carried_out(request, step.run, [*of_base, *later]))
-    with engine.runs.as_one():
+    with engine.runs.transaction():
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)

@@ -158,19 +158,19 @@ class ActivityDispatch:
             return None
         return record, activity
 
-    def complete(self, in_hand: TakenAttempt, result: Payload | None, who: str, eager: Eager | None) -> bool:
+    def complete(self, taken: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
         """An attempt that a handle has returned. If its worker wants the task that this leads to at once, says whether
         it has the task now.
         """
-        record, scheduled = in_hand.record, in_hand.token.scheduled_event_id
+        record, scheduled, value = taken.record, taken.token.scheduled_event_id, result.result
         activity = record.run.activities.get(scheduled)
-        if activity is None or activity.attempt != in_hand.token.attempt or not activity.started_ns:
-            self.release(in_hand.token)
+        if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
+            self.end(taken.token, result, who)  # it counts no more, or its run was parked and loaded anew
             return False
         record.attempts.pop(scheduled, None)
         self._runs.change(
             record,
-            lambda run, now: transitions.complete_activity(run, activity, result, who, now, eager),
+            lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
             to_worker=eager is not None,
         )
         return eager is not None and record.run.task_is_started

@@ -28,7 +28,7 @@ from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.engine.attributes import AttributeTypes
 from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
 from hourglass._embedded.engine.task_queues import TaskQueues
-from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, as_one
+from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import deadline
@@ -119,7 +119,7 @@ class RunTable:
         self.awaiting: EndListener = NoListener()
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
-        self._together = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
+        self._transaction = Transaction(EffectsOnOthers(self, namespace).carry_out, self._settle)
         self._records: dict[str, LoadedRun] = {}
         self._current: dict[str, str] = {}
         self._schedules: dict[str, ScheduleChange] = {}
@@ -242,8 +242,8 @@ class RunTable:
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
         record, earliest = self._begin(started, signals, request_ids, now)
-        if self._together.gathers:
-            self._together.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
+        if self._transaction.is_open:
+            self._transaction.add(Part(record, self._change_of(record, request_ids, now), _NOTHING, earliest))
         else:
             self._append_one(record, request_ids, now)
             self._announce(record, _NOTHING, earliest, now)
@@ -258,20 +258,18 @@ class RunTable:
         self._records[step.run.run_id] = record
         self._current[step.run.started.workflow_id] = step.run.run_id
         earliest = self._take_in(record, step, step.touched, request_ids, now)
-        with self._together.whole(now):
-            self._together.add(
-                Part(record, self._change_of(record, request_ids, now), step.touched, earliest)
-            )
-            self._together.ask(record, step.asks)
+        with self._transaction.begin(now) as changes:
+            changes.add(Part(record, self._change_of(record, request_ids, now), step.touched, earliest))
+            changes.ask(record, step.asks)
         return record
 
-    def as_one(self) -> contextlib.AbstractContextManager[None]:
+    def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
         """What is done in here becomes durable as one change."""
-        return self._together.whole(self.clock.now_ns())
+        return self._transaction.begin(self.clock.now_ns())
 
     def keep_schedule(self, change: ScheduleChange) -> None:
-        """Store a schedule, together with what else happens in `as_one`."""
-        with self.as_one():
+        """Store a schedule, together with what else happens in the `transaction`."""
+        with self.transaction():
             self._schedules[change.schedule_id] = change
 
     def change(
@@ -518,7 +516,7 @@ class RunTable:
             asks = (*asks, TellSchedule())
         changed = run is not record.run or bool(request_ids)
         earliest = self._take_in(record, step, ids, request_ids, now)
-        if step.follower is None and not asks and not self._together.gathers:
+        if step.follower is None and not asks and not self._transaction.is_open:
             if to_worker and self._patience and run.task is not None and run.task.started_event_id:
                 self._keep_back(record)
             elif changed or record.wake_ns(now) != record.stored_wake_ns:
@@ -526,13 +524,13 @@ class RunTable:
             self._announce(record, ids, earliest, now)
             return
         changed = changed or record.wake_ns(now) != record.stored_wake_ns
-        with self._together.whole(now):
+        with self._transaction.begin(now) as changes:
             change = self._change_of(record, request_ids, now) if changed else None
-            self._together.add(Part(record, change, ids, earliest))
+            changes.add(Part(record, change, ids, earliest))
             if step.follower is not None:
                 following, first = self._begin(step.follower, step.signals, (), now)
-                self._together.add(Part(following, self._change_of(following, (), now), _NOTHING, first))
-            self._together.ask(record, asks)
+                changes.add(Part(following, self._change_of(following, (), now), _NOTHING, first))
+            changes.ask(record, asks)
 
     def _settle(self, parts: list[Part], now: int) -> None:
         """The parts of a transaction are in memory: store them as one change, then announce each. In this order, so
@@ -541,7 +539,7 @@ class RunTable:
         changes = [(part.change, part.record) for part in parts if part.change is not None]
         if changes or self._schedules:
             schedules, self._schedules = self._schedules, {}
-            whole = as_one((*(change for change, _ in changes), *schedules.values()))
+            whole = joined((*(change for change, _ in changes), *schedules.values()))
             self._append(whole, *(record for _, record in changes))
         for part in parts:
             self._announce(part.record, part.ids, part.earliest, now)
@@ -659,7 +657,7 @@ class RunTable:
                 lambda run, now: transitions.elapse(run, ids, follower, now, task_is_withheld=still),
                 looked=due,
             )
-            if not self._together.gathers:
+            if not self._transaction.is_open:
                 self.queues.dispatch()
 
 

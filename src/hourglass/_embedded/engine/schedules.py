@@ -226,7 +226,7 @@ class ScheduleDesk:
     def _act(self, record: Record) -> None:
         """Let a schedule do what it has to do now, and keep it: all in one change."""
         now = self._runs.clock.now_ns()
-        with self._runs.as_one():
+        with self._runs.transaction():
             if why_no_more(self._runs):  # nothing is missed: it is caught up with later
                 self._keep(record, later(now, PAUSE_NS))
                 return

@@ -63,7 +63,9 @@ class Part(NamedTuple):
 
 
 class Transaction:
-    """A transaction: gathers parts from the outermost `whole` to its end, then hands them to `settle`."""
+    """A transaction over several runs: gathers its parts from the outermost `begin` to its end, then hands them to
+    `settle`.
+    """
 
     def __init__(
         self, carry_out: Callable[[LoadedRun, Ask], None], settle: Callable[[list[Part], int], None]
@@ -72,8 +74,8 @@ class Transaction:
         self._settle = settle
         self._parts: list[Part] = []
         self._asked: deque[tuple[LoadedRun, Ask]] = deque()
-        self.gathers = False
-        """Whether a `whole` is open: what happens now is a part of it."""
+        self.is_open = False
+        """Whether it has begun: what happens now is a part of it."""
 
     def add(self, part: Part) -> None:
         """One more part."""
@@ -84,26 +86,26 @@ class Transaction:
         self._asked.extend((record, ask) for ask in asks)
 
     @contextlib.contextmanager
-    def whole(self, now_ns: int) -> Iterator[None]:
-        """What happens in here, and all that it asks of other runs, is one whole."""
-        if self.gathers:
-            yield
+    def begin(self, now_ns: int) -> Iterator[Transaction]:
+        """What happens in here, and all that it asks of other runs, becomes durable together."""
+        if self.is_open:
+            yield self
             return
-        self.gathers = True
+        self.is_open = True
         try:
-            yield
+            yield self
         finally:
             try:
                 while self._asked:
                     self._carry_out(*self._asked.popleft())
             finally:
                 # Whatever was raised: memory has changed, so the store must get all of it, or the two would differ.
-                self.gathers = False
+                self.is_open = False
                 parts, self._parts = self._parts, []
                 self._settle(parts, now_ns)
 
 
-def as_one(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
+def joined(changes: Iterable[Change | ScheduleChange]) -> Change | ScheduleChange:
     """Changes as one that has all the others with it."""
     first, *others = changes
     return msgspec.structs.replace(first, also=tuple(others))
@@ -119,7 +121,7 @@ _NOT_FOUND = o.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
 class Runs(Protocol):
-    """What is needed of `runs.Ledger`."""
+    """What is needed of `runs.RunTable`."""
 
     clock: Clock
     limits: Limits

@@ -302,7 +302,7 @@ class EngineHandle:
         if in_hand is not None and type(result) is ActivityOk:
             self._heartbeats.end(result.token, flush=False)
             record, attempts = in_hand.record, self._engine.attempts
-            if attempts.complete(in_hand, result.result, self.identity, self._wants_task(record)):
+            if attempts.complete(in_hand, result, self.identity, self._wants_task(record)):
                 self._cache.begin_task_after(record, in_hand.token.scheduled_event_id, result.result)
         elif in_hand is None and self._local.is_local(result.token):
             self._local.complete(result)
