@@ -123,10 +123,10 @@ NOT_IN_ACTIVITY_INFO = {
     **NOT_IN_ACTIVITY_EVENTS,
 }
 NOT_IN_CORES_TASK = NOT_IN_ACTIVITY_INFO | {"task_queue": "the handle's own"}
-NOT_SAID_OF_THE_NEXT_RUN = {
-    name: "the next run goes on with what the first was started with"
-    for name in ("execution_timeout", "cron_schedule", "priority_key", "static_summary", "static_details")
-}
+NOT_SAID_OF_THE_NEXT_RUN = dict.fromkeys(
+    ("execution_timeout", "cron_schedule", "priority_key", "static_summary", "static_details"),
+    "the next run goes on with what the first was started with",
+)
 NOT_IN_CONTINUED_EVENTS = NOT_SAID_OF_THE_NEXT_RUN | {"retry_policy": "Temporal's event has no place for it"}
 NOT_IN_CORES_START = {
     "task_queue": "the worker's own: Core does not tell",
