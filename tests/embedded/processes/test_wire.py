@@ -9,8 +9,9 @@ import pytest
 
 from hourglass import errors
 from hourglass._contract import service as s
+from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.sharing import ownerless, serving, wire
+from hourglass._embedded.sharing import wire
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
@@ -72,10 +73,13 @@ def test_requests_and_answers_survive_the_journey(request_: s.Request[Any], answ
 
 def test_every_request_has_its_place() -> None:
     """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
-    assert set(HANDLERS) <= set(wire.REQUESTS)
-    assert set(wire.REQUESTS) == serving.CHANGES | serving.REPEATABLE
-    assert not serving.CHANGES & serving.REPEATABLE
-    assert set(wire.REQUESTS) == set(ownerless.ALONE) | ownerless.NEEDS_A_WORKER
+    assert set(HANDLERS) == set(wire.REQUESTS)
+    for each in wire.REQUESTS:
+        assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
+        assert not (each.needs_worker and each.effect is s.Effect.READ)
+    asked_by_ids = {s.CompleteActivity, DeleteSchedule, s.SetCurrentVersion, s.TerminateWorkflow}
+    changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
 
 
 @pytest.mark.parametrize(
