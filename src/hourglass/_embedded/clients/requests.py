@@ -190,7 +190,8 @@ _REJECTED = {
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
-    engine.deployments.check(request.versioning_override, request.task_queue)
+    if request.versioning_override is not None:
+        engine.deployments.check(request.versioning_override, request.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
     return PendingAnswer(started, record.number)

@@ -14,8 +14,8 @@ from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.runs import Ledger
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.activities import complete_retry
-from hourglass._embedded.rules.children import LONGEST, may_reuse, timeouts
-from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
+from hourglass._embedded.rules.children import may_reuse
+from hourglass._embedded.rules.limits import LONGEST, TOO_MANY_SIGNALS, timeouts
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
 from hourglass._engine.commands import IdReusePolicy
 from hourglass._engine.events import Payloads
@@ -58,7 +58,8 @@ def start_workflow(
     _check_room(runs)
     event = transitions.signaled(signal) if signal is not None else None
     ids = tuple(filter(None, (request.request_id, signal.request_id if signal is not None else "")))
-    runs.attributes.learn(request.search_attributes)
+    if request.search_attributes:
+        runs.attributes.learn(request.search_attributes)
     record = runs.open(_first_event(runs, request, run_id, last), event, ids)
     return Started(record.run.run_id), record
 
