@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
@@ -125,7 +125,7 @@ class ScriptedStore:
     async def groups(self, text: str) -> tuple[CountGroup, ...]:
         return await self._readable().groups(text)
 
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         return self._readable().schedule(schedule_id)
 
     def schedules(self) -> Sequence[ScheduleEntry]:

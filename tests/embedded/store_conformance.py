@@ -18,7 +18,7 @@ from hourglass._contract.service import SignalWorkflow, StartWorkflow, Terminate
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -381,7 +381,7 @@ def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **re
     """A step of a schedule."""
     action = StartWorkflow(workflow_id=name, workflow_type="W", task_queue="q", request_id="")
     spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
-    kept = Schedule(
+    kept = ScheduleRecord(
         schedule_id=name,
         schedule=schedules.Schedule(action=action, spec=spec),
         seen_ns=NOW,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety
 from hourglass._embedded.store.records import FIND_REQUEST
 from hourglass._embedded.store.sqlite import SqliteStore
@@ -55,7 +55,7 @@ def described(stored: Stored) -> dict[str, Any]:
     return described
 
 
-def described_schedule(record: Schedule) -> dict[str, Any]:
+def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
     """What a schedule is, in plain values."""
     action = record.schedule.action
     return {

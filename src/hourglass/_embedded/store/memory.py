@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import visibility
 from hourglass._embedded.store.fork_safety import WORK
 from hourglass._embedded.store.list_reader import ListReader, is_interrupted
@@ -157,7 +157,7 @@ class MemoryStore:
         self._current: dict[str, str] = {}
         self._listing = MemoryListing(self._runs, real_time=real_time)
         self._closed: deque[tuple[int, str]] = deque()
-        self._schedules: dict[str, tuple[Schedule, int]] = {}
+        self._schedules: dict[str, tuple[ScheduleRecord, int]] = {}
         self._notes: dict[str, bytes] = {}
         self._number = 0
         self.latest_ns = 0
@@ -263,7 +263,7 @@ class MemoryStore:
         """How many runs pass a filter in each of its groups, if it has any."""
         return await self._listing.groups(text)
 
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule, if it was kept."""
         record, _ = self._schedules.get(schedule_id, (None, 0))
         return record

@@ -11,10 +11,10 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety, records, visibility
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.fork_safety import WORK, Work
+from hourglass._embedded.store.fork_safety import WORK, ForkLock
 from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
@@ -39,7 +39,7 @@ class FileReads:
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._lists = ListReader(path, connect_lists, fork_safety.close, threads=lists_at_once)
 
-    def _reading(self) -> Work:
+    def _reading(self) -> ForkLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         return WORK
 
@@ -93,7 +93,7 @@ class FileReads:
         with self._reading(), storage_errors(self.path):
             return visibility.types(self._reads.connection)
 
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule that is not in memory."""
         with self._reading(), storage_errors(self.path):
             return records.read(self._reads.connection, schedule_id)
