@@ -97,7 +97,7 @@ def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
             assert described(stored) == expected
             assert store.current(expected["workflow_id"]) == run_id
             assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
-        assert await store.count("ExecutionStatus = 'Running'") == 1
+        assert (await store.count("ExecutionStatus = 'Running'")).count == 1
         assert store.latest_ns == 5_000
         assert list(store.due(5_000, 10)) == ["waiting"]
         assert store.schedules() == [

@@ -8,15 +8,14 @@ server. Invariant: a request that is sent again, because its answer was lost, is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from hourglass._contract import schedules as sc
 from hourglass._contract.schedules import SchedulePage
-from hourglass._contract.service import Nothing, Request
-from hourglass._embedded.clients.answering import MOST_LISTED, PendingAnswer, is_written
+from hourglass._contract.service import Nothing
+from hourglass._embedded.clients.answering import MOST_LISTED, Handlers, PendingAnswer, is_written
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.starting import check_start
@@ -183,7 +182,7 @@ def _on_disk(engine: Engine) -> Iterator[ScheduleRecord]:
             yield record
 
 
-SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
+SCHEDULE_HANDLERS: Handlers = {
     sc.CreateSchedule: create_schedule,
     sc.DescribeSchedule: describe_schedule,
     sc.UpdateSchedule: update_schedule,
@@ -191,7 +190,6 @@ SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Pe
     sc.DeleteSchedule: delete_schedule,
     sc.ListSchedules: list_schedules,
 }
-"""The handler of each request."""
 
 
 _TIME = "-2006-01-02T15:04:05Z"

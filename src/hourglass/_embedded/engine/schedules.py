@@ -22,7 +22,6 @@ from hourglass._embedded.engine.run import Record as RunRecord
 from hourglass._embedded.engine.runs import Ledger
 from hourglass._embedded.engine.starting import start_workflow
 from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
 from hourglass._embedded.rules.schedules import (
     Running,
@@ -55,7 +54,7 @@ def _as_it_is(record: ScheduleRecord) -> ScheduleRecord:
     return record
 
 
-class ScheduleDesk:
+class Schedules:
     """See the module. Implements `Awaiting`. Acts by itself from `begin` on."""
 
     def __init__(self, runs: Ledger, doubt: Callable[[StorageError], None]) -> None:
@@ -267,16 +266,16 @@ class ScheduleDesk:
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"
             cancel = CancelWorkflow(workflow_id=workflow[0], request_id="", reason=reason, identity=who)
-            self._change(workflow, partial(_cancel, cancel))
+            self._change(workflow, partial(transitions.request_cancel, request=cancel))
         for workflow in step.terminate:
             reason = "terminated by schedule overlap policy"
             end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
-            self._change(workflow, partial(_terminate, end))
+            self._change(workflow, partial(transitions.terminate, request=end))
 
-    def _change(self, workflow: Running, transition: Callable[[Run, int], RunStep]) -> None:
+    def _change(self, workflow: Running, transition: Callable[..., RunStep]) -> None:
         record = self._open_run(workflow)
         if record is not None:
-            self._runs.change(record, transition)
+            self._runs.change(record, lambda run, now_ns: transition(run, now_ns=now_ns))
 
     def _open_run(self, workflow: Running) -> RunRecord | None:
         """The run at which a workflow is now, if it is still open."""
@@ -318,14 +317,6 @@ class ScheduleDesk:
             others.discard(schedule_id)
             if not others:
                 self._awaited.pop(workflow_id, None)
-
-
-def _cancel(request: CancelWorkflow, run: Run, now_ns: int) -> RunStep:
-    return transitions.request_cancel(run, request, now_ns)
-
-
-def _terminate(request: TerminateWorkflow, run: Run, now_ns: int) -> RunStep:
-    return transitions.terminate(run, request, now_ns)
 
 
 def _outcome(record: RunRecord) -> tuple[Payloads, Failure | None]:

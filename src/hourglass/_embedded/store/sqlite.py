@@ -33,8 +33,8 @@ from hourglass._embedded.store.disk_faults import (
     storage_error,
     storage_errors,
 )
+from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.fork_safety import WORK, ForkLock
-from hourglass._embedded.store.read_only_store import FileReads, ReadOnlyStore
 from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, Store
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._history.encoding import plain

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._contract.service import CountGroup, Page
+from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
@@ -214,12 +214,8 @@ class Store(Protocol):
         """
         ...
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
-        ...
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         ...
 
     def attribute_types(self) -> Mapping[str, AttributeType]:

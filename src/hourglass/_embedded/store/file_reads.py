@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from hourglass._contract.service import CountGroup, Page
+from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety, records, visibility
 from hourglass._embedded.store.disk_faults import storage_errors
@@ -78,15 +78,10 @@ class FileReads:
         self._reading()
         return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         self._reading()
         return await self._lists.ask(lambda connection: visibility.count(connection, text))
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
-        self._reading()
-        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
 
     def attribute_types(self) -> dict[str, AttributeType]:
         """The search attributes that are known, and their types."""
