@@ -1,8 +1,4 @@
-"""The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's
-loop.
-
-The names, signatures and operations are those of the blocking face; a test compares the two.
-"""
+"""The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's loop."""
 
 from __future__ import annotations
 
@@ -159,17 +155,19 @@ class AsyncClient(ClientFacts):
         """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists."""
         return AsyncWorkflowHandle(self._session, _operations.refer(id, run_id, workflow, result_type))
 
-    async def list_workflows(
+    def list_workflows(
         self, query: str = "", *, page_size: int = 100, limit: int | None = None
     ) -> AsyncIterator[WorkflowExecution]:
         """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for.
 
         With a `limit` no more than so many.
         """
-        token = b""
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
-        left = limit
+        return self._listed(query, page_size, limit)
+
+    async def _listed(self, query: str, page_size: int, left: int | None) -> AsyncIterator[WorkflowExecution]:
+        token = b""
         while left is None or left > 0:
             page = await self._session.arun(_operations.list_page(self._session, query, page_size, token))
             for execution in page.items[:left]:

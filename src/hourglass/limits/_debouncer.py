@@ -185,20 +185,7 @@ class _Burst(Generic[R]):
         return f"<{type(self).__name__} of {self._keeper.workflow_id}>"
 
 
-class Debounced(_Burst[R], Generic[R]):
-    """A call that will be run with others, or in the place of others. Made by `debounce`."""
-
-    def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
-        """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
-        keeper: WorkflowHandle[None] = WorkflowHandle(self._session, self._keeper)
-        for each in fired.follow(keeper, timeout=timeout):
-            if self._ticket in each.tickets:
-                return WorkflowHandle(self._session, self._refer(each.workflow_id))
-        raise self._never()
-
-    def result(self) -> R:
-        """Wait until the burst has become a run and that has ended; gives its result."""
-        return self.started().result()
+# --- faces: awaited, the source of what follows ---
 
 
 class AsyncDebounced(_Burst[R], Generic[R]):
@@ -214,7 +201,31 @@ class AsyncDebounced(_Burst[R], Generic[R]):
 
     async def result(self) -> R:
         """Wait until the burst has become a run and that has ended; gives its result."""
-        return await (await self.started()).result()
+        handle = await self.started()
+        return await handle.result()
+
+
+# --- faces: blocking, made by `make faces` from the lines above: edit those ---
+
+
+class Debounced(_Burst[R], Generic[R]):
+    """A call that will be run with others, or in the place of others. Made by `debounce`."""
+
+    def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
+        """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
+        keeper: WorkflowHandle[None] = WorkflowHandle(self._session, self._keeper)
+        for each in fired.follow(keeper, timeout=timeout):
+            if self._ticket in each.tickets:
+                return WorkflowHandle(self._session, self._refer(each.workflow_id))
+        raise self._never()
+
+    def result(self) -> R:
+        """Wait until the burst has become a run and that has ended; gives its result."""
+        handle = self.started()
+        return handle.result()
+
+
+# --- faces: end ---
 
 
 @overload

@@ -295,20 +295,7 @@ class _StreamFacts(Generic[T]):
         return f"<{type(self).__name__} at {self.position}{', ended' if self._follower.ended else ''}>"
 
 
-class ProgressStream(_StreamFacts[T], Generic[T]):
-    """What a workflow publishes, item by item, until it has closed: `for item in stream`. Made by `Progress.follow`."""
-
-    def __iter__(self) -> ProgressStream[T]:
-        return self
-
-    def __next__(self) -> T:
-        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
-        follower = self._follower
-        while not follower.pending:
-            if follower.ended:
-                raise StopIteration
-            self._session.run(follower.more())
-        return follower.pending.popleft()
+# --- faces: awaited, the source of what follows ---
 
 
 class AsyncProgressStream(_StreamFacts[T], Generic[T]):
@@ -325,3 +312,25 @@ class AsyncProgressStream(_StreamFacts[T], Generic[T]):
                 raise StopAsyncIteration
             await self._session.arun(follower.more())
         return follower.pending.popleft()
+
+
+# --- faces: blocking, made by `make faces` from the lines above: edit those ---
+
+
+class ProgressStream(_StreamFacts[T], Generic[T]):
+    """What a workflow publishes, item by item, until it has closed: `for item in stream`."""
+
+    def __iter__(self) -> ProgressStream[T]:
+        return self
+
+    def __next__(self) -> T:
+        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
+        follower = self._follower
+        while not follower.pending:
+            if follower.ended:
+                raise StopIteration
+            self._session.run(follower.more())
+        return follower.pending.popleft()
+
+
+# --- faces: end ---
