@@ -256,7 +256,7 @@ def test_far_dates_travel_between_processes() -> None:
         backfill=(sc.Backfill(start_ns=YEAR_1, end_ns=YEAR_9999),),
     )
     message = wire.decode_to_owner(wire.ask(1, "k", create))
-    assert isinstance(message, wire.Ask)
+    assert isinstance(message, wire.RequestMessage)
     request = wire.request_of(message)
     assert isinstance(request, sc.CreateSchedule)
     assert request.schedule.spec.end_at_ns == LATEST_NS

@@ -25,7 +25,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import PollUpdate, ResetWorkflow, UpdateWorkflow
-from hourglass._embedded.clients.answering import Answer
+from hourglass._embedded.clients.answering import PendingAnswer
 from hourglass._embedded.clients.connection import EngineConnection
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.store.memory import MemoryStore
@@ -491,14 +491,14 @@ def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
 
 def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
-    outcomes: list[Answer[str] | HourglassError] = [
-        Answer("how it is", 1),
+    outcomes: list[PendingAnswer[str] | HourglassError] = [
+        PendingAnswer("how it is", 1),
         ServiceError("it is not so", status="NOT_FOUND"),
         QueryFailedError("no"),
         UsageError("never"),
     ]
 
-    async def handler(engine: object, request: object) -> Answer[str]:
+    async def handler(engine: object, request: object) -> PendingAnswer[str]:
         outcome = outcomes.pop(0)
         if isinstance(outcome, HourglassError):
             raise outcome

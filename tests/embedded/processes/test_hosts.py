@@ -19,13 +19,12 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
 from hourglass._embedded import waiting
 from hourglass._embedded.sharing import calls, unix_socket
-from hourglass._embedded.sharing import host as host_module
+from hourglass._embedded.sharing import shared_file as host_module
 from hourglass._embedded.sharing.calls import was_carried_out
-from hourglass._embedded.sharing.file_connection import FileConnection, connect_file
-from hourglass._embedded.sharing.file_handle import FileHandle
-from hourglass._embedded.sharing.host import Host
+from hourglass._embedded.sharing.connection import FileConnection, connect_file
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.serving import Owner, Server
+from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._engine.commands import CompleteRun, Succeeded
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
@@ -40,8 +39,8 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def hosts(path: Path, number: int) -> AsyncIterator[list[Host]]:
-    made = [Host(str(path), "default") for _ in range(number)]
+async def hosts(path: Path, number: int) -> AsyncIterator[list[SharedFile]]:
+    made = [SharedFile(str(path), "default") for _ in range(number)]
     try:
         yield made
     finally:
@@ -305,7 +304,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
         return None
 
     async def body() -> None:
-        server = Server(Owner(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
+        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, nobody))
         await server.start()  # without the lock, as if another process had inherited the connections
         async with hosts(tmp_path / "a.db", 1) as (client,):
             counting = asyncio.create_task(client.call(s.CountWorkflows()))

@@ -28,9 +28,9 @@ FAILURE = Failure("no", ApplicationFailure(type="T", details=(PAYLOAD,)), cause=
 
 def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
     asked = wire.decode_to_owner(wire.ask(7, "key", request))
-    assert isinstance(asked, wire.Ask)
+    assert isinstance(asked, wire.RequestMessage)
     answered = wire.decode_to_client(wire.answer(7, value))
-    assert isinstance(answered, wire.Answer)
+    assert isinstance(answered, wire.AnswerMessage)
     assert (asked.number, asked.key, answered.number) == (7, "key", 7)
     return wire.request_of(asked), wire.answer_of(request, answered)
 
@@ -136,13 +136,13 @@ def test_nonsense_is_garbage(frame: bytes) -> None:
 def test_only_requests_can_be_asked(kind: str) -> None:
     """A name that is no request's is refused, whatever else it may name."""
     with pytest.raises(wire.Garbage):
-        wire.request_of(wire.Ask(1, "k", kind, msgspec.Raw(wire.encode({}))))
+        wire.request_of(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
 
 
 def test_an_answer_must_fit_its_request() -> None:
     """An answer of another request's type is refused."""
     message = wire.decode_to_client(wire.answer(1, s.Count(3)))
-    assert isinstance(message, wire.Answer)
+    assert isinstance(message, wire.AnswerMessage)
     with pytest.raises(wire.Garbage):
         wire.answer_of(s.DescribeWorkflow(workflow_id="w"), message)
 
@@ -151,4 +151,4 @@ def test_a_request_of_wrong_types_is_refused() -> None:
     """Fields of a wrong type are refused before anybody acts on them."""
     body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
     with pytest.raises(wire.Garbage):
-        wire.request_of(wire.Ask(1, "k", "SignalWorkflow", body))
+        wire.request_of(wire.RequestMessage(1, "k", "SignalWorkflow", body))

@@ -36,7 +36,7 @@ QUERY_TIMEOUT = 30.0
 A = TypeVar("A")
 
 
-class Answer(NamedTuple, Generic[A]):
+class PendingAnswer(NamedTuple, Generic[A]):
     """An answer, and the number of the change that it rests on."""
 
     value: A
@@ -97,11 +97,11 @@ def check_moves(engine: Engine, record: Record) -> None:
         raise StorageError(f"this run is parked until the file is opened anew: {why}", status=why.status)
 
 
-async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> Answer[A]:
+async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:
     """What was read in memory, if the change that it rests on is durable, or will soon be; else what the disk has."""
     if await is_written(engine, number):
-        return Answer(value, number)
-    return Answer(from_disk(), 0)
+        return PendingAnswer(value, number)
+    return PendingAnswer(from_disk(), 0)
 
 
 async def is_written(engine: Engine, number: int) -> bool:

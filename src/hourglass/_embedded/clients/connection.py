@@ -14,7 +14,7 @@ import msgspec
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
-from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rests_on, too_late
+from hourglass._embedded.clients.answering import PendingAnswer, limit_of, refusal_rests_on, too_late
 from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.engine import Engine
@@ -95,7 +95,7 @@ class EngineConnection:
         engine = self.engine
         engine.limits.check(request)
         try:
-            answer: Answer[A] = await handler(engine, request)
+            answer: PendingAnswer[A] = await handler(engine, request)
         except StorageError as error:
             engine.doubt(error)
             raise

@@ -22,7 +22,7 @@ from hourglass._contract.service import PollUpdate, Request, ResetWorkflow, Star
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     ROOM,
-    Answer,
+    PendingAnswer,
     answered,
     check_moves,
     check_open,
@@ -53,13 +53,15 @@ from hourglass.errors import ServiceError
 # --- versions of workers --------------------------------------------------------------------------------------
 
 
-async def set_current(engine: Engine, request: d.SetCurrentVersion) -> Answer[d.CurrentVersionSet]:
+async def set_current(engine: Engine, request: d.SetCurrentVersion) -> PendingAnswer[d.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return Answer(d.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(d.CurrentVersionSet(previous), engine.runs.newest)
 
 
-async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> Answer[d.DeploymentInfo]:
+async def describe_deployment(
+    engine: Engine, request: d.DescribeDeployment
+) -> PendingAnswer[d.DeploymentInfo]:
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
@@ -76,7 +78,7 @@ async def describe_deployment(engine: Engine, request: d.DescribeDeployment) -> 
     info = d.DeploymentInfo(
         name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
     )
-    return Answer(info, engine.runs.newest)
+    return PendingAnswer(info, engine.runs.newest)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -91,7 +93,7 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
     return "DRAINING" if open_runs else "DRAINED"
 
 
-DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
     d.SetCurrentVersion: set_current,
     d.DescribeDeployment: describe_deployment,
 }
@@ -100,12 +102,12 @@ DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitabl
 # --- resets ---------------------------------------------------------------------------------------------------
 
 
-async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
+async def reset(engine: Engine, request: ResetWorkflow) -> PendingAnswer[Started]:
     """Begin a run anew from one of its workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
-        return Answer(Started(made), engine.runs.newest)
+        return PendingAnswer(Started(made), engine.runs.newest)
     later = [each for run in _following(engine, base) for each in run]
     of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
@@ -116,7 +118,7 @@ async def reset(engine: Engine, request: ResetWorkflow) -> Answer[Started]:
         _give_way(engine, base, current, request, new_run_id)
         record = engine.runs.begin_anew(step, carried_out)
     _tell_of_ended_children(engine, record)
-    return Answer(Started(new_run_id), record.number)
+    return PendingAnswer(Started(new_run_id), record.number)
 
 
 def _carried_out(request: ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
@@ -160,7 +162,7 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
     return children.child_ended(run, initiated, last, now_ns)
 
 
-RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
     ResetWorkflow: reset
 }
 """The handler of each request."""
@@ -169,7 +171,7 @@ RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answe
 # --- pollers --------------------------------------------------------------------------------------------------
 
 
-async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pollers]:
+async def pollers(engine: Engine, request: watch.GetPollers) -> PendingAnswer[watch.Pollers]:
     """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
     each was last seen now.
     """
@@ -180,10 +182,10 @@ async def pollers(engine: Engine, request: watch.GetPollers) -> Answer[watch.Pol
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return Answer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
+    return PendingAnswer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
 
 
-WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
     watch.GetPollers: pollers,
 }
 
@@ -201,15 +203,15 @@ _REJECTED = {
 }
 
 
-async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
+async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
     engine.deployments.check(request.versioning_override, request.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
-    return Answer(started, record.number)
+    return PendingAnswer(started, record.number)
 
 
-async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]:
+async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
     """Send a signal."""
     while not _was_carried_out(engine, request):
         record = find(engine, request.workflow_id, request.run_id)
@@ -224,11 +226,11 @@ async def signal(engine: Engine, request: s.SignalWorkflow) -> Answer[s.Nothing]
     return _done_before(engine)
 
 
-async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswer]:
+async def query(engine: Engine, request: s.QueryWorkflow) -> PendingAnswer[s.QueryAnswer]:
     """Ask a question."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
-        return Answer(s.QueryAnswer(rejected=record.run.status), record.number)
+        return PendingAnswer(s.QueryAnswer(rejected=record.run.status), record.number)
     check_moves(engine, record)
     await _first_task(engine, record)
     if record.run.task is not None and record.run.task.attempt > 2:
@@ -244,10 +246,10 @@ async def query(engine: Engine, request: s.QueryWorkflow) -> Answer[s.QueryAnswe
             result = await asked.answer
         finally:
             engine.tasks.withdraw(record, asked)
-    return Answer(s.QueryAnswer(() if result is None else (result,)), record.number)
+    return PendingAnswer(s.QueryAnswer(() if result is None else (result,)), record.number)
 
 
-async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]:
+async def cancel(engine: Engine, request: s.CancelWorkflow) -> PendingAnswer[s.Nothing]:
     """Ask a workflow to cancel. One that has closed does not mind."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -262,7 +264,7 @@ async def cancel(engine: Engine, request: s.CancelWorkflow) -> Answer[s.Nothing]
     return _done(record)
 
 
-async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.Nothing]:
+async def terminate(engine: Engine, request: s.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
     """End a workflow now."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
@@ -276,7 +278,7 @@ async def terminate(engine: Engine, request: s.TerminateWorkflow) -> Answer[s.No
     return _done(record)
 
 
-async def describe(engine: Engine, request: s.DescribeWorkflow) -> Answer[s.Description]:
+async def describe(engine: Engine, request: s.DescribeWorkflow) -> PendingAnswer[s.Description]:
     """Look at one run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
@@ -299,29 +301,29 @@ def _described(run: Run) -> s.Description:
     )
 
 
-async def list_workflows(engine: Engine, request: s.ListWorkflows) -> Answer[s.Page]:
+async def list_workflows(engine: Engine, request: s.ListWorkflows) -> PendingAnswer[s.Page]:
     """List runs, newest first."""
     await is_written(engine, engine.runs.newest)  # the store answers from what is durable
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
-    return Answer(page, 0)
+    return PendingAnswer(page, 0)
 
 
-async def count(engine: Engine, request: s.CountWorkflows) -> Answer[s.Count]:
+async def count(engine: Engine, request: s.CountWorkflows) -> PendingAnswer[s.Count]:
     """Count runs."""
     await is_written(engine, engine.runs.newest)
     store = engine.store
-    return Answer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
+    return PendingAnswer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
 
 
-async def wait_for_close(engine: Engine, request: s.WaitForClose) -> Answer[s.Outcome]:
+async def wait_for_close(engine: Engine, request: s.WaitForClose) -> PendingAnswer[s.Outcome]:
     """Wait until a run closes."""
     record = find(engine, request.workflow_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
-    return Answer(_outcome(record), record.number)
+    return PendingAnswer(_outcome(record), record.number)
 
 
-async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.HistoryPage]:
+async def get_history(engine: Engine, request: s.GetHistory) -> PendingAnswer[s.HistoryPage]:
     """A page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
@@ -335,7 +337,7 @@ async def get_history(engine: Engine, request: s.GetHistory) -> Answer[s.History
         )
     page = _history_page(record.events, begin, goes_on=request.wait_new and record.run.is_open)
     if request.wait_new:
-        return Answer(page, record.number)
+        return PendingAnswer(page, record.number)
     return await answered(
         engine,
         record.number,
@@ -351,7 +353,7 @@ def _history_page(events: Sequence[h.HistoryEvent], begin: int, *, goes_on: bool
     return s.HistoryPage(page, str(end).encode() if more else b"")
 
 
-async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answer[s.Nothing]:
+async def complete_activity(engine: Engine, request: s.CompleteActivity) -> PendingAnswer[s.Nothing]:
     """End an activity from outside."""
     token, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
@@ -377,16 +379,18 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Answ
     return _done(record)
 
 
-async def heartbeat_activity(engine: Engine, request: s.HeartbeatActivity) -> Answer[s.HeartbeatAnswer]:
+async def heartbeat_activity(
+    engine: Engine, request: s.HeartbeatActivity
+) -> PendingAnswer[s.HeartbeatAnswer]:
     """Report that an activity lives."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
     engine.runs.change(record, lambda run, now: transitions.heartbeat(run, activity, request.details, now))
-    return Answer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
+    return PendingAnswer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
 
 
-HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
@@ -454,8 +458,8 @@ def _was_carried_out(
     return latest is not None and bool(engine.runs.find_request(latest, request.request_id))
 
 
-def _done_before(engine: Engine) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), engine.runs.newest)
+def _done_before(engine: Engine) -> PendingAnswer[s.Nothing]:
+    return PendingAnswer(s.Nothing(), engine.runs.newest)
 
 
 async def _wait_for_room(engine: Engine, record: Record) -> None:
@@ -480,8 +484,8 @@ def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Ste
         raise ServiceError(reason, status="INVALID_ARGUMENT")
 
 
-def _done(record: Record) -> Answer[s.Nothing]:
-    return Answer(s.Nothing(), record.number)
+def _done(record: Record) -> PendingAnswer[s.Nothing]:
+    return PendingAnswer(s.Nothing(), record.number)
 
 
 def _attempt(

@@ -16,7 +16,7 @@ import msgspec
 from hourglass._contract import schedules as sc
 from hourglass._contract.schedules import SchedulePage
 from hourglass._contract.service import Nothing, Request
-from hourglass._embedded.clients.answering import MOST_LISTED, Answer, is_written
+from hourglass._embedded.clients.answering import MOST_LISTED, PendingAnswer, is_written
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.starting import check_start
@@ -102,7 +102,7 @@ def _as_run(record: Record) -> Run:
 # --- requests -------------------------------------------------------------------------------------------------
 
 
-async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[Nothing]:
+async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> PendingAnswer[Nothing]:
     """Create a schedule."""
     existing = engine.schedules.get(request.schedule_id)
     if existing is not None:
@@ -124,21 +124,23 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Answer[
     return _done(engine)
 
 
-async def describe_schedule(engine: Engine, request: sc.DescribeSchedule) -> Answer[sc.ScheduleDescription]:
+async def describe_schedule(
+    engine: Engine, request: sc.DescribeSchedule
+) -> PendingAnswer[sc.ScheduleDescription]:
     """Look at a schedule."""
     found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
     if await is_written(engine, engine.runs.newest):
-        return Answer(found, engine.runs.newest)
+        return PendingAnswer(found, engine.runs.newest)
     on_disk = engine.store.schedule(request.schedule_id)
     if on_disk is None:
         why = engine.trouble or "the commit takes long"
         raise StorageError(
             f"the schedule {request.schedule_id!r} is not on the disk yet: {why}", status="UNAVAILABLE"
         )
-    return Answer(describe(_as_of_now(engine, on_disk)), 0)
+    return PendingAnswer(describe(_as_of_now(engine, on_disk)), 0)
 
 
-async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Answer[Nothing]:
+async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> PendingAnswer[Nothing]:
     """Replace a schedule. An update of a version that is no longer the present one is dropped, as a server does it."""
     record = _find(engine, request.schedule_id)
     _check(engine, request.schedule)
@@ -148,7 +150,7 @@ async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Answer[
     return _done(engine)
 
 
-async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> Answer[Nothing]:
+async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> PendingAnswer[Nothing]:
     """Trigger, backfill, pause or unpause a schedule."""
     record = _find(engine, request.schedule_id)
     if request.request_id not in record.requests:
@@ -156,14 +158,14 @@ async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> Answer[No
     return _done(engine)
 
 
-async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Answer[Nothing]:
+async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> PendingAnswer[Nothing]:
     """Delete a schedule."""
     _find(engine, request.schedule_id)
     engine.schedules.delete(request.schedule_id)
     return _done(engine)
 
 
-async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc.SchedulePage]:
+async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAnswer[sc.SchedulePage]:
     """List schedules, the newest first."""
     written = await is_written(engine, engine.runs.newest)
     known, number = (engine.schedules.all(), engine.runs.newest) if written else (_on_disk(engine), 0)
@@ -171,7 +173,7 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> Answer[sc
     size = min(max(1, request.page_size), MOST_LISTED)
     real_time = isinstance(engine.clock, RealClock)
     found = await page(records, request.query, request.next_page_token, size, real_time=real_time)
-    return Answer(found, number)
+    return PendingAnswer(found, number)
 
 
 def _on_disk(engine: Engine) -> Iterator[Record]:
@@ -181,7 +183,7 @@ def _on_disk(engine: Engine) -> Iterator[Record]:
             yield record
 
 
-SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
     sc.CreateSchedule: create_schedule,
     sc.DescribeSchedule: describe_schedule,
     sc.UpdateSchedule: update_schedule,
@@ -234,5 +236,5 @@ def _as_of_now(engine: Engine, record: Record) -> Record:
     return msgspec.structs.replace(record, seen_ns=max(record.seen_ns, engine.clock.now_ns()))
 
 
-def _done(engine: Engine) -> Answer[Nothing]:
-    return Answer(Nothing(), engine.runs.newest)
+def _done(engine: Engine) -> PendingAnswer[Nothing]:
+    return PendingAnswer(Nothing(), engine.runs.newest)

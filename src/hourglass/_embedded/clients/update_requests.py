@@ -21,7 +21,7 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.clients.answering import ROOM, Answer, check_open, find, wait
+from hourglass._embedded.clients.answering import ROOM, PendingAnswer, check_open, find, wait
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.starting import check_start, start_workflow
@@ -36,7 +36,7 @@ class _WentOn(Exception):
     """The run that was asked has gone on as another before it accepted the update."""
 
 
-async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
     """Ask for an update and wait until it has come so far."""
     while True:
         record = _accepted_for(engine, request)
@@ -49,7 +49,7 @@ async def update(engine: Engine, request: UpdateWorkflow) -> Answer[UpdateState]
             continue
 
 
-async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState]:
+async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[UpdateState]:
     """Wait on for an update."""
     record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
     updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
@@ -61,7 +61,7 @@ async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState
         raise WorkflowNotFoundError(not_found, status="NOT_FOUND") from None
 
 
-async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[UpdateStarted]:
+async def update_with_start(engine: Engine, request: UpdateWithStart) -> PendingAnswer[UpdateStarted]:
     """Start a workflow, or use the one that runs, and ask for an update, with nothing in between."""
     if request.start.cron_schedule:
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
@@ -76,7 +76,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[
         answer = await _updated(engine, record, request.update)
     except _WentOn:
         answer = await update(engine, request.update)
-    return Answer(UpdateStarted(started, answer.value), answer.rests_on)
+    return PendingAnswer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
 def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[Record | None, Started]:
@@ -132,7 +132,7 @@ def _asked(engine: Engine, record: Record, update_id: str) -> Record:
     return other if found else record
 
 
-async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> Answer[UpdateState]:
+async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
     """Ask a run for an update, unless it was asked before, and wait until it has come so far. Raises `_WentOn`."""
     waiting = await _admitted(engine, record, request)
     return await _follow(engine, record, waiting, request)
@@ -181,7 +181,7 @@ async def _wait_for_room(engine: Engine, record: Record) -> None:
 
 async def _follow(
     engine: Engine, record: Record, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
-) -> Answer[UpdateState]:
+) -> PendingAnswer[UpdateState]:
     """Wait until the update has come so far. Raises `_WentOn` if its run went on as another before it was accepted."""
     update_id = request.update_id
 
@@ -199,7 +199,7 @@ async def _follow(
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
     if found.stage is UpdateStage.ACCEPTED and request.wait_stage > found.stage and not record.run.is_open:
         found = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
-    return Answer(found, record.number)
+    return PendingAnswer(found, record.number)
 
 
 def _state(engine: Engine, record: Record, waiting: Waiting | None, update_id: str) -> UpdateState:
@@ -248,7 +248,7 @@ def _request(request: UpdateWorkflow) -> UpdateRequest:
     )
 
 
-UPDATE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Answer[Any]]]] = {
+UPDATE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
     UpdateWorkflow: update,
     PollUpdate: poll_update,
     UpdateWithStart: update_with_start,

@@ -1,4 +1,4 @@
-"""A call to a file's engine from this process (`Asking`), by whatever way leads to one, until there is an answer:
+"""A call to a file's engine from this process (`CallRouter`), by whatever way leads to one, until there is an answer:
 
     the file is ours                       ask the engine here
     another process owns it                ask that one over its socket; after its death, ask again
@@ -33,10 +33,10 @@ from hourglass._contract.service import GetPollers
 from hourglass._embedded import waiting
 from hourglass._embedded.engine.run import Token
 from hourglass._embedded.sharing import unix_socket
-from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
-from hourglass._embedded.sharing.ownerless import Alone, Silence
+from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.sharing.ownerless import NoAnswer, OwnerlessTransactions
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.remote import Lost, Remote, connect
+from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
 from hourglass._embedded.waiting import NoWorkerNotice, TimedBell
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
@@ -185,20 +185,20 @@ class _Search:
     warned: bool = False
 
 
-class Asking:
+class CallRouter:
     """See the module. `room` is the engine while this process owns the file. Belongs to one event loop."""
 
     def __init__(self, path: str, namespace: str, bell: TimedBell) -> None:
-        self.room: EngineRoom | None = None
-        self.remote: Remote | None = None
+        self.room: OpenEngine | None = None
+        self.remote: OwnerConnection | None = None
         self.broken: StorageError | None = None
         """Why the file cannot be used here until a person sees to it, if that is known."""
         self._path = path
         self._namespace = namespace
         self._bell = bell
         self._lock = FileLock(path)  # only ever looked at
-        self._alone = Alone(path, namespace)
-        self._connecting: asyncio.Task[Remote | None] | None = None
+        self._alone = OwnerlessTransactions(path, namespace)
+        self._connecting: asyncio.Task[OwnerConnection | None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._name = uuid.uuid4().hex
         self._keys = itertools.count(1)
@@ -207,7 +207,7 @@ class Asking:
         self._notice = NoWorkerNotice(path)
         self._unserved = UnservedNotice(path, self.call)
 
-    def own(self, room: EngineRoom) -> None:
+    def own(self, room: OpenEngine) -> None:
         """From now on the engine is here."""
         self.room = room
         self._notice.owner_seen()
@@ -235,7 +235,7 @@ class Asking:
             if room is not None and room.failed is None:  # as a rule: nothing has to be searched for
                 try:
                     return await room.call(request)
-                except Gone:
+                except EngineClosed:
                     lost = True
             return await self._search(request, lost)
         finally:
@@ -250,7 +250,7 @@ class Asking:
         while True:
             try:
                 answer = await self._ask_once(request, search)
-            except (Gone, Lost):
+            except (EngineClosed, ConnectionLost):
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = time.monotonic()
@@ -261,17 +261,17 @@ class Asking:
                 if again and await was_carried_out(request, self.call):
                     return s.Nothing()  # type: ignore[return-value]
                 raise
-            if not isinstance(answer, Silence):
+            if not isinstance(answer, NoAnswer):
                 return answer
             self.check_sound()
-            if answer is Silence.WAIT:
+            if answer is NoAnswer.WAIT:
                 search.alone_at = time.monotonic() + _AGAIN
                 self._notice.look(search.began)
             else:
                 self._look_for_owner(search)
             # At random, so that processes that want the same lock do not collide again.
             await self._bell.wait(search.pause * random.uniform(0.5, 1.0))
-            search.pause = min(2 * search.pause, LONGEST if answer is Silence.WAIT else BUSY)
+            search.pause = min(2 * search.pause, LONGEST if answer is NoAnswer.WAIT else BUSY)
 
     def check_sound(self) -> None:
         """Raise what only a person can mend: to go on asking would be in vain."""
@@ -300,14 +300,14 @@ class Asking:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | Silence:
-        """The answer, or why there is none yet. Raises `Gone` or `Lost` where the request may be under way."""
+    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
+        """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be under way."""
         room = self.room
         if room is not None:
             if room.failed is None:
                 return await room.call(request)
             self._bell.ring()  # the host, which keeps the engine open, opens it anew
-            return Silence.BUSY
+            return NoAnswer.BUSY
         remote = await self.reach()
         if remote is not None:
             self._notice.owner_seen()
@@ -315,11 +315,11 @@ class Asking:
             return await remote.ask(request, search.key)
         now = time.monotonic()
         if now < search.alone_at or now < self._lost_at + _PRECEDENCE:
-            return Silence.BUSY
-        answer: A | Silence = await self._alone.ask(request)
+            return NoAnswer.BUSY
+        answer: A | NoAnswer = await self._alone.ask(request)
         return answer
 
-    async def reach(self) -> Remote | None:
+    async def reach(self) -> OwnerConnection | None:
         """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
         if self.remote is not None and self.remote.is_open:
             return self.remote
@@ -330,7 +330,7 @@ class Asking:
             self._connecting.add_done_callback(_read)
         return await asyncio.shield(self._connecting)
 
-    async def _connect(self) -> Remote | None:
+    async def _connect(self) -> OwnerConnection | None:
         self.remote = await connect(self._path, self._namespace)
         if self.remote is None:
             self._missed_at = time.monotonic()

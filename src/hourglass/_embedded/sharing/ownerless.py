@@ -22,7 +22,7 @@ from hourglass._contract import service as deployments
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
 from hourglass._embedded.clients.requests import LOOKS
-from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
+from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.store import fork_safety
 from hourglass._embedded.store.disk_faults import is_permanent
@@ -89,14 +89,14 @@ _LOOKS = LOOKS | {watch.GetPollers, deployments.DescribeDeployment}
 """What can be asked even if the file cannot be written."""
 
 
-class Silence(Enum):
+class NoAnswer(Enum):
     """Why there is no answer."""
 
     BUSY = "somebody has the lock just now"
     WAIT = "only an owner can answer"
 
 
-class Alone:
+class OwnerlessTransactions:
     """Transactions of this process on a file that no process owns."""
 
     def __init__(self, path: str, namespace: str) -> None:
@@ -111,15 +111,15 @@ class Alone:
         """The answer, or why there is none."""
         form = ALONE.get(type(request)) or _LOOKED_FOR.get(type(request))
         if form is None or not self._may_open():
-            return Silence.WAIT
+            return NoAnswer.WAIT
         if time.monotonic() < self._after:
-            return Silence.BUSY
+            return NoAnswer.BUSY
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.append((form(request), future))
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
         answer = await future
-        return Silence.WAIT if _must_wait(request, answer) else answer
+        return NoAnswer.WAIT if _must_wait(request, answer) else answer
 
     async def close(self) -> None:
         """Let what is under way end."""
@@ -160,10 +160,10 @@ class Alone:
     def _all_look(self) -> bool:
         return all(type(request) in _LOOKS for request, _ in self._asked)
 
-    def _open(self) -> EngineRoom:
+    def _open(self) -> OpenEngine:
         """An engine for some requests; where the disk is full, for those that only look: the others hear of it."""
         try:
-            return EngineRoom.open_for_a_moment(self._path, self._namespace)
+            return OpenEngine.open_for_a_moment(self._path, self._namespace)
         except StorageError as error:
             if error.status != "RESOURCE_EXHAUSTED" or not os.path.exists(self._path):
                 raise
@@ -174,7 +174,7 @@ class Alone:
             for _, future in others:
                 if not future.done():
                     future.set_exception(StorageError(str(error), status=error.status))
-            return EngineRoom.open_to_read(self._path, self._namespace, error)
+            return OpenEngine.open_to_read(self._path, self._namespace, error)
 
     def _end(self, error: Exception | None) -> None:
         asked, self._asked = self._asked, []
@@ -182,21 +182,21 @@ class Alone:
             if future.done():
                 continue
             if error is None:
-                future.set_result(Silence.BUSY)
+                future.set_result(NoAnswer.BUSY)
             else:
                 future.set_exception(error)
 
 
-async def _answer(room: EngineRoom, request: s.Request[Any], future: asyncio.Future[Any]) -> None:
+async def _answer(room: OpenEngine, request: s.Request[Any], future: asyncio.Future[Any]) -> None:
     answer: Any
     try:
         answer = await room.call(request)
-    except Gone:
+    except EngineClosed:
         if room.failed is not None and is_permanent(room.failed):  # to ask again would end like this
             if not future.done():
                 future.set_exception(StorageError(str(room.failed), status=room.failed.status))
             return
-        answer = Silence.BUSY
+        answer = NoAnswer.BUSY
     except Exception as error:
         if not future.done():
             future.set_exception(error)
@@ -207,7 +207,7 @@ async def _answer(room: EngineRoom, request: s.Request[Any], future: asyncio.Fut
 
 def _must_wait(request: s.Request[Any], answer: Any) -> bool:
     if type(request) in _LOOKED_FOR:
-        return answer is not Silence.BUSY
+        return answer is not NoAnswer.BUSY
     match request, answer:
         case s.WaitForClose(), s.StillOpen():
             return True

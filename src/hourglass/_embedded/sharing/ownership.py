@@ -33,7 +33,7 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """A link would have another file truncated, and a pipe would keep us waiting."""
 
 
-class Note(msgspec.Struct, frozen=True):
+class LockNote(msgspec.Struct, frozen=True):
     """What an owner writes about itself."""
 
     pid: int = 0
@@ -145,12 +145,12 @@ class FileLock:
         finally:
             _close(descriptor)
 
-    def note(self) -> Note:
+    def note(self) -> LockNote:
         """What the last owner said about itself."""
         if self._fd is not None:
             return _read_note(self._fd)
         if not self._is_there():
-            return Note()
+            return LockNote()
         descriptor = self._open()
         try:
             return _read_note(descriptor)
@@ -212,7 +212,7 @@ class FileLock:
             )
 
     def _write_note(self, descriptor: int) -> None:
-        text = msgspec.json.encode(Note(os.getpid(), self.since_ns, socket.gethostname()))
+        text = msgspec.json.encode(LockNote(os.getpid(), self.since_ns, socket.gethostname()))
         with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, text, 0)
@@ -252,8 +252,8 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _read_note(descriptor: int) -> Note:
+def _read_note(descriptor: int) -> LockNote:
     try:
-        return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=Note)
+        return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=LockNote)
     except (msgspec.MsgspecError, ValueError, OSError):
-        return Note()  # being written, or not written by Hourglass: it is only a note
+        return LockNote()  # being written, or not written by Hourglass: it is only a note

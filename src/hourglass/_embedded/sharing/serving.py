@@ -23,7 +23,7 @@ from hourglass._contract import service as deployments
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
 from hourglass._embedded.sharing import unix_socket, wire
-from hourglass._embedded.sharing.engine_room import Gone
+from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
@@ -73,7 +73,7 @@ _BACKLOG = 512
 
 
 @dataclass(frozen=True)
-class Owner:
+class OwnerInfo:
     """What the server is told by its host: of the process that owns the file, and how to ask its engine."""
 
     path: str
@@ -85,10 +85,10 @@ class Owner:
     """Returns once the queue is served here; raises the refusal of a worker that cannot stand by."""
 
 
-class Server:
+class OwnerServer:
     """Listens beside a file. Belongs to one event loop; opened and closed by the host that holds the file's lock."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: OwnerInfo) -> None:
         self.owner = owner
         self._peers: set[_Peer] = set()
         self._server: asyncio.AbstractServer | None = None
@@ -169,7 +169,7 @@ class Server:
 class _Peer:
     """One client."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OwnerServer) -> None:
         self._server = server
         self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
         self._greeted = False
@@ -205,7 +205,7 @@ class _Peer:
             match message:
                 case wire.Hello():
                     self._greet(message)
-                case wire.Ask():
+                case wire.RequestMessage():
                     self._ask(message)
                 case wire.StandBy():
                     self._stand_by(message)
@@ -239,7 +239,7 @@ class _Peer:
         welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
         self.stream.send(wire.encode(welcome))
 
-    def _ask(self, message: wire.Ask) -> None:
+    def _ask(self, message: wire.RequestMessage) -> None:
         request = wire.request_of(message)
         task = self._server.begin(message.key, request)
         self._watch(message.number, task, type(request) in CHANGES)
@@ -263,7 +263,7 @@ class _Peer:
         error = None if task.cancelled() else task.exception()  # read, or asyncio complains
         if self._asks.pop(number, None) is None or task.cancelled():
             return  # the client gave up, or we end: it will ask the next owner
-        if isinstance(error, Gone):
+        if isinstance(error, EngineClosed):
             return  # the connection ends, and the client asks the next owner
         if error is None:
             self._send_answer(number, task.result())
@@ -287,6 +287,6 @@ async def _awaited(answer: Callable[[s.Request[Any]], Awaitable[Any]], request: 
     return await answer(request)
 
 
-async def _served(owner: Owner, queue: str) -> s.Nothing:
+async def _served(owner: OwnerInfo, queue: str) -> s.Nothing:
     await owner.serves(queue)
     return s.Nothing()

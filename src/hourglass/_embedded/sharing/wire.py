@@ -53,7 +53,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     pid: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class RequestMessage(msgspec.Struct, frozen=True, tag="Ask"):
     """A request. `key` is its name for ever: the same request, sent again, has the same key."""
 
     number: int
@@ -93,7 +93,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     protocol: int = PROTOCOL
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer"):
     """The answer to what was asked under this number."""
 
     number: int
@@ -108,8 +108,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: Problem
 
 
-ToOwner: TypeAlias = Hello | Ask | GiveUp | StandBy
-ToClient: TypeAlias = Welcome | Refused | Answer | Failed
+ToOwner: TypeAlias = Hello | RequestMessage | GiveUp | StandBy
+ToClient: TypeAlias = Welcome | Refused | AnswerMessage | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)
@@ -183,7 +183,7 @@ def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
         raise ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
-    return encode(Ask(number, key, kind, msgspec.Raw(body)))
+    return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
 
 
 def _storable(request: s.Request[Any]) -> s.Request[Any]:
@@ -201,7 +201,7 @@ def _storable(request: s.Request[Any]) -> s.Request[Any]:
             return request
 
 
-def request_of(message: Ask) -> s.Request[Any]:
+def request_of(message: RequestMessage) -> s.Request[Any]:
     """The request in a message. Raises `Garbage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
@@ -215,10 +215,10 @@ def request_of(message: Ask) -> s.Request[Any]:
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
     """An answer as a message."""
-    return encode(Answer(number, type(value).__name__, msgspec.Raw(encode(value))))
+    return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
-def answer_of(request: s.Request[A], message: Answer) -> A:
+def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
     """The answer in a message, one that fits the request. Raises `Garbage`."""
     decoder = _ANSWERS[type(request)].get(message.kind)
     if decoder is None:

@@ -1,8 +1,8 @@
-"""An engine over a file, open in this process (`EngineRoom`), and the calls that are under way on it, which can be
+"""An engine over a file, open in this process (`OpenEngine`), and the calls that are under way on it, which can be
 ended together from outside, each with an error instead of a cancellation (`Interruption`).
 
 Must not know: locks, sockets, which process may open the file. Invariant: when it closes or fails, every call that
-waits on it ends with `Gone`, so that its caller can ask elsewhere.
+waits on it ends with `EngineClosed`, so that its caller can ask elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Gone(HourglassError):
+class EngineClosed(HourglassError):
     """The engine was closed before it answered: the same request can be asked elsewhere."""
 
 
@@ -82,16 +82,16 @@ class Interruption:
 A = TypeVar("A")
 
 
-class EngineRoom:
+class OpenEngine:
     """See the module. Belongs to one event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._connection = EngineConnection(engine)
-        self._calls = Interruption(lambda: Gone("the engine was closed"))
+        self._calls = Interruption(lambda: EngineClosed("the engine was closed"))
 
     @staticmethod
-    async def open_whole(path: str, namespace: str, retention: float = DEFAULT_RETENTION) -> EngineRoom:
+    async def open_whole(path: str, namespace: str, retention: float = DEFAULT_RETENTION) -> OpenEngine:
         """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
         engine = Engine(store=await _open_store(path, namespace), namespace=namespace, retention=retention)
         try:
@@ -99,17 +99,17 @@ class EngineRoom:
         except BaseException:
             engine.close()
             raise
-        return EngineRoom(engine)
+        return OpenEngine(engine)
 
     @staticmethod
-    def open_for_a_moment(path: str, namespace: str) -> EngineRoom:
+    def open_for_a_moment(path: str, namespace: str) -> OpenEngine:
         """Open the file for some requests: only the runs that they name are looked at. Raises `StorageError`."""
-        return EngineRoom(Engine(store=SqliteStore.open(path, namespace=namespace), namespace=namespace))
+        return OpenEngine(Engine(store=SqliteStore.open(path, namespace=namespace), namespace=namespace))
 
     @staticmethod
-    def open_to_read(path: str, namespace: str, why: StorageError) -> EngineRoom:
+    def open_to_read(path: str, namespace: str, why: StorageError) -> OpenEngine:
         """Open the file, which cannot be written, for requests that only look. Raises `StorageError`."""
-        return EngineRoom(Engine(store=ReadOnlyStore(path, why), namespace=namespace))
+        return OpenEngine(Engine(store=ReadOnlyStore(path, why), namespace=namespace))
 
     @property
     def only_looks(self) -> bool:
@@ -128,12 +128,12 @@ class EngineRoom:
         return self._engine.failed
 
     async def call(self, request: Request[A]) -> A:
-        """Ask the engine. Raises `Gone` if it is closed meanwhile, or dies of it."""
+        """Ask the engine. Raises `EngineClosed` if it is closed meanwhile, or dies of it."""
         try:
             return await self._calls.run(self._connection.call, request)
         except StorageError:
             if self.failed is not None:
-                raise Gone("the engine failed") from None
+                raise EngineClosed("the engine failed") from None
             raise
 
     def fail(self, error: StorageError) -> None:

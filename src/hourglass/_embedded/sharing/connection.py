@@ -18,9 +18,8 @@ from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import limit_of, too_late
 from hourglass._embedded.clients.requests import LOOKS, PATIENT
-from hourglass._embedded.sharing.engine_room import Interruption
-from hourglass._embedded.sharing.file_handle import FileHandle
-from hourglass._embedded.sharing.host import Host
+from hourglass._embedded.sharing.open_engine import Interruption
+from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.disk_faults import Condition
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
@@ -30,7 +29,7 @@ _log = logging.getLogger("hourglass.embedded")
 
 _MARGIN = 1.0
 
-_hosts: dict[tuple[asyncio.AbstractEventLoop, str], Host] = {}
+_hosts: dict[tuple[asyncio.AbstractEventLoop, str], SharedFile] = {}
 _inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
@@ -47,7 +46,7 @@ async def connect_file(
     key = (asyncio.get_running_loop(), real)
     host = _hosts.get(key)
     if host is None:
-        host = _hosts[key] = Host(real, namespace)
+        host = _hosts[key] = SharedFile(real, namespace)
     if host.namespace != namespace:
         raise NamespaceNotFoundError(
             f"{path} is in use here with the namespace {host.namespace!r}, not {namespace!r}: "
@@ -63,7 +62,7 @@ async def connect_file(
 class FileConnection:
     """Implements `hourglass._contract.service.Connection`."""
 
-    def __init__(self, host: Host, *, identity: str, target: str) -> None:
+    def __init__(self, host: SharedFile, *, identity: str, target: str) -> None:
         self._host = host
         self._identity = identity
         self._target = target

@@ -13,23 +13,181 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 from hourglass._contract import service as s
-from hourglass._contract.handle import HandleConfig
+from hourglass._contract.handle import (
+    ActivityItem,
+    ActivityResult,
+    Handle,
+    HandleBroken,
+    HandleConfig,
+    InProcess,
+    Shutdown,
+)
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, Asking
-from hourglass._embedded.sharing.engine_room import EngineRoom, Gone
-from hourglass._embedded.sharing.file_handle import FileHandle
+from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, CallRouter
+from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.remote import ForeignProtocol, Lost, Remote
-from hourglass._embedded.sharing.serving import Owner, Server
+from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
+from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.store import fork_safety
 from hourglass._embedded.store.disk_faults import Condition, epoch_is_over, is_permanent
 from hourglass._embedded.waiting import TimedBell
+from hourglass._engine.commands import Completion
+from hourglass._engine.events import Activation, Payloads
 from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
+
+# --- file handle ------------------------------------------------------------
+#
+# A worker's handle on a file: waits while another process owns it, and is the engine's own handle from then on.
+#
+# Must not know: locks, sockets. A handle that stands by has nothing to poll: its polls wait. Invariants: it is
+# attached to one engine in its life; when that one ends, or when it can never have one, its polls raise
+# `HandleBroken` and the worker's tree opens another.
+
+
+class FileHandle:
+    """Implements `hourglass._contract.handle.Handle`."""
+
+    def __init__(
+        self,
+        config: HandleConfig,
+        *,
+        died: Callable[[], object],
+        released: Callable[[FileHandle], object],
+    ) -> None:
+        config.check()
+        loop = asyncio.get_running_loop()
+        self.config = config
+        self.settled: asyncio.Future[None] = loop.create_future()
+        """Done once it works or stands by; fails with what it is refused with."""
+        self.standing_by: object = None
+        """The connection over which the owner was told of it."""
+        self.room: OpenEngine | None = None
+        self._attached: asyncio.Future[Handle] = loop.create_future()
+        self._died = died
+        self._released = released
+        self._inner: Handle | None = None
+        self.in_process: InProcess | None = None
+        """The engine's own handle, once the file is ours."""
+        self._broken: HandleBroken | None = None
+
+    @property
+    def queue(self) -> str:
+        """The queue it serves, or would."""
+        return self.config.task_queue
+
+    async def attach(self, room: OpenEngine) -> None:
+        """The file is ours: begin to work."""
+        if self._attached.done():
+            return
+        self.room = room
+        self._inner = await room.open_handle(self.config)
+        self.in_process = self._inner.in_process
+        if self._attached.done():  # shut down meanwhile
+            self._inner.initiate_shutdown()
+            return
+        self._attached.set_result(self._inner)
+        self._settle(None)
+
+    def stand_by(self, over: object) -> None:
+        """Another process owns the file, and knows of us."""
+        self.standing_by = over
+        self._settle(None)
+
+    def fail(self, error: HourglassError) -> None:
+        """It can never work, or does not any more."""
+        self._settle(error)
+        self._broken = HandleBroken(str(error))
+        if self._inner is not None:
+            self._inner.initiate_shutdown()
+        elif not self._attached.done():
+            self._attached.set_exception(self._broken)
+            self._attached.exception()  # read, for asyncio: perhaps no poll waits for it
+
+    def _settle(self, error: HourglassError | None) -> None:
+        if self.settled.done():
+            return
+        if error is None:
+            self.settled.set_result(None)
+        else:
+            self.settled.set_exception(error)
+            self.settled.exception()  # read, for asyncio: the caller that opened it may have given up
+
+    # --- Handle ---------------------------------------------------------------------------------------------
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        handle = await self._ready()
+        try:
+            return await handle.poll_activation()
+        except (Shutdown, HandleBroken) as error:
+            raise self._end_of_polls(error) from None
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+        handle = await self._ready()
+        try:
+            return await handle.poll_activity()
+        except (Shutdown, HandleBroken) as error:
+            raise self._end_of_polls(error) from None
+
+    async def complete_activation(self, completion: Completion) -> None:
+        """Answer an activation."""
+        await self._working().complete_activation(completion)
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        """Report the end of an attempt."""
+        await self._working().complete_activity(result)
+
+    def heartbeat(self, token: bytes, details: Payloads) -> None:
+        """Report that an attempt lives."""
+        self._working().heartbeat(token, details)
+
+    def request_eviction(self, run_id: str) -> None:
+        """Ask that a run be evicted."""
+        self._working().request_eviction(run_id)
+
+    def initiate_shutdown(self) -> None:
+        """Take no new work; one that stands by ends at once."""
+        if self._inner is not None:
+            self._inner.initiate_shutdown()
+        elif not self._attached.done():
+            self._attached.set_exception(Shutdown("the handle is shut down"))
+            self._attached.exception()
+            self._settle(HandleBroken("the handle was shut down before it worked"))
+
+    async def finalize_shutdown(self) -> None:
+        """Free everything: the file is ours no longer if this was its last handle."""
+        self.initiate_shutdown()
+        try:
+            if self._inner is not None:
+                await self._inner.finalize_shutdown()
+        finally:
+            self._released(self)
+
+    async def _ready(self) -> Handle:
+        if self._inner is not None:
+            return self._inner
+        return await asyncio.shield(self._attached)
+
+    def _end_of_polls(self, error: HourglassError) -> HourglassError:
+        if isinstance(error, HandleBroken):
+            self._died()
+            return error
+        return error if self._broken is None else self._broken
+
+    def _working(self) -> Handle:
+        if self._inner is None:
+            raise HandleBroken("this handle stands by and has given nothing out")
+        return self._inner
+
+
+# --- shared file ------------------------------------------------------------
+
 
 A = TypeVar("A")
 
@@ -49,7 +207,7 @@ SOUND = 10.0
 """An engine that has worked for so many seconds has not failed in a row with the one before."""
 
 
-class Host:
+class SharedFile:
     """See the module. Belongs to one event loop."""
 
     def __init__(self, path: str, namespace: str) -> None:
@@ -60,7 +218,7 @@ class Host:
         self.users = 0
         self._lock = FileLock(path)
         self._bell = TimedBell()
-        self._asking = Asking(path, namespace, self._bell)
+        self._asking = CallRouter(path, namespace, self._bell)
         self._handles: set[FileHandle] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._failures = 0
@@ -150,12 +308,12 @@ class Host:
         """
         waited = any(handle.standing_by is not None for handle in self._handles)
         try:
-            room = await EngineRoom.open_whole(self.path, self.namespace, self.retention)
+            room = await OpenEngine.open_whole(self.path, self.namespace, self.retention)
         except StorageError as error:
             self._failed(error)
             raise
-        server = Server(
-            Owner(
+        server = OwnerServer(
+            OwnerInfo(
                 self.path,
                 self.namespace,
                 os.getpid(),
@@ -202,15 +360,15 @@ class Host:
         if self._failures >= TRIES and is_permanent(error):
             self._asking.broken = error
 
-    async def _answer(self, room: EngineRoom, request: s.Request[Any]) -> Any:
+    async def _answer(self, room: OpenEngine, request: s.Request[Any]) -> Any:
         """Answer another process."""
         try:
             return await room.call(request)
-        except Gone:
+        except EngineClosed:
             self._asking.check_sound()
             raise
 
-    def _begin(self, room: EngineRoom, waited: bool) -> None:
+    def _begin(self, room: OpenEngine, waited: bool) -> None:
         self._asking.own(room)
         queues = ", ".join(sorted({handle.queue for handle in self._handles}))
         level = logging.WARNING if waited else logging.INFO
@@ -219,7 +377,7 @@ class Host:
         )
         self._bell.ring()
 
-    def _fail_all(self, error: HourglassError, of: EngineRoom | None = None) -> None:
+    def _fail_all(self, error: HourglassError, of: OpenEngine | None = None) -> None:
         for handle in tuple(self._handles):
             if of is None or handle.room is of:
                 handle.fail(error)
@@ -259,7 +417,7 @@ class Host:
         try:
             for handle in tuple(self._handles):
                 await self._register(remote, handle)
-        except Lost:
+        except ConnectionLost:
             return True
         await _first(remote.lost.wait(), self._bell.wait(LOOK))
         if remote.is_open and self._lock.is_abandoned():
@@ -271,12 +429,12 @@ class Host:
         remote = self._asking.remote
         return remote is not None and remote.is_open
 
-    async def _register(self, remote: Remote, handle: FileHandle) -> None:
+    async def _register(self, remote: OwnerConnection, handle: FileHandle) -> None:
         if handle.standing_by is remote:
             return
         try:
             await remote.stand_by(handle.queue)
-        except Lost:
+        except ConnectionLost:
             raise
         except HourglassError as refusal:
             handle.fail(refusal)
