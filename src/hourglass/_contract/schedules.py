@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -192,6 +192,8 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Create a schedule. Raises `ScheduleAlreadyExistsError` where its id is taken."""
 
+    changes = True
+
     schedule_id: str
     schedule: Schedule
     request_id: str
@@ -205,11 +207,15 @@ class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
 class DescribeSchedule(Request[ScheduleDescription], frozen=True, kw_only=True):
     """Look at a schedule."""
 
+    looks = True
+
     schedule_id: str
 
 
 class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Replace a schedule. With a `conflict_token`: only if no other client has since."""
+
+    changes = True
 
     schedule_id: str
     schedule: Schedule
@@ -220,6 +226,8 @@ class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
 
 class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Trigger, backfill, pause or unpause a schedule. `pause` and `unpause` are the notes to leave."""
+
+    changes = True
 
     schedule_id: str
     request_id: str
@@ -233,6 +241,8 @@ class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
 class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Delete a schedule; workflows that it started go on."""
 
+    changes = True
+
     schedule_id: str
     identity: str = ""
 
@@ -240,19 +250,11 @@ class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
 class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
     """List schedules."""
 
+    looks = True
+
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""
-
-
-SCHEDULE_REQUESTS: tuple[type[Request[Any]], ...] = (
-    CreateSchedule,
-    DescribeSchedule,
-    UpdateSchedule,
-    PatchSchedule,
-    DeleteSchedule,
-    ListSchedules,
-)
 
 
 # --- cron strings -------------------------------------------------------------------------------------------

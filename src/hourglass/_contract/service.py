@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -84,9 +84,27 @@ class QueryRejectCondition(IntEnum):
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call."""
+    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call.
+
+    Each kind says of itself what those that pass it on have to know. No table elsewhere names kinds of requests but those
+    of the two engines, which say how each is answered.
+    """
+
+    changes: ClassVar[bool] = False
+    """It changes something, and must be carried out once, however often it is sent. The others may be answered twice."""
+    looks: ClassVar[bool] = False
+    """It only looks: an engine whose disk cannot be written answers it with what the disk has (`notice` says so)."""
+    waits: ClassVar[bool] = False
+    """It is a long poll: its time limit ends the wait with an answer, not with an error."""
+    needs_worker: ClassVar[bool] = False
+    """A worker has to answer it, so that no engine can while no worker is there."""
 
     rpc_timeout: float | None = None
+
+
+def every_request() -> tuple[type[Request[Any]], ...]:
+    """Every kind of request that has been defined."""
+    return tuple(Request.__subclasses__())
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -102,6 +120,8 @@ class Started(msgspec.Struct, frozen=True):
 
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a workflow; with `signal_name`, start and signal it in one step."""
+
+    changes = True
 
     workflow_id: str
     workflow_type: str
@@ -131,6 +151,8 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Send a signal."""
 
+    changes = True
+
     workflow_id: str
     signal_name: str
     request_id: str
@@ -150,6 +172,8 @@ class QueryAnswer(msgspec.Struct, frozen=True):
 class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
     """Ask a question. A handler that raises becomes `QueryFailedError`."""
 
+    needs_worker = True
+
     workflow_id: str
     query_name: str
     run_id: str = ""
@@ -161,6 +185,8 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
 class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Ask a workflow to cancel."""
 
+    changes = True
+
     workflow_id: str
     request_id: str
     run_id: str = ""
@@ -171,6 +197,8 @@ class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """End a workflow now, without asking it. `request_id` is for the embedded engine: a server knows none here."""
+
+    changes = True
 
     workflow_id: str
     run_id: str = ""
@@ -247,6 +275,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
     """Look at one run."""
 
+    looks = True
+
     workflow_id: str
     run_id: str = ""
 
@@ -261,6 +291,8 @@ class Page(msgspec.Struct, frozen=True):
 
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
     """List runs that match a filter of Temporal's list filter language; empty lists all."""
+
+    looks = True
 
     query: str = ""
     page_size: int = 100
@@ -284,6 +316,8 @@ class Count(msgspec.Struct, frozen=True):
 
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
     """Count runs that match a filter, which may end with `GROUP BY ExecutionStatus`."""
+
+    looks = True
 
     query: str = ""
 
@@ -341,6 +375,8 @@ Outcome: TypeAlias = (
 class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
     """Wait until a run closes, or until the engine's long poll ends (then the answer is `StillOpen`)."""
 
+    waits = True
+
     workflow_id: str
     run_id: str = ""
 
@@ -356,6 +392,8 @@ class HistoryPage(msgspec.Struct, frozen=True):
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
 
+    looks = waits = True
+
     workflow_id: str
     run_id: str = ""
     next_page_token: bytes = b""
@@ -367,6 +405,8 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
 
     Exactly one of `result`, `failure` and `cancelled_details` counts: a failure if there is one, then cancellation.
     """
+
+    changes = True
 
     token: bytes = b""
     workflow_id: str = ""
@@ -394,22 +434,6 @@ class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
     activity_id: str = ""
     details: Payloads = ()
     identity: str = ""
-
-
-REQUESTS: tuple[type[Request[Any]], ...] = (
-    StartWorkflow,
-    SignalWorkflow,
-    QueryWorkflow,
-    CancelWorkflow,
-    TerminateWorkflow,
-    DescribeWorkflow,
-    ListWorkflows,
-    CountWorkflows,
-    WaitForClose,
-    GetHistory,
-    CompleteActivity,
-    HeartbeatActivity,
-)
 
 
 class Service(Protocol):
@@ -479,6 +503,8 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
     `request_id` names the call, however often it is sent: for the embedded engine, a server knows none here.
     """
 
+    waits = needs_worker = True
+
     workflow_id: str
     update_id: str
     update_name: str
@@ -493,6 +519,8 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
 
 class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):
     """Wait on for an update."""
+
+    waits = needs_worker = True
 
     workflow_id: str
     update_id: str
@@ -511,6 +539,8 @@ class UpdateStarted(msgspec.Struct, frozen=True):
 class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
     """Start a workflow, or use the one that runs, and update it in one step."""
 
+    needs_worker = True
+
     start: StartWorkflow
     update: UpdateWorkflow
 
@@ -522,6 +552,8 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     What arrived after that is sent to the new run again, unless it is excluded.
     """
 
+    changes = True
+
     workflow_id: str
     event_id: int
     request_id: str
@@ -530,9 +562,6 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     identity: str = ""
     reapply_signals: bool = True
     reapply_updates: bool = True
-
-
-CHANGES: tuple[type[Request[Any]], ...] = (UpdateWorkflow, PollUpdate, UpdateWithStart, ResetWorkflow)
 
 
 # --- deployments --------------------------------------------------------------------------------------------
@@ -546,6 +575,8 @@ class CurrentVersionSet(msgspec.Struct, frozen=True):
 
 class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
     """Send new runs, and those that move on, to workers of this build; an empty one: to workers without a version."""
+
+    changes = True
 
     deployment_name: str
     build_id: str
@@ -573,10 +604,9 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
 class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
     """Look at a deployment."""
 
+    looks = True
+
     deployment_name: str
-
-
-DEPLOYMENT_REQUESTS = (SetCurrentVersion, DescribeDeployment)
 
 
 # --- pollers ------------------------------------------------------------------------------------------------
@@ -604,6 +634,8 @@ class Sighting(msgspec.Struct, frozen=True):
 class LastSeen(Request[Sighting], frozen=True, kw_only=True):
     """When did the engine last see this identity poll this queue, for activities or for workflow tasks?"""
 
+    looks = True
+
     task_queue: str
     polled_by: str
     activities: bool = False
@@ -629,6 +661,8 @@ class Pollers(msgspec.Struct, frozen=True):
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
     """Which workers poll this queue, for activities or for workflow tasks?"""
+
+    looks = True
 
     task_queue: str
     activities: bool = False

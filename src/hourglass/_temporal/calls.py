@@ -20,8 +20,6 @@ from temporalio.api.enums.v1 import (
     WorkerVersioningMode,
 )
 
-from hourglass._contract import service as ch
-from hourglass._contract import service as sd
 from hourglass._contract import service as sv
 from hourglass._engine.versions import (
     PinnedVersioningOverride,
@@ -91,7 +89,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
-def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
+def set_current(request: sv.SetCurrentVersion, scope: Scope) -> Call:
     """Make a version current."""
     message = ws.SetWorkerDeploymentCurrentVersionRequest(
         namespace=scope.namespace,
@@ -101,14 +99,14 @@ def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
         ignore_missing_task_queues=request.ignore_missing_task_queues,
     )
 
-    def read(data: bytes) -> sd.CurrentVersionSet:
+    def read(data: bytes) -> sv.CurrentVersionSet:
         answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
-        return sd.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
+        return sv.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
 
     return Call("set_worker_deployment_current_version", message, read)
 
 
-def describe(request: sd.DescribeDeployment, scope: Scope) -> Call:
+def describe(request: sv.DescribeDeployment, scope: Scope) -> Call:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
@@ -116,19 +114,19 @@ def describe(request: sd.DescribeDeployment, scope: Scope) -> Call:
     return Call("describe_worker_deployment", message, _described)
 
 
-def _described(data: bytes) -> sd.DeploymentInfo:
+def _described(data: bytes) -> sv.DeploymentInfo:
     answer: Any = ws.DescribeWorkerDeploymentResponse.FromString(data)
     info = answer.worker_deployment_info
     routing = info.routing_config
     versions = tuple(
-        sd.KnownVersion(
+        sv.KnownVersion(
             version=_version(each.deployment_version),
             status=_STATUSES.get(each.status, str(each.status)),
             create_time_ns=nanos_from(each.create_time),
         )
         for each in info.version_summaries
     )
-    return sd.DeploymentInfo(
+    return sv.DeploymentInfo(
         name=info.name,
         current=version_in(routing, "current_deployment_version"),
         changed_ns=nanos_from(routing.current_version_changed_time),
@@ -325,7 +323,7 @@ def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
 # --- updates and resets ----------------------------------------------------------------------------------------------
 
 
-def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
+def update(request: sv.UpdateWorkflow, scope: Scope) -> Call:
     """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
     return Call(
         "update_workflow_execution",
@@ -336,7 +334,7 @@ def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
     )
 
 
-def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
+def poll_update(request: sv.PollUpdate, scope: Scope) -> Call:
     """Wait on for an update."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -353,21 +351,21 @@ def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
     )
 
 
-def update_with_start(request: ch.UpdateWithStart, scope: Scope) -> Call:
+def update_with_start(request: sv.UpdateWithStart, scope: Scope) -> Call:
     """Start, or use what runs, and update, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
     message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
 
-    def read(data: bytes) -> ch.UpdateStarted:
+    def read(data: bytes) -> sv.UpdateStarted:
         first, second = ws.ExecuteMultiOperationResponse.FromString(data).responses
         started = sv.Started(first.start_workflow.run_id, first.start_workflow.started)
-        return ch.UpdateStarted(started, _state(second.update_workflow, request.update))
+        return sv.UpdateStarted(started, _state(second.update_workflow, request.update))
 
     return Call("execute_multi_operation", message, read, LONG_POLL)
 
 
-def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
+def reset(request: sv.ResetWorkflow, scope: Scope) -> Call:
     """Begin a run anew from one of its workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -389,7 +387,7 @@ def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
     )
 
 
-def _update_message(request: ch.UpdateWorkflow, scope: Scope) -> Any:
+def _update_message(request: sv.UpdateWorkflow, scope: Scope) -> Any:
     message: Any = ws.UpdateWorkflowExecutionRequest(
         namespace=scope.namespace, first_execution_run_id=request.first_execution_run_id
     )
@@ -405,22 +403,22 @@ def _update_message(request: ch.UpdateWorkflow, scope: Scope) -> Any:
     return message
 
 
-def _state(answer: Any, request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
+def _state(answer: Any, request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
     outcome = answer.outcome
     kind = outcome.WhichOneof("value")
     payloads = payloads_from(outcome.success.payloads) if kind == "success" else ()
-    return ch.UpdateState(
+    return sv.UpdateState(
         update_id=answer.update_ref.update_id or request.update_id,
         workflow_id=request.workflow_id,
         run_id=answer.update_ref.workflow_execution.run_id or request.run_id,
-        stage=ch.UpdateStage.COMPLETED if kind else ch.UpdateStage(answer.stage),
+        stage=sv.UpdateStage.COMPLETED if kind else sv.UpdateStage(answer.stage),
         result=payloads[0] if payloads else None,
         failure=failure_from(outcome.failure) if kind == "failure" else None,
     )
 
 
-def _nothing_yet(request: ch.UpdateWorkflow | ch.PollUpdate) -> ch.UpdateState:
-    return ch.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
+def _nothing_yet(request: sv.UpdateWorkflow | sv.PollUpdate) -> sv.UpdateState:
+    return sv.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
 # --- activities ------------------------------------------------------------------------------------------------------
@@ -491,3 +489,20 @@ def _beat(data: bytes) -> sv.HeartbeatAnswer:
     # Both answers have the same fields with the same numbers.
     answer = ws.RecordActivityTaskHeartbeatResponse.FromString(data)
     return sv.HeartbeatAnswer(answer.cancel_requested)
+
+
+ACTING: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+    sv.StartWorkflow: start,
+    sv.SignalWorkflow: signal,
+    sv.QueryWorkflow: query,
+    sv.CancelWorkflow: cancel,
+    sv.TerminateWorkflow: terminate,
+    sv.CompleteActivity: complete,
+    sv.HeartbeatActivity: heartbeat,
+    sv.UpdateWorkflow: update,
+    sv.PollUpdate: poll_update,
+    sv.UpdateWithStart: update_with_start,
+    sv.ResetWorkflow: reset,
+    sv.SetCurrentVersion: set_current,
+    sv.DescribeDeployment: describe,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
@@ -362,3 +363,13 @@ def _put_backfill(patch: Any, backfills: tuple[sc.Backfill, ...]) -> None:
 
 def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
+
+
+ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+    sc.CreateSchedule: create,
+    sc.DescribeSchedule: describe,
+    sc.UpdateSchedule: update,
+    sc.PatchSchedule: patch,
+    sc.DeleteSchedule: delete,
+    sc.ListSchedules: listing,
+}

@@ -12,7 +12,6 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 
 from hourglass._contract import service as sv
-from hourglass._contract import service as sw
 from hourglass._engine.commands import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
@@ -122,42 +121,42 @@ def _page(data: bytes) -> sv.HistoryPage:
 # --- server and pollers ----------------------------------------------------------------------------------------------
 
 
-def describe_namespace(request: sw.DescribeNamespace, scope: Scope) -> Call:
+def describe_namespace(request: sv.DescribeNamespace, scope: Scope) -> Call:
     """Whether the server is there, and has our namespace."""
 
-    def read(data: bytes) -> sw.Namespace:
+    def read(data: bytes) -> sv.Namespace:
         info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
         if info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED:  # marked first, gone a little later
             raise NamespaceNotFoundError(
                 f"the namespace {scope.namespace!r} is being deleted on the server", status="NOT_FOUND"
             )
-        return sw.Namespace(info.name)
+        return sv.Namespace(info.name)
 
     message = ws.DescribeNamespaceRequest(namespace=scope.namespace)
     return Call("describe_namespace", message, read, retry=False)
 
 
-def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
+def last_seen(request: sv.LastSeen, scope: Scope) -> Call:
     """Look for one identity among a queue's pollers."""
 
-    def read(data: bytes) -> sw.Sighting:
+    def read(data: bytes) -> sv.Sighting:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         ours = [each for each in answer.pollers if each.identity == request.polled_by]
-        return sw.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
+        return sv.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
 
     return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def pollers(request: sw.GetPollers, scope: Scope) -> Call:
+def pollers(request: sv.GetPollers, scope: Scope) -> Call:
     """All of a queue's pollers."""
 
-    def read(data: bytes) -> sw.Pollers:
+    def read(data: bytes) -> sv.Pollers:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
         found = tuple(
-            sw.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
+            sv.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
             for each in answer.pollers
         )
-        return sw.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
+        return sv.Pollers(found, current=version_in(answer.versioning_info, "current_deployment_version"))
 
     return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
@@ -288,3 +287,15 @@ def _counted(data: bytes) -> sv.Count:
         for group in answer.groups
     )
     return sv.Count(answer.count, groups)
+
+
+LOOKING: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+    sv.DescribeWorkflow: describe,
+    sv.ListWorkflows: listing,
+    sv.CountWorkflows: count,
+    sv.WaitForClose: wait_for_close,
+    sv.GetHistory: history,
+    sv.DescribeNamespace: describe_namespace,
+    sv.LastSeen: last_seen,
+    sv.GetPollers: pollers,
+}

@@ -15,7 +15,7 @@ import msgspec
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
 from hourglass._embedded.clients.answering import PendingAnswer, limit_of, refusal_rests_on, too_late
-from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
+from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
@@ -71,7 +71,7 @@ class EngineConnection:
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
         limit = limit_of(request)
-        if limit is None or isinstance(request, PATIENT):
+        if limit is None or request.waits:
             return self._answer(request)
         return self._answer_within(limit, request)
 
@@ -110,7 +110,7 @@ class EngineConnection:
             raise
         engine.offers.stir()  # before the wait: what handles take of it may be in the same commit
         await self._may_leave(answer.rests_on)
-        if type(request) in LOOKS and (trouble := engine.trouble):
+        if request.looks and (trouble := engine.trouble) and hasattr(answer.value, "notice"):
             notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
             return cast(A, msgspec.structs.replace(cast(msgspec.Struct, answer.value), notice=notice))
         return answer.value

@@ -17,8 +17,7 @@ from hourglass._contract import service as d
 from hourglass._contract import service as s
 from hourglass._contract import service as watch
 from hourglass._contract.ids import new_id
-from hourglass._contract.schedules import DescribeSchedule, ListSchedules
-from hourglass._contract.service import PollUpdate, Request, ResetWorkflow, Started, UpdateWorkflow
+from hourglass._contract.service import Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     ROOM,
@@ -410,27 +409,6 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAn
     **DEPLOYMENT_HANDLERS,
 }
 """The handler of each request; one that is not here is one that this engine does not know yet."""
-
-LOOKS: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.DescribeWorkflow,
-        s.ListWorkflows,
-        s.CountWorkflows,
-        s.GetHistory,
-        DescribeSchedule,
-        ListSchedules,
-    }
-)
-"""Requests that only look: they are answered by what the disk has, and say so (`notice`), while it cannot be written.
-"""
-
-PATIENT: tuple[type[s.Request[Any]], ...] = (
-    s.WaitForClose,
-    s.GetHistory,
-    UpdateWorkflow,
-    PollUpdate,
-)
-"""Requests whose time limit ends the wait with an answer, not with an error."""
 
 
 async def _first_task(engine: Engine, record: Record) -> None:

@@ -17,7 +17,6 @@ import msgspec
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clients.answering import limit_of, too_late
-from hourglass._embedded.clients.requests import LOOKS, PATIENT
 from hourglass._embedded.sharing.open_engine import Interruption
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.disk_faults import Condition
@@ -99,12 +98,14 @@ class FileConnection:
 
     def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         """Ask, and wait for the answer."""
-        return self._look(request) if type(request) in LOOKS else self._call(request)
+        return self._look(request) if request.looks else self._call(request)
 
     async def _look(self, request: s.Request[A]) -> A:
         """Ask; where the file's disk is full the answer says so, and the log too, once."""
         answer = await self._call(request)
-        notice = str(getattr(answer, "notice", ""))
+        notice = getattr(answer, "notice", None)
+        if notice is None:
+            return answer
         if notice and not self._noticed:
             _log.warning("%s", notice)
         self._noticed = bool(notice)
@@ -118,7 +119,7 @@ class FileConnection:
 
     async def _call_within(self, limit: float, request: s.Request[A]) -> A:
         # The engine ends the wait for some requests itself, with an answer.
-        margin = _MARGIN if isinstance(request, PATIENT) else 0.0
+        margin = _MARGIN if request.waits else 0.0
         try:
             async with asyncio.timeout(limit + margin):
                 return await self._calls.run(self._host.call, request)

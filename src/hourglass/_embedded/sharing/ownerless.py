@@ -10,18 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
 import msgspec
 
 from hourglass._contract import schedules as schedules
-from hourglass._contract import service as changes
-from hourglass._contract import service as deployments
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
-from hourglass._embedded.clients.requests import LOOKS
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.store import fork_safety
@@ -33,60 +28,16 @@ _TURN = 0.004
 """How long this process leaves the lock to others, in seconds: they look for it every few milliseconds."""
 
 
-def _as_it_is(request: Any) -> Any:
-    return request
+def _form(request: s.Request[Any]) -> s.Request[Any] | None:
+    """What is asked of the file for a request while no process owns it; None if it must wait for an owner.
 
-
-def _at_once(request: Any) -> Any:
-    """Requests that wait: how it is now, as an answer and not as an error."""
-    return msgspec.structs.replace(request, rpc_timeout=0.0)
-
-
-ALONE: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
-    s.StartWorkflow: _as_it_is,
-    s.SignalWorkflow: _as_it_is,
-    s.CancelWorkflow: _as_it_is,
-    s.TerminateWorkflow: _as_it_is,
-    s.DescribeWorkflow: _as_it_is,
-    s.ListWorkflows: _as_it_is,
-    s.CountWorkflows: _as_it_is,
-    s.CompleteActivity: _as_it_is,
-    s.HeartbeatActivity: _as_it_is,
-    s.WaitForClose: _at_once,
-    s.GetHistory: _at_once,
-    changes.ResetWorkflow: _as_it_is,
-    schedules.CreateSchedule: _as_it_is,
-    schedules.DescribeSchedule: _as_it_is,
-    schedules.UpdateSchedule: _as_it_is,
-    schedules.PatchSchedule: _as_it_is,
-    schedules.DeleteSchedule: _as_it_is,
-    schedules.ListSchedules: _as_it_is,
-    watch.LastSeen: _as_it_is,
-    watch.GetPollers: _as_it_is,
-    deployments.SetCurrentVersion: _as_it_is,
-    deployments.DescribeDeployment: _as_it_is,
-}
-"""What can be asked without an owner, and in which form."""
-
-NEEDS_A_WORKER: frozenset[type[s.Request[Any]]] = frozenset(
-    {s.QueryWorkflow, changes.UpdateWorkflow, changes.PollUpdate, changes.UpdateWithStart}
-)
-"""What must wait for an owner."""
-
-
-def _whether_it_is_there(request: Any) -> Any:
-    return s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
-
-
-_LOOKED_FOR: Mapping[type[s.Request[Any]], Callable[[Any], Any]] = {
-    s.QueryWorkflow: _whether_it_is_there,
-    changes.UpdateWorkflow: _whether_it_is_there,
-}
-"""What waits for a worker only if the workflow exists: else no worker would ever answer."""
-
-
-_LOOKS = LOOKS | {watch.GetPollers, deployments.DescribeDeployment}
-"""What can be asked even if the file cannot be written."""
+    What needs a worker waits for one, if its workflow exists: else no worker would ever answer. A long poll asks how it is
+    now.
+    """
+    if request.needs_worker:
+        workflow_id, run_id = getattr(request, "workflow_id", ""), getattr(request, "run_id", "")
+        return s.DescribeWorkflow(workflow_id=workflow_id, run_id=run_id) if workflow_id else None
+    return msgspec.structs.replace(request, rpc_timeout=0.0) if request.waits else request
 
 
 class NoAnswer(Enum):
@@ -109,13 +60,13 @@ class OwnerlessTransactions:
 
     async def ask(self, request: s.Request[Any]) -> Any:
         """The answer, or why there is none."""
-        form = ALONE.get(type(request)) or _LOOKED_FOR.get(type(request))
+        form = _form(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
         if time.monotonic() < self._after:
             return NoAnswer.BUSY
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.append((form(request), future))
+        self._asked.append((form, future))
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
         answer = await future
@@ -158,7 +109,7 @@ class OwnerlessTransactions:
             room.close()
 
     def _all_look(self) -> bool:
-        return all(type(request) in _LOOKS for request, _ in self._asked)
+        return all(request.looks for request, _ in self._asked)
 
     def _open(self) -> OpenEngine:
         """An engine for some requests; where the disk is full, for those that only look: the others hear of it."""
@@ -167,7 +118,7 @@ class OwnerlessTransactions:
         except StorageError as error:
             if error.status != "RESOURCE_EXHAUSTED" or not os.path.exists(self._path):
                 raise
-            looks = [each for each in self._asked if type(each[0]) in _LOOKS]
+            looks = [each for each in self._asked if each[0].looks]
             if not looks:
                 raise
             others, self._asked = [each for each in self._asked if each not in looks], looks
@@ -206,7 +157,7 @@ async def _answer(room: OpenEngine, request: s.Request[Any], future: asyncio.Fut
 
 
 def _must_wait(request: s.Request[Any], answer: Any) -> bool:
-    if type(request) in _LOOKED_FOR:
+    if request.needs_worker:
         return answer is not NoAnswer.BUSY
     match request, answer:
         case s.WaitForClose(), s.StillOpen():

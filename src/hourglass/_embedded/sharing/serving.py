@@ -18,54 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hourglass._contract import schedules as schedules
-from hourglass._contract import service as changes
-from hourglass._contract import service as deployments
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
 from hourglass._embedded.sharing import unix_socket, wire
 from hourglass._embedded.sharing.open_engine import EngineClosed
 from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
 _log = logging.getLogger("hourglass.embedded")
-
-CHANGES: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.StartWorkflow,
-        s.SignalWorkflow,
-        s.CancelWorkflow,
-        s.TerminateWorkflow,
-        s.CompleteActivity,
-        changes.ResetWorkflow,
-        schedules.CreateSchedule,
-        schedules.UpdateSchedule,
-        schedules.PatchSchedule,
-        schedules.DeleteSchedule,
-        deployments.SetCurrentVersion,
-    }
-)
-"""Requests that change something, and once each."""
-
-REPEATABLE: frozenset[type[s.Request[Any]]] = frozenset(
-    {
-        s.HeartbeatActivity,
-        s.QueryWorkflow,
-        s.DescribeWorkflow,
-        s.ListWorkflows,
-        s.CountWorkflows,
-        s.WaitForClose,
-        s.GetHistory,
-        changes.UpdateWorkflow,  # known by its update id
-        changes.PollUpdate,
-        changes.UpdateWithStart,
-        schedules.DescribeSchedule,
-        schedules.ListSchedules,
-        watch.LastSeen,
-        watch.GetPollers,
-        deployments.DescribeDeployment,
-    }
-)
-"""Requests that may be answered twice."""
 
 _REMEMBERED = 10_000
 _GREETING = 5.0
@@ -155,7 +114,7 @@ class OwnerServer:
     def begin(self, key: str, request: s.Request[Any]) -> asyncio.Task[Any]:
         """Have a request answered; one that changes something, once for each key."""
         loop = asyncio.get_running_loop()
-        if type(request) not in CHANGES or not key:
+        if not request.changes or not key:
             return loop.create_task(_awaited(self.owner.answer, request))
         known = self._remembered.get(key)
         if known is not None:
@@ -242,7 +201,7 @@ class _Peer:
     def _ask(self, message: wire.RequestMessage) -> None:
         request = wire.request_of(message)
         task = self._server.begin(message.key, request)
-        self._watch(message.number, task, type(request) in CHANGES)
+        self._watch(message.number, task, request.changes)
 
     def _stand_by(self, message: wire.StandBy) -> None:
         task = asyncio.get_running_loop().create_task(_served(self._server.owner, message.queue))

@@ -14,10 +14,7 @@ from msgspec.structs import replace
 
 from hourglass import errors
 from hourglass._contract import schedules as schedules
-from hourglass._contract import service as changes
-from hourglass._contract import service as deployments
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
@@ -138,23 +135,7 @@ def decode_to_client(data: bytes) -> ToClient:
 # --- requests and answers -----------------------------------------------------------------------------------
 
 
-REQUESTS: tuple[type[s.Request[Any]], ...] = (
-    *s.REQUESTS,
-    changes.UpdateWorkflow,
-    changes.PollUpdate,
-    changes.UpdateWithStart,
-    changes.ResetWorkflow,
-    schedules.CreateSchedule,
-    schedules.DescribeSchedule,
-    schedules.UpdateSchedule,
-    schedules.PatchSchedule,
-    schedules.DeleteSchedule,
-    schedules.ListSchedules,
-    watch.LastSeen,
-    watch.GetPollers,
-    deployments.SetCurrentVersion,
-    deployments.DescribeDeployment,
-)
+REQUESTS = s.every_request()
 """What can be asked."""
 
 
