@@ -14,7 +14,7 @@ from hourglass._cli.connecting import Codec, Json, Namespace, Target, Values
 from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked, summary
 
 if TYPE_CHECKING:
-    from hourglass._cli.loading import Loaded
+    from hourglass._cli.loading import LoadedCode
     from hourglass._story.spans import Story
     from hourglass.client import Client, WorkflowHandle
     from hourglass.converter import Signature
@@ -79,7 +79,7 @@ def _split(source: str) -> tuple[str, str]:
     return (place, name) if colon and name.isidentifier() and len(place) > 1 else (source, "")
 
 
-def _chosen(loaded: Loaded, name: str, place: str) -> str:
+def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
     known = ", ".join(loaded.workflows) or "none"
     if name:
         if name not in loaded.workflows:

@@ -59,7 +59,7 @@ class Scope(NamedTuple):
     identity: str
 
 
-class Call(NamedTuple):
+class Rpc(NamedTuple):
     """One RPC. `late` answers instead of a timeout, for calls where waiting in vain is normal. Without `retry` a server
     that is not there is an error at once, and not after `timeout`.
     """
@@ -89,7 +89,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
-def set_current(request: sv.SetCurrentVersion, scope: Scope) -> Call:
+def set_current(request: sv.SetCurrentVersion, scope: Scope) -> Rpc:
     """Make a version current."""
     message = ws.SetWorkerDeploymentCurrentVersionRequest(
         namespace=scope.namespace,
@@ -103,15 +103,15 @@ def set_current(request: sv.SetCurrentVersion, scope: Scope) -> Call:
         answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
         return sv.CurrentVersionSet(version_in(answer, "previous_deployment_version"))
 
-    return Call("set_worker_deployment_current_version", message, read)
+    return Rpc("set_worker_deployment_current_version", message, read)
 
 
-def describe(request: sv.DescribeDeployment, scope: Scope) -> Call:
+def describe(request: sv.DescribeDeployment, scope: Scope) -> Rpc:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
     )
-    return Call("describe_worker_deployment", message, _described)
+    return Rpc("describe_worker_deployment", message, _described)
 
 
 def _described(data: bytes) -> sv.DeploymentInfo:
@@ -188,18 +188,18 @@ def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
 # --- workflows -------------------------------------------------------------------------------------------------------
 
 
-def start(request: sv.StartWorkflow, scope: Scope) -> Call:
+def start(request: sv.StartWorkflow, scope: Scope) -> Rpc:
     """Start a workflow, or start and signal it in one step."""
     message: Any
     if not request.signal_name:
         message = ws.StartWorkflowExecutionRequest()
         put_start(message, request, scope)
-        return Call("start_workflow_execution", message, _started)
+        return Rpc("start_workflow_execution", message, _started)
     message = ws.SignalWithStartWorkflowExecutionRequest()
     put_start(message, request, scope)
     message.signal_name = request.signal_name
     put_payloads(message.signal_input.payloads, request.signal_arguments)
-    return Call("signal_with_start_workflow_execution", message, _signalled)
+    return Rpc("signal_with_start_workflow_execution", message, _signalled)
 
 
 def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
@@ -258,7 +258,7 @@ def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
-def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
+def signal(request: sv.SignalWorkflow, scope: Scope) -> Rpc:
     """Send a signal."""
     message: Any = ws.SignalWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -270,10 +270,10 @@ def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
     put_payloads(message.input.payloads, request.arguments)
     if request.headers:
         put_payload_map(message.header.fields, request.headers)
-    return Call("signal_workflow_execution", message, _nothing)
+    return Rpc("signal_workflow_execution", message, _nothing)
 
 
-def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
+def query(request: sv.QueryWorkflow, scope: Scope) -> Rpc:
     """Ask a question, which a worker answers."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -282,7 +282,7 @@ def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
     if request.headers:
         put_payload_map(message.query.header.fields, request.headers)
     message.query_reject_condition = int(request.reject_condition)
-    return Call("query_workflow", message, _answered, PATIENT)
+    return Rpc("query_workflow", message, _answered, PATIENT)
 
 
 def _answered(data: bytes) -> sv.QueryAnswer:
@@ -293,7 +293,7 @@ def _answered(data: bytes) -> sv.QueryAnswer:
     return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
-def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
+def cancel(request: sv.CancelWorkflow, scope: Scope) -> Rpc:
     """Ask a workflow to cancel."""
     message: Any = ws.RequestCancelWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -303,10 +303,10 @@ def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
         reason=request.reason,
     )
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
-    return Call("request_cancel_workflow_execution", message, _nothing)
+    return Rpc("request_cancel_workflow_execution", message, _nothing)
 
 
-def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
+def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Rpc:
     """End a workflow now."""
     message: Any = ws.TerminateWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -317,15 +317,15 @@ def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
     put_execution(message.workflow_execution, request.workflow_id, request.run_id)
     if request.details:
         put_payloads(message.details.payloads, request.details)
-    return Call("terminate_workflow_execution", message, _nothing)
+    return Rpc("terminate_workflow_execution", message, _nothing)
 
 
 # --- updates and resets ----------------------------------------------------------------------------------------------
 
 
-def update(request: sv.UpdateWorkflow, scope: Scope) -> Call:
+def update(request: sv.UpdateWorkflow, scope: Scope) -> Rpc:
     """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
-    return Call(
+    return Rpc(
         "update_workflow_execution",
         _update_message(request, scope),
         lambda data: _state(ws.UpdateWorkflowExecutionResponse.FromString(data), request),
@@ -334,7 +334,7 @@ def update(request: sv.UpdateWorkflow, scope: Scope) -> Call:
     )
 
 
-def poll_update(request: sv.PollUpdate, scope: Scope) -> Call:
+def poll_update(request: sv.PollUpdate, scope: Scope) -> Rpc:
     """Wait on for an update."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -342,7 +342,7 @@ def poll_update(request: sv.PollUpdate, scope: Scope) -> Call:
     put_execution(message.update_ref.workflow_execution, request.workflow_id, request.run_id)
     message.update_ref.update_id = request.update_id
     message.wait_policy.lifecycle_stage = int(request.wait_stage)
-    return Call(
+    return Rpc(
         "poll_workflow_execution_update",
         message,
         lambda data: _state(ws.PollWorkflowExecutionUpdateResponse.FromString(data), request),
@@ -351,7 +351,7 @@ def poll_update(request: sv.PollUpdate, scope: Scope) -> Call:
     )
 
 
-def update_with_start(request: sv.UpdateWithStart, scope: Scope) -> Call:
+def update_with_start(request: sv.UpdateWithStart, scope: Scope) -> Rpc:
     """Start, or use what runs, and update, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
@@ -362,10 +362,10 @@ def update_with_start(request: sv.UpdateWithStart, scope: Scope) -> Call:
         started = sv.Started(first.start_workflow.run_id, first.start_workflow.started)
         return sv.UpdateStarted(started, _state(second.update_workflow, request.update))
 
-    return Call("execute_multi_operation", message, read, LONG_POLL)
+    return Rpc("execute_multi_operation", message, read, LONG_POLL)
 
 
-def reset(request: sv.ResetWorkflow, scope: Scope) -> Call:
+def reset(request: sv.ResetWorkflow, scope: Scope) -> Rpc:
     """Begin a run anew from one of its workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -379,7 +379,7 @@ def reset(request: sv.ResetWorkflow, scope: Scope) -> Call:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL)
     if not request.reapply_updates:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_UPDATE)
-    return Call(
+    return Rpc(
         "reset_workflow_execution",
         message,
         lambda data: sv.Started(ws.ResetWorkflowExecutionResponse.FromString(data).run_id),
@@ -441,7 +441,7 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 }
 
 
-def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
+def complete(request: sv.CompleteActivity, scope: Scope) -> Rpc:
     """End an activity: a failure if there is one, then cancellation, then its result."""
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
@@ -453,7 +453,7 @@ def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
         rpc, message = _address("completed", request, scope)
         if request.result is not None:
             put_payload(message.result.payloads.add(), request.result)
-    return Call(rpc, message, lambda data: sv.Nothing())
+    return Rpc(rpc, message, lambda data: sv.Nothing())
 
 
 def _address(end: str, request: sv.CompleteActivity, scope: Scope) -> tuple[str, Any]:
@@ -474,7 +474,7 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
-def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Call:
+def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Rpc:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
     message: Any = ws.RecordActivityTaskHeartbeatRequest()
@@ -482,7 +482,7 @@ def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Call:
         rpc, message = "record_activity_task_heartbeat_by_id", ws.RecordActivityTaskHeartbeatByIdRequest()
     _put_address(message, request, scope)
     put_payloads(message.details.payloads, request.details)
-    return Call(rpc, message, _beat)
+    return Rpc(rpc, message, _beat)
 
 
 def _beat(data: bytes) -> sv.HeartbeatAnswer:
@@ -491,7 +491,7 @@ def _beat(data: bytes) -> sv.HeartbeatAnswer:
     return sv.HeartbeatAnswer(answer.cancel_requested)
 
 
-ACTING: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+ACTING: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
     sv.StartWorkflow: start,
     sv.SignalWorkflow: signal,
     sv.QueryWorkflow: query,

@@ -18,7 +18,7 @@ from hourglass._contract import service as sv
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, UpdateWithStart
 from hourglass._temporal import calls, calls_schedules, calls_views, core
-from hourglass._temporal.calls import Call, Scope
+from hourglass._temporal.calls import Rpc, Scope
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -191,7 +191,7 @@ def _name(request: sv.Request[Any]) -> str:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-CALLS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+CALLS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
     **calls_schedules.ON_SCHEDULES,

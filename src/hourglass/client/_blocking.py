@@ -26,7 +26,7 @@ from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor, checked
 from hourglass.client._options import StartOptions
 from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
-from hourglass.client._session import Session, open_link
+from hourglass.client._session import ClientSession, open_link
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount
 from hourglass.converter import Codec, Converter, SearchAttributes, default_converter
 
@@ -72,7 +72,7 @@ class Client(ClientFacts):
         limit, chain = seconds(timeout, "timeout"), checked(interceptors)
         portal = Portal.current()
         link = portal.call(open_link(portal, where, identity, limit))
-        return cls(Session(link, converter, codec, chain))
+        return cls(ClientSession(link, converter, codec, chain))
 
     def close(self) -> None:
         """Close the connection. Workflows go on without it."""

@@ -15,7 +15,7 @@ from hourglass.activity._context import ActivityInboundInterceptor, LastActivity
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass.client._session import Session
+    from hourglass.client._session import ClientSession
 
 
 @dataclass(kw_only=True)
@@ -173,10 +173,10 @@ class AsyncClientOutboundInterceptor:
         return await self.next.describe_workflow(input)
 
 
-class _LastAsyncOutbound(AsyncClientOutboundInterceptor):
+class _LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
     """The end of the chain: the call itself."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self._session = session
 
     async def _go_on(self, input: ClientCall) -> Any:
@@ -186,9 +186,9 @@ class _LastAsyncOutbound(AsyncClientOutboundInterceptor):
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
 
 
-def async_client_chain(session: Session) -> AsyncClientOutboundInterceptor:
+def async_client_chain(session: ClientSession) -> AsyncClientOutboundInterceptor:
     """What stands between an `AsyncClient` and its session."""
-    outbound: AsyncClientOutboundInterceptor = _LastAsyncOutbound(session)
+    outbound: AsyncClientOutboundInterceptor = _LastAsyncClientOutbound(session)
     for each in reversed(session.interceptors):
         outbound = each.intercept_async_client(outbound)
     return outbound
@@ -236,10 +236,10 @@ class ClientOutboundInterceptor:
         return self.next.describe_workflow(input)
 
 
-class _LastOutbound(ClientOutboundInterceptor):
+class _LastClientOutbound(ClientOutboundInterceptor):
     """The end of the chain: the call itself."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ClientSession) -> None:
         self._session = session
 
     def _go_on(self, input: ClientCall) -> Any:
@@ -249,9 +249,9 @@ class _LastOutbound(ClientOutboundInterceptor):
     start_update_with_start_workflow = cancel_workflow = terminate_workflow = describe_workflow = _go_on
 
 
-def client_chain(session: Session) -> ClientOutboundInterceptor:
+def client_chain(session: ClientSession) -> ClientOutboundInterceptor:
     """What stands between a `Client` and its session."""
-    outbound: ClientOutboundInterceptor = _LastOutbound(session)
+    outbound: ClientOutboundInterceptor = _LastClientOutbound(session)
     for each in reversed(session.interceptors):
         outbound = each.intercept_client(outbound)
     return outbound

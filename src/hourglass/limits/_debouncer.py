@@ -18,7 +18,7 @@ from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._operations import Reference, start
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Payload
 from hourglass.errors import Cancelled, UsageError, WorkflowFailedError
 from hourglass.limits._keepers import is_long, keeper_id
@@ -33,7 +33,7 @@ _MANY_CALLS = 10_000
 
 
 @dataclass(frozen=True)
-class Call:
+class DebounceCall:
     """One call: what to run, and how long to wait for further calls. Durations are seconds."""
 
     ticket: str
@@ -51,7 +51,7 @@ class Call:
 class Burst:
     """Calls that will be one run: the last of them, when they came (in seconds), and the tickets of all."""
 
-    call: Call
+    call: DebounceCall
     first: float
     last: float
     tickets: tuple[str, ...]
@@ -76,7 +76,7 @@ class Fired:
 fired = Progress("fired", Fired)
 
 
-def joined(burst: Burst | None, call: Call, now: float) -> Burst:
+def joined(burst: Burst | None, call: DebounceCall, now: float) -> Burst:
     """The burst with one call more."""
     if burst is None:
         return Burst(call, now, now, (call.ticket,))
@@ -95,7 +95,7 @@ class Debouncer:
         self.is_long = False
 
     @workflow.signal
-    def call(self, call: Call, *arguments: Payload) -> None:
+    def call(self, call: DebounceCall, *arguments: Payload) -> None:
         """A client calls `debounce` for this key."""
         self.burst = joined(self.burst, call, workflow.time())
         self.arguments = arguments
@@ -169,7 +169,7 @@ class DebounceOptions(TypedDict, total=False):
 class _Burst(Generic[R]):
     """A call, and the burst that it is part of."""
 
-    def __init__(self, session: Session, keeper: Reference, ticket: str, return_type: Any) -> None:
+    def __init__(self, session: ClientSession, keeper: Reference, ticket: str, return_type: Any) -> None:
         self._session = session
         self._keeper = keeper
         self._ticket = ticket
@@ -305,7 +305,7 @@ def debounce(  # type: ignore[misc]
 
 def _call(
     workflow: Any, key: str, wait: Duration, max_wait: Duration | None, options: Mapping[str, Any]
-) -> Call:
+) -> DebounceCall:
     known = DebounceOptions.__annotations__
     for name in options:
         if name not in known:
@@ -314,7 +314,7 @@ def _call(
     if longest is not None and longest < seconds(wait, "wait"):
         raise UsageError("max_wait must not be shorter than wait")
     timeouts = {name: optional_seconds(options.get(name), name) for name in _OWN}
-    return Call(
+    return DebounceCall(
         ticket=uuid.uuid4().hex[:12],
         workflow=given_workflow(workflow).name,
         wait=seconds(wait, "wait"),
@@ -325,7 +325,9 @@ def _call(
     )
 
 
-def _send(session: Session, workflow: Any, args: Sequence[Any], call: Call) -> Operation[Reference]:
+def _send(
+    session: ClientSession, workflow: Any, args: Sequence[Any], call: DebounceCall
+) -> ClientOperation[Reference]:
     session.meet(workflow)
     # Encoded here by the workflow's own signature; the workflow that collects them hands them on as they are.
     arguments = given_workflow(workflow).encode(session.converter, args)

@@ -18,7 +18,7 @@ from hourglass._engine.options import Duration, optional_seconds
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, StartOptions, WorkflowHandle
 from hourglass.client._operations import Reference
 from hourglass.client._options import start_request
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError, WorkflowAlreadyStartedError
 from hourglass.workflow._references import given_workflow
 
@@ -110,18 +110,18 @@ def once(  # type: ignore[misc]
 
 
 def _start(
-    session: Session,
+    session: ClientSession,
     workflow: Any,
     args: Sequence[Any],
     options: Mapping[str, Any],
     window: Duration | None,
-) -> Operation[Reference]:
+) -> ClientOperation[Reference]:
     given = given_workflow(workflow)
     policies = {"id_conflict_policy": IdConflictPolicy.USE_EXISTING}
     request = start_request(given, args, {**options, **policies}, session.converter, session.identity)
     limit = optional_seconds(window, "window")
 
-    async def ask(session: Session) -> str:
+    async def ask(session: ClientSession) -> str:
         try:
             return (await session.call(request)).run_id
         except WorkflowAlreadyStartedError as error:
@@ -134,6 +134,6 @@ def _start(
         )
         return (await session.call(again)).run_id
 
-    return Operation(
+    return ClientOperation(
         ask, lambda run_id: Reference(request.workflow_id, run_id, return_type=given.return_type)
     )

@@ -209,7 +209,7 @@ def _find(engine: Engine, schedule_id: str) -> Record:
     return record
 
 
-def _check(engine: Engine, schedule: sc.Schedule) -> None:
+def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
     """Refuse what could never be started."""
     action = schedule.action
     engine.limits.check(action)
