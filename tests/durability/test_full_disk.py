@@ -63,10 +63,10 @@ def until(happened: Callable[[], bool], what: str) -> None:
 
 
 def store_of(path: Path) -> SqliteStore:
-    (host,) = [each for (_, key), each in connection._hosts.items() if key == os.path.realpath(path)]
-    room = host._asking.room
+    (host,) = [each for (_, key), each in connection._files.items() if key == os.path.realpath(path)]
+    room = host.calls.engine
     assert room is not None
-    store = room._engine.store
+    store = room.engine.store
     assert isinstance(store, SqliteStore)
     return store
 

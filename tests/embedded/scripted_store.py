@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.search_attributes import AttributeType
+from hourglass._embedded.store.store import (
+    Change,
+    Condition,
+    Refusal,
+    ScheduleChange,
+    ScheduleEntry,
+    Stored,
+)
 from hourglass.errors import StorageError
 
 
@@ -58,8 +66,18 @@ class ScriptedStore:
     def latest_ns(self) -> int:
         return self.disk.latest_ns
 
+    @property
+    def held(self) -> str:
+        return ""
+
     def refuses_starts(self) -> str:
         return self.refusal
+
+    def condition(self) -> Condition | None:
+        return None
+
+    def attribute_types(self) -> Mapping[str, AttributeType]:
+        return self._readable().attribute_types()
 
     def append(self, change: Change | ScheduleChange) -> int:
         self.queue.append(change)

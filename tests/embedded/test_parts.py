@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 
-from hourglass._contract.service import DescribeNamespace, LastSeen, every_request
+from hourglass._contract.service import DescribeNamespace, LastSeen, Request
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
@@ -92,7 +92,7 @@ def test_the_real_clock_sleeps_in_pieces() -> None:
 
 def test_every_request_has_a_handler() -> None:
     """The table of handlers lacks no request but those that are about a server."""
-    assert set(HANDLERS) == {*every_request()} - {DescribeNamespace, LastSeen}
+    assert set(HANDLERS) == {*Request.__subclasses__()} - {DescribeNamespace, LastSeen}
 
 
 def _example(kind: type[h.Attributes]) -> h.Attributes:

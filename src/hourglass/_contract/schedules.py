@@ -25,12 +25,12 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from io import BytesIO
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from hourglass._contract.service import Nothing, Request, StartWorkflow
+from hourglass._contract.service import Effect, Nothing, Request, StartWorkflow
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
@@ -192,8 +192,7 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Create a schedule. Raises `ScheduleAlreadyExistsError` where its id is taken."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
     schedule: EngineSchedule
     request_id: str
@@ -207,16 +206,14 @@ class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
 class DescribeSchedule(Request[ScheduleDescription], frozen=True, kw_only=True):
     """Look at a schedule."""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     schedule_id: str
 
 
 class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Replace a schedule. With a `conflict_token`: only if no other client has since."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
     schedule: EngineSchedule
     request_id: str
@@ -227,8 +224,7 @@ class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
 class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Trigger, backfill, pause or unpause a schedule. `pause` and `unpause` are the notes to leave."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
     request_id: str
     trigger: OverlapPolicy | None = None
@@ -241,8 +237,7 @@ class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
 class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
     """Delete a schedule; workflows that it started go on."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
     identity: str = ""
 
@@ -250,8 +245,7 @@ class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
 class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
     """List schedules."""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -83,28 +83,30 @@ class QueryRejectCondition(IntEnum):
     NOT_COMPLETED_CLEANLY = 3
 
 
-class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call.
+class Effect(Enum):
+    """What happens if a request is carried out, and what if that happens twice because its answer was lost."""
 
-    Each kind says of itself what those that pass it on have to know. No table elsewhere names kinds of requests but those
-    of the two engines, which say how each is answered.
+    CHANGE = "changes something, and must do so once"
+    IDEMPOTENT = "may be carried out twice: the engine knows it by an id, or nothing comes of the second time"
+    READ = "only reads what is stored: it can be answered while nothing can be written"
+
+
+class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
+    """Something asked of an engine; `A` is the answer's type. `rpc_timeout` is seconds for this one call, after which
+    it fails, or (`waits`) the engine answers how it is then. `needs_worker`: an engine without a worker cannot answer.
     """
 
-    changes: ClassVar[bool] = False
-    """It changes something, and must be carried out once, however often it is sent. The others may be answered twice."""
-    looks: ClassVar[bool] = False
-    """It only looks: an engine whose disk cannot be written answers it with what the disk has (`notice` says so)."""
-    waits: ClassVar[bool] = False
-    """It is a long poll: its time limit ends the wait with an answer, not with an error."""
+    effect: ClassVar[Effect]
     needs_worker: ClassVar[bool] = False
-    """A worker has to answer it, so that no engine can while no worker is there."""
+    waits: ClassVar[bool] = False
+    default_timeout: ClassVar[float | None] = None
 
     rpc_timeout: float | None = None
 
-
-def every_request() -> tuple[type[Request[Any]], ...]:
-    """Every kind of request that has been defined."""
-    return tuple(Request.__subclasses__())
+    @property
+    def time_limit(self) -> float | None:
+        """How long the client waits for an answer, in seconds; None: as long as it takes."""
+        return self.default_timeout if self.rpc_timeout is None else self.rpc_timeout
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -121,8 +123,7 @@ class Started(msgspec.Struct, frozen=True):
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a workflow; with `signal_name`, start and signal it in one step."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     workflow_type: str
     task_queue: str
@@ -151,8 +152,7 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Send a signal."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     signal_name: str
     request_id: str
@@ -172,8 +172,9 @@ class QueryAnswer(msgspec.Struct, frozen=True):
 class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
     """Ask a question. A handler that raises becomes `QueryFailedError`."""
 
-    needs_worker = True
-
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
+    default_timeout: ClassVar[float | None] = 30.0  # as long as on a server
     workflow_id: str
     query_name: str
     run_id: str = ""
@@ -185,8 +186,7 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
 class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """Ask a workflow to cancel."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     request_id: str
     run_id: str = ""
@@ -198,8 +198,7 @@ class CancelWorkflow(Request[Nothing], frozen=True, kw_only=True):
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
     """End a workflow now, without asking it. `request_id` is for the embedded engine: a server knows none here."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     run_id: str = ""
     first_execution_run_id: str = ""
@@ -275,8 +274,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
     """Look at one run."""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     workflow_id: str
     run_id: str = ""
 
@@ -292,8 +290,7 @@ class Page(msgspec.Struct, frozen=True):
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
     """List runs that match a filter of Temporal's list filter language; empty lists all."""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""
@@ -317,8 +314,7 @@ class Count(msgspec.Struct, frozen=True):
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
     """Count runs that match a filter, which may end with `GROUP BY ExecutionStatus`."""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     query: str = ""
 
 
@@ -375,8 +371,8 @@ Outcome: TypeAlias = (
 class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
     """Wait until a run closes, or until the engine's long poll ends (then the answer is `StillOpen`)."""
 
-    waits = True
-
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    waits: ClassVar[bool] = True
     workflow_id: str
     run_id: str = ""
 
@@ -392,8 +388,8 @@ class HistoryPage(msgspec.Struct, frozen=True):
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     """Fetch a page of a run's history; with `wait_new` wait for what is not there yet."""
 
-    looks = waits = True
-
+    effect: ClassVar[Effect] = Effect.READ
+    waits: ClassVar[bool] = True
     workflow_id: str
     run_id: str = ""
     next_page_token: bytes = b""
@@ -406,8 +402,7 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     Exactly one of `result`, `failure` and `cancelled_details` counts: a failure if there is one, then cancellation.
     """
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     token: bytes = b""
     workflow_id: str = ""
     run_id: str = ""
@@ -428,6 +423,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
 class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
     """Report that an activity that is completed elsewhere lives."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
     token: bytes = b""
     workflow_id: str = ""
     run_id: str = ""
@@ -503,8 +499,9 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
     `request_id` names the call, however often it is sent: for the embedded engine, a server knows none here.
     """
 
-    waits = needs_worker = True
-
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
     workflow_id: str
     update_id: str
     update_name: str
@@ -520,8 +517,9 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
 class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):
     """Wait on for an update."""
 
-    waits = needs_worker = True
-
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
     workflow_id: str
     update_id: str
     run_id: str = ""
@@ -539,8 +537,8 @@ class UpdateStarted(msgspec.Struct, frozen=True):
 class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
     """Start a workflow, or use the one that runs, and update it in one step."""
 
-    needs_worker = True
-
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    needs_worker: ClassVar[bool] = True
     start: StartWorkflow
     update: UpdateWorkflow
 
@@ -552,8 +550,7 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     What arrived after that is sent to the new run again, unless it is excluded.
     """
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
     event_id: int
     request_id: str
@@ -576,8 +573,7 @@ class CurrentVersionSet(msgspec.Struct, frozen=True):
 class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
     """Send new runs, and those that move on, to workers of this build; an empty one: to workers without a version."""
 
-    changes = True
-
+    effect: ClassVar[Effect] = Effect.CHANGE
     deployment_name: str
     build_id: str
     identity: str = ""
@@ -604,8 +600,7 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
 class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
     """Look at a deployment."""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     deployment_name: str
 
 
@@ -621,6 +616,8 @@ class Namespace(msgspec.Struct, frozen=True):
 class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
     """Does the engine answer, and does it serve the namespace of this connection? Asked once, and not repeated in vain."""
 
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
+
 
 class Sighting(msgspec.Struct, frozen=True):
     """When an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if it knows of none.
@@ -634,8 +631,7 @@ class Sighting(msgspec.Struct, frozen=True):
 class LastSeen(Request[Sighting], frozen=True, kw_only=True):
     """When did the engine last see this identity poll this queue, for activities or for workflow tasks?"""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.IDEMPOTENT
     task_queue: str
     polled_by: str
     activities: bool = False
@@ -662,7 +658,6 @@ class Pollers(msgspec.Struct, frozen=True):
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
     """Which workers poll this queue, for activities or for workflow tasks?"""
 
-    looks = True
-
+    effect: ClassVar[Effect] = Effect.READ
     task_queue: str
     activities: bool = False

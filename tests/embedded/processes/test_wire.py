@@ -9,8 +9,9 @@ import pytest
 
 from hourglass import errors
 from hourglass._contract import service as s
+from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.sharing import ownerless, wire
+from hourglass._embedded.sharing import wire
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
@@ -71,27 +72,14 @@ def test_requests_and_answers_survive_the_journey(request_: s.Request[Any], answ
 
 
 def test_every_request_has_its_place() -> None:
-    """Each request that the engine answers can travel. What changes something is none that only looks, waits or is for a
-    worker: those may be sent again as they are. Without a process that owns the file, each is put to the file itself, or,
-    where it is for a worker of a workflow that is named, looks whether there is that workflow.
-    """
-    assert set(HANDLERS) <= set(wire.REQUESTS)
+    """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
+    assert set(HANDLERS) == set(wire.REQUESTS)
     for each in wire.REQUESTS:
-        assert not (each.changes and (each.looks or each.waits or each.needs_worker)), each
-    assert {each for each in wire.REQUESTS if each.needs_worker} == {
-        s.QueryWorkflow,
-        s.UpdateWorkflow,
-        s.PollUpdate,
-        s.UpdateWithStart,
-    }
-    assert ownerless._form(START) is START
-    assert ownerless._form(s.WaitForClose(workflow_id="w")) == s.WaitForClose(
-        workflow_id="w", rpc_timeout=0.0
-    )
-    asked = s.QueryWorkflow(workflow_id="w", run_id="r", query_name="n")
-    assert ownerless._form(asked) == s.DescribeWorkflow(workflow_id="w", run_id="r")
-    update = s.UpdateWorkflow(workflow_id="w", update_id="u", update_name="n")
-    assert ownerless._form(s.UpdateWithStart(start=START, update=update)) is None
+        assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
+        assert not (each.needs_worker and each.effect is s.Effect.READ)
+    asked_by_ids = {s.CompleteActivity, DeleteSchedule, s.SetCurrentVersion, s.TerminateWorkflow}
+    changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
 
 
 @pytest.mark.parametrize(

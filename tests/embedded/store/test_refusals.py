@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.disk_faults import Unwritable
 from hourglass._embedded.store.sqlite import SqliteStore
-from hourglass._embedded.store.store import Change, Refusal
+from hourglass._embedded.store.store import Change, Refusal, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story

@@ -30,9 +30,6 @@ READ_PATIENCE = 2.0
 MOST_LISTED = 1000
 """So many are on a page of a list at most, as on a server."""
 
-QUERY_TIMEOUT = 30.0
-"""How long a query waits for a worker where its client set no limit, in seconds: as long as on a server."""
-
 A = TypeVar("A")
 
 
@@ -41,13 +38,6 @@ class PendingAnswer(NamedTuple, Generic[A]):
 
     value: A
     rests_on: int
-
-
-def limit_of(request: Request[Any]) -> float | None:
-    """How long the client waits for an answer, in seconds; None: as long as it takes."""
-    if request.rpc_timeout is None and isinstance(request, QueryWorkflow):
-        return QUERY_TIMEOUT
-    return request.rpc_timeout
 
 
 def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:

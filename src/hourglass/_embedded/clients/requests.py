@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from hourglass._contract import service as d
+import msgspec
+
 from hourglass._contract import service as s
-from hourglass._contract import service as watch
 from hourglass._contract.ids import new_id
-from hourglass._contract.service import Request, ResetWorkflow, Started
+from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
     ROOM,
@@ -28,6 +28,7 @@ from hourglass._embedded.clients.answering import (
     find,
     holding,
     is_written,
+    refusal_rests_on,
     stored,
     wait,
 )
@@ -47,26 +48,28 @@ from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._history.json import event_json
-from hourglass.errors import ServiceError
+from hourglass.errors import HourglassError, ServiceError, StorageError
+
+A = TypeVar("A")
 
 # --- versions of workers --------------------------------------------------------------------------------------
 
 
-async def set_current(engine: Engine, request: d.SetCurrentVersion) -> PendingAnswer[d.CurrentVersionSet]:
+async def set_current(engine: Engine, request: s.SetCurrentVersion) -> PendingAnswer[s.CurrentVersionSet]:
     """Make a version current."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
-    return PendingAnswer(d.CurrentVersionSet(previous), engine.runs.newest)
+    return PendingAnswer(s.CurrentVersionSet(previous), engine.runs.newest)
 
 
 async def describe_deployment(
-    engine: Engine, request: d.DescribeDeployment
-) -> PendingAnswer[d.DeploymentInfo]:
+    engine: Engine, request: s.DescribeDeployment
+) -> PendingAnswer[s.DeploymentInfo]:
     """Look at a deployment."""
     name = request.deployment_name
     found = engine.deployments.find(name)
     await is_written(engine, engine.runs.newest)  # the store counts what is durable
     versions = [
-        d.KnownVersion(
+        s.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
             status="CURRENT" if build_id == found.current else await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
@@ -74,7 +77,7 @@ async def describe_deployment(
         for build_id, build in found.builds.items()
     ]
     current = WorkerDeploymentVersion(name, found.current) if found.current else None
-    info = d.DeploymentInfo(
+    info = s.DeploymentInfo(
         name=name, current=current, changed_ns=found.changed_ns, versions=tuple(reversed(versions))
     )
     return PendingAnswer(info, engine.runs.newest)
@@ -90,12 +93,6 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
         "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
     )
     return "DRAINING" if open_runs else "DRAINED"
-
-
-DEPLOYMENT_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
-    d.SetCurrentVersion: set_current,
-    d.DescribeDeployment: describe_deployment,
-}
 
 
 # --- resets ---------------------------------------------------------------------------------------------------
@@ -161,32 +158,21 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Step:
     return children.child_ended(run, initiated, last, now_ns)
 
 
-RESET_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
-    ResetWorkflow: reset
-}
-"""The handler of each request."""
-
-
 # --- pollers --------------------------------------------------------------------------------------------------
 
 
-async def pollers(engine: Engine, request: watch.GetPollers) -> PendingAnswer[watch.Pollers]:
+async def pollers(engine: Engine, request: s.GetPollers) -> PendingAnswer[s.Pollers]:
     """The workers that take workflow tasks, or attempts of activities, from a queue. A handle is in this process, so
     each was last seen now.
     """
     now = engine.clock.now_ns()
     found = tuple(
-        watch.Poller(taker.identity, now, taker.version)
+        s.Poller(taker.identity, now, taker.version)
         for taker in engine.offers.takers(request.task_queue)
         if (taker.takes_activities if request.activities else taker.takes_workflows)
     )
     current = engine.deployments.current(request.task_queue)
-    return PendingAnswer(watch.Pollers(found, engine.offers.served(), current), engine.runs.newest)
-
-
-WATCH_HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
-    watch.GetPollers: pollers,
-}
+    return PendingAnswer(s.Pollers(found, engine.offers.served(), current), engine.runs.newest)
 
 
 # --- workflows and activities ---------------------------------------------------------------------------------
@@ -204,7 +190,8 @@ _REJECTED = {
 
 async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Started]:
     """Start a workflow."""
-    engine.deployments.check(request.versioning_override, request.task_queue)
+    if request.versioning_override is not None:
+        engine.deployments.check(request.versioning_override, request.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
     return PendingAnswer(started, record.number)
@@ -402,13 +389,49 @@ HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAn
     s.GetHistory: get_history,
     s.CompleteActivity: complete_activity,
     s.HeartbeatActivity: heartbeat_activity,
+    ResetWorkflow: reset,
+    s.GetPollers: pollers,
+    s.SetCurrentVersion: set_current,
+    s.DescribeDeployment: describe_deployment,
     **UPDATE_HANDLERS,
-    **RESET_HANDLERS,
-    **WATCH_HANDLERS,
     **SCHEDULE_HANDLERS,
-    **DEPLOYMENT_HANDLERS,
 }
-"""The handler of each request; one that is not here is one that this engine does not know yet."""
+"""All that this engine can be asked, with the handler of each."""
+
+
+async def answer(engine: Engine, request: Request[A]) -> A:
+    """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
+    answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
+    """
+    if engine.failed is not None:
+        raise engine.failed
+    handler = HANDLERS.get(type(request))
+    if handler is None:
+        name = type(request).__name__
+        raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
+    engine.limits.check(request)
+    try:
+        found: PendingAnswer[A] = await handler(engine, request)
+    except StorageError as error:
+        engine.doubt(error)
+        raise
+    except OverflowError:
+        name = type(request).__name__
+        raise ServiceError(
+            f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
+        ) from None
+    except HourglassError:
+        # A refusal says how things are, as an answer does: it waits for the disk, too.
+        engine.offers.stir()
+        await engine.durable(refusal_rests_on(engine, request))
+        raise
+    engine.offers.stir()  # before the wait: what handles take of it may be in the same commit
+    if engine.is_over or not engine.is_durable(found.rests_on):
+        await engine.durable(found.rests_on)
+    if request.effect is Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+        notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
+        return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
+    return found.value
 
 
 async def _first_task(engine: Engine, record: Record) -> None:

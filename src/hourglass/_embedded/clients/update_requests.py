@@ -69,7 +69,8 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
     record, started = _asked_already(engine, request)
     if record is None:
-        engine.deployments.check(request.start.versioning_override, request.start.task_queue)
+        if request.start.versioning_override is not None:
+            engine.deployments.check(request.start.versioning_override, request.start.task_queue)
         check_start(engine.runs, request.start)
         started, record = start_workflow(engine.runs, request.start)
     try:

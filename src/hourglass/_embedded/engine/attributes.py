@@ -7,13 +7,13 @@ server: the value counts, not the type that its sender wrote beside it. Refusals
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.store.filter_sql import SETTABLE, SYSTEM, AttributeType, fits, type_of
+from hourglass._embedded.store.search_attributes import SETTABLE, SYSTEM, AttributeType, fits, type_of
 from hourglass._embedded.store.store import Store
 from hourglass.converter import Payload
 
@@ -68,7 +68,7 @@ class AttributeTypes:
             return "a search attribute must have a name"
         if name in SYSTEM and name not in SETTABLE:
             return f"{name} attribute can't be set in SearchAttributes"
-        kind = SYSTEM[name].type if name in SYSTEM else self._types().get(name) or type_of(payload)
+        kind = SYSTEM.get(name) or self._types().get(name) or type_of(payload)
         if fits(payload, kind or AttributeType.KEYWORD):
             return ""
         what = "of no known type" if kind is None else f"of type {kind.value}"
@@ -77,9 +77,7 @@ class AttributeTypes:
 
     def _types(self) -> dict[str, AttributeType]:
         if self._known is None:
-            read: Callable[[], Mapping[str, AttributeType]] | None
-            read = getattr(self._store, "attribute_types", None)
-            self._known = {} if read is None else dict(read())
+            self._known = dict(self._store.attribute_types())
         return self._known
 
 

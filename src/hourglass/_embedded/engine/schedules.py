@@ -20,7 +20,7 @@ from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, Cancel, later
 from hourglass._embedded.engine.run import Record as RunRecord
 from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.starting import start_workflow, why_no_more
+from hourglass._embedded.engine.starting import start_workflow
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.run import Step as RunStep
@@ -227,7 +227,7 @@ class ScheduleDesk:
         """Let a schedule do what it has to do now, and keep it: all in one change."""
         now = self._runs.clock.now_ns()
         with self._runs.as_one():
-            if why_no_more(self._runs):  # nothing is missed: it is caught up with later
+            if self._runs.store.refuses_starts():  # nothing is missed: it is caught up with later
                 self._keep(record, later(now, PAUSE_NS))
                 return
             step = advance(record, now)

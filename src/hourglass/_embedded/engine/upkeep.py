@@ -18,11 +18,9 @@ import msgspec
 from hourglass._embedded.clock import Cancel, Clock, Vouched, later, to_ns
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.starting import why_no_more
 from hourglass._embedded.rules.tasks import LONGEST_WAIT
 from hourglass._embedded.rules.transitions import is_backing_off, try_now
-from hourglass._embedded.store.disk_faults import Unwritable
-from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store
+from hourglass._embedded.store.store import AT_ONCE, NoteChange, Store, Unwritable
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
@@ -79,7 +77,7 @@ class Upkeep:
             vouched = None  # as in a new file, of which nothing is known
         # Up to a tenth of the retention without a process is believed: if it was the wall clock that was wrong,
         # closed runs are forgotten too early by so much, and not by more.
-        clock.resume(getattr(store, "latest_ns", 0), vouched, self._retention_ns // 10)
+        clock.resume(store.latest_ns, vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
         """Keep in the store how late it is, now and then: seldom where nothing happens."""
@@ -120,7 +118,7 @@ class Upkeep:
         self._open = True
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
-        if getattr(runs.store, "latest_ns", 0) > runs.clock.now_ns():
+        if runs.store.latest_ns > runs.clock.now_ns():
             self._look_at_all()
         self._retries = asyncio.create_task(self._try_parked())
 
@@ -164,7 +162,7 @@ class Upkeep:
 
     def _watch_room(self) -> None:
         """Say when the room on the disk begins to be short, and when it no longer is."""
-        trouble = why_no_more(self._runs)
+        trouble = self._runs.store.refuses_starts()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:

@@ -17,6 +17,7 @@ from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.activities import complete_retry
 from hourglass._embedded.rules.draft import Draft
+from hourglass._embedded.rules.limits import timeouts
 from hourglass._embedded.rules.run import (
     Child,
     RequestCancelChild,
@@ -30,15 +31,10 @@ from hourglass._embedded.rules.schedule_times import backoff_until_next
 from hourglass._embedded.rules.versioning import inherited, inherited_override
 from hourglass._engine import commands as c
 from hourglass._engine.commands import IdReusePolicy
-from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 from hourglass._history import events as h
 from hourglass._history import events as o
 
 # --- every start --------------------------------------------------------------------------------------------
-
-DEFAULT_TASK_TIMEOUT = 10.0
-LONGEST = 100 * 365 * 86_400.0
-"""As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
@@ -52,16 +48,6 @@ def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
             return status not in _GOOD_ENDS
         case _:
             return True
-
-
-def timeouts(execution: float | None, run: float | None, task: float | None) -> tuple[float, float, float]:
-    """The limits of an execution, a run and a task as an engine understands what was asked for; 0 is no limit."""
-    whole = min(execution or 0.0, LONGEST)
-    one = min(run or whole, LONGEST)
-    if whole:
-        one = min(one, whole)
-    each = min(task or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
-    return whole, one, min(each, one) if one else each
 
 
 ENGINE = "history-service"

@@ -13,6 +13,7 @@ import msgspec
 
 from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
 from hourglass._embedded.rules.run import Run
+from hourglass._engine.options import LONGEST_TASK_TIMEOUT
 from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError
@@ -25,7 +26,21 @@ TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 
+DEFAULT_TASK_TIMEOUT = 10.0
+LONGEST = 100 * 365 * 86_400.0
+"""As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
+
 _SMALL = frozenset({str, int, float, bool})
+
+
+def timeouts(execution: float | None, run: float | None, task: float | None) -> tuple[float, float, float]:
+    """The limits of an execution, a run and a task as an engine understands what was asked for; 0 is no limit."""
+    whole = min(execution or 0.0, LONGEST)
+    one = min(run or whole, LONGEST)
+    if whole:
+        one = min(one, whole)
+    each = min(task or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
+    return whole, one, min(each, one) if one else each
 
 
 class Overgrown(Exception):

@@ -13,44 +13,35 @@ import time
 from enum import Enum
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from hourglass._contract import schedules as schedules
 from hourglass._contract import service as s
+from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.store import fork_safety
-from hourglass._embedded.store.disk_faults import is_permanent
+from hourglass._embedded.store.store import StoreOpener, is_permanent
 from hourglass.errors import StorageError
 
 _ROUNDS = 20  # so often in a row what has come meanwhile is done too; then others have a chance at the lock
 _TURN = 0.004
 """How long this process leaves the lock to others, in seconds: they look for it every few milliseconds."""
 
-
-def _form(request: s.Request[Any]) -> s.Request[Any] | None:
-    """What is asked of the file for a request while no process owns it; None if it must wait for an owner.
-
-    What needs a worker waits for one, if its workflow exists: else no worker would ever answer. A long poll asks how it is
-    now.
-    """
-    if request.needs_worker:
-        workflow_id, run_id = getattr(request, "workflow_id", ""), getattr(request, "run_id", "")
-        return s.DescribeWorkflow(workflow_id=workflow_id, run_id=run_id) if workflow_id else None
-    return msgspec.structs.replace(request, rpc_timeout=0.0) if request.waits else request
+_EXISTENCE_FIRST = (s.QueryWorkflow, s.UpdateWorkflow)
+"""What waits for a worker only if the workflow exists: else no worker would ever answer."""
 
 
 class NoAnswer(Enum):
     """Why there is no answer."""
 
-    BUSY = "somebody has the lock just now"
+    BUSY = "another process has the lock just now"
     WAIT = "only an owner can answer"
 
 
 class OwnerlessTransactions:
     """Transactions of this process on a file that no process owns."""
 
-    def __init__(self, path: str, namespace: str) -> None:
+    def __init__(self, opener: StoreOpener, path: str, namespace: str) -> None:
+        self._opener = opener
         self._path = path
         self._namespace = namespace
         self._lock = FileLock(path)  # our own: beside the lock of an owner in this process it is just another
@@ -60,7 +51,7 @@ class OwnerlessTransactions:
 
     async def ask(self, request: s.Request[Any]) -> Any:
         """The answer, or why there is none."""
-        form = _form(request)
+        form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
         if time.monotonic() < self._after:
@@ -79,9 +70,9 @@ class OwnerlessTransactions:
 
     def _may_open(self) -> bool:
         try:
-            fork_safety.refuse_inherited(self._path)
+            self._opener.check(self._path)
         except StorageError:
-            return False  # forked from an owner: SQLite cannot open the file here, but an owner can serve us
+            return False  # this process can never open the file, but an owner can serve it
         return True
 
     async def _run(self) -> None:
@@ -98,68 +89,78 @@ class OwnerlessTransactions:
                 self._lock.drop()
 
     async def _transact(self) -> None:
-        room = self._open()
+        engine = self._open()
         try:
             for _ in range(_ROUNDS):
-                if not self._asked or (room.only_looks and not self._all_look()):
+                if not self._asked or (engine.read_only and not all(_reads(each) for each, _ in self._asked)):
                     return
                 asked, self._asked = self._asked, []
-                await asyncio.gather(*[_answer(room, request, future) for request, future in asked])
+                await asyncio.gather(*[_answer(engine, request, future) for request, future in asked])
         finally:
-            room.close()
-
-    def _all_look(self) -> bool:
-        return all(request.looks for request, _ in self._asked)
+            engine.close()
 
     def _open(self) -> OpenEngine:
-        """An engine for some requests; where the disk is full, for those that only look: the others hear of it."""
+        """An engine for some requests; where the disk is full, for those that only read: the others hear of it."""
+        path, namespace = self._path, self._namespace
         try:
-            return OpenEngine.open_for_a_moment(self._path, self._namespace)
+            store = self._opener.open(path, namespace, briefly=True)
+            return OpenEngine(Engine(store=store, namespace=namespace))
         except StorageError as error:
-            if error.status != "RESOURCE_EXHAUSTED" or not os.path.exists(self._path):
+            reads = [each for each in self._asked if _reads(each[0])]
+            if error.status != "RESOURCE_EXHAUSTED" or not reads or not os.path.exists(path):
                 raise
-            looks = [each for each in self._asked if each[0].looks]
-            if not looks:
-                raise
-            others, self._asked = [each for each in self._asked if each not in looks], looks
+            others, self._asked = [each for each in self._asked if each not in reads], reads
             for _, future in others:
-                if not future.done():
-                    future.set_exception(StorageError(str(error), status=error.status))
-            return OpenEngine.open_to_read(self._path, self._namespace, error)
+                _settle(future, StorageError(str(error), status=error.status))
+            store = self._opener.open_read_only(path, error)
+            return OpenEngine(Engine(store=store, namespace=namespace), read_only=True)
 
     def _end(self, error: Exception | None) -> None:
         asked, self._asked = self._asked, []
         for _, future in asked:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(NoAnswer.BUSY)
-            else:
-                future.set_exception(error)
+            _settle(future, NoAnswer.BUSY if error is None else error)
 
 
-async def _answer(room: OpenEngine, request: s.Request[Any], future: asyncio.Future[Any]) -> None:
-    answer: Any
+async def _answer(engine: OpenEngine, request: s.Request[Any], future: asyncio.Future[Any]) -> None:
     try:
-        answer = await room.call(request)
+        _settle(future, await engine.call(request))
     except EngineClosed:
-        if room.failed is not None and is_permanent(room.failed):  # to ask again would end like this
-            if not future.done():
-                future.set_exception(StorageError(str(room.failed), status=room.failed.status))
-            return
-        answer = NoAnswer.BUSY
+        failed = engine.failed
+        if failed is not None and is_permanent(failed):  # to ask again would end like this
+            _settle(future, StorageError(str(failed), status=failed.status))
+        else:
+            _settle(future, NoAnswer.BUSY)
     except Exception as error:
-        if not future.done():
-            future.set_exception(error)
-        return
-    if not future.done():
-        future.set_result(answer)
+        _settle(future, error)
+
+
+def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():
+        return  # its caller has given up
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _reads(request: s.Request[Any]) -> bool:
+    return request.effect is s.Effect.READ
+
+
+def _without_an_owner(request: s.Request[Any]) -> s.Request[Any] | None:
+    """What can be asked of an engine that no worker serves; None: nothing."""
+    if isinstance(request, _EXISTENCE_FIRST):
+        return s.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
+    if request.needs_worker:
+        return None
+    # What waits is asked how it is now, and answers instead of failing.
+    return replace(request, rpc_timeout=0.0) if request.waits else request
 
 
 def _must_wait(request: s.Request[Any], answer: Any) -> bool:
-    if request.needs_worker:
-        return answer is not NoAnswer.BUSY
     match request, answer:
+        case ((s.QueryWorkflow() | s.UpdateWorkflow()), _):
+            return answer is not NoAnswer.BUSY
         case s.WaitForClose(), s.StillOpen():
             return True
         case s.GetHistory(wait_new=True), s.HistoryPage(events=(), next_page_token=token):

@@ -33,7 +33,7 @@ class ForeignProtocol(ServiceError):
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _Exchange:
     future: asyncio.Future[Any]
     read: Callable[[wire.AnswerMessage], Any]
 
@@ -45,9 +45,9 @@ class OwnerConnection:
         self._protocol = protocol
         self.stream = FrameStream(self._heard, self._lost)
         self.lost = asyncio.Event()
-        self._welcome: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
+        self._greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _Exchange] = {}
 
     @property
     def is_open(self) -> bool:
@@ -60,9 +60,9 @@ class OwnerConnection:
         return len(self._waiting)
 
     @property
-    def owner(self) -> wire.Welcome:
+    def welcome(self) -> wire.Welcome:
         """What the owner has said of itself."""
-        return self._welcome.result()
+        return self._greeting.result()
 
     async def ask(self, request: s.Request[A], key: str) -> A:
         """Ask, and wait for the answer. Raises `ConnectionLost`, or what the owner raised."""
@@ -93,7 +93,7 @@ class OwnerConnection:
         if not self.is_open:
             raise ConnectionLost("the connection has ended")
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = _Waiting(future, read)
+        self._waiting[number] = _Exchange(future, read)
         self.stream.send(data)
         try:
             return await future
@@ -105,7 +105,8 @@ class OwnerConnection:
         try:
             match wire.decode_to_client(frame):
                 case wire.Welcome() as welcome:
-                    self._greeted(welcome)
+                    if not self._greeting.done():
+                        self._greeting.set_result(welcome)
                 case wire.Refused(problem, protocol):
                     self._refused(problem, protocol)
                 case wire.AnswerMessage() as answer:
@@ -115,18 +116,14 @@ class OwnerConnection:
         except wire.Garbage:
             self.stream.abort()
 
-    def _greeted(self, welcome: wire.Welcome) -> None:
-        if not self._welcome.done():
-            self._welcome.set_result(welcome)
-
     def _refused(self, problem: wire.Problem, protocol: int) -> None:
         error = wire.error_of(problem)
         if protocol != self._protocol:
             error = ForeignProtocol(problem.message, status="FAILED_PRECONDITION")
-        if not self._welcome.done():
-            self._welcome.set_exception(error)
+        if not self._greeting.done():
+            self._greeting.set_exception(error)
 
-    def _settle(self, number: int, outcome: Callable[[_Waiting], Any]) -> None:
+    def _settle(self, number: int, outcome: Callable[[_Exchange], Any]) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is None or waiting.future.done():
             return  # given up
@@ -144,8 +141,8 @@ class OwnerConnection:
         for each in waiting.values():
             if not each.future.done():
                 each.future.set_exception(ConnectionLost("the connection ended"))
-        if not self._welcome.done():
-            self._welcome.set_exception(ConnectionLost("the connection ended"))
+        if not self._greeting.done():
+            self._greeting.set_exception(ConnectionLost("the connection ended"))
 
     async def greet(self, namespace: str) -> None:
         """Introduce ourselves. Raises `ConnectionLost`, or the refusal."""
@@ -153,7 +150,7 @@ class OwnerConnection:
         self.stream.send(wire.encode(hello))
         try:
             async with asyncio.timeout(_GREETING):
-                await self._welcome
+                await self._greeting
         except TimeoutError:
             self.close()
             raise ConnectionLost("the owner did not answer the greeting") from None

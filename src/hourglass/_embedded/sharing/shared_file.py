@@ -13,9 +13,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
@@ -33,24 +33,304 @@ from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.store import fork_safety
-from hourglass._embedded.store.disk_faults import Condition, epoch_is_over, is_permanent
-from hourglass._embedded.waiting import TimedBell
+from hourglass._embedded.store.store import Condition, StoreOpener, epoch_is_over, is_permanent
+from hourglass._embedded.waiting import Bell
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, Payloads
 from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
 
-# --- file handle ------------------------------------------------------------
-#
-# A worker's handle on a file: waits while another process owns it, and is the engine's own handle from then on.
-#
-# Must not know: locks, sockets. A handle that stands by has nothing to poll: its polls wait. Invariants: it is
-# attached to one engine in its life; when that one ends, or when it can never have one, its polls raise
-# `HandleBroken` and the worker's tree opens another.
+_log = logging.getLogger("hourglass.embedded")
+
+SETTLE = 5.0
+"""How long opening a handle waits for the file; after that it waits in its polls."""
+QUEUE_GRACE = 3.0
+"""How long an owner, which may be starting its workers, takes to say that it does not serve a queue."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""How long a file that has failed is left alone, in seconds: at first, and at most."""
+TRIES = 3
+"""So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
+SOUND = 10.0
+"""An engine that has worked for so many seconds has not failed in a row with the one before."""
+
+
+class SharedFile:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, opener: StoreOpener, path: str, namespace: str) -> None:
+        self.path = path
+        self.namespace = namespace
+        self._opener = opener
+        self.retention = DEFAULT_RETENTION
+        """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
+        self.users = 0
+        self._lock = FileLock(path)
+        self._changed = Bell()
+        self.calls = CallRouter(opener, path, namespace, self._changed)
+        self.call = self.calls.call
+        self._handles: set[FileHandle] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._not_before = 0.0
+
+    @property
+    def standing(self) -> str:
+        """This process's part, for people."""
+        if self.calls.engine is not None:
+            return "owner"
+        if not self._handles:
+            return "client"
+        if self.calls.owner is not None and self.calls.owner.is_open:
+            return f"standing by for process {self.calls.owner.welcome.pid}"
+        return "waiting for the file"
+
+    @property
+    def condition(self) -> Condition | None:
+        """How it stands with the file and its disk, if this process owns it."""
+        engine = self.calls.engine
+        return None if engine is None else engine.condition
+
+    # --- owning ---------------------------------------------------------------------------------------------
+
+    async def open_handle(self, config: HandleConfig) -> FileHandle:
+        """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
+        self._opener.check(self.path)
+        handle = FileHandle(config, died=self._changed.ring, released=self._release)
+        self._handles.add(handle)
+        try:
+            if self.calls.engine is not None:
+                handle.attach(self.calls.engine)
+            if self._keeper is None or self._keeper.done():
+                self._keeper = asyncio.get_running_loop().create_task(self._own_while_wanted())
+            self._changed.ring()
+            await asyncio.wait({handle.settled}, timeout=SETTLE)
+            if handle.settled.done():
+                handle.settled.result()
+            elif self._lock.held:
+                _log.warning("%s takes long to open; this worker waits", self.path)
+            else:
+                _log.warning("%s is held by %s, who does not answer; waiting", self.path, self._holder())
+        except BaseException:
+            self._release(handle)
+            raise
+        return handle
+
+    def _release(self, handle: FileHandle) -> None:
+        self._handles.discard(handle)
+        self._changed.ring()
+
+    async def _own_while_wanted(self) -> None:
+        """While this process has a handle: own the file if its lock is free, else stand by for its owner."""
+        pause = SHORTEST
+        while self._handles:
+            try:
+                left = self._not_before - time.monotonic()
+                if left > 0:
+                    await self._changed.wait(left)
+                elif self._owner_lives() and not self._lock.is_abandoned():
+                    await self._stand_by()
+                elif self._lock.try_take():
+                    await self._own()
+                    pause = SHORTEST
+                elif await self._stand_by():
+                    pause = SHORTEST
+                else:
+                    await self._changed.wait(pause)
+                    pause = min(2 * pause, BUSY)
+            except HourglassError as error:
+                self._fail_all(error)
+            except Exception as error:
+                _log.exception("%s could not be owned", self.path)
+                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
+            finally:
+                self._lock.drop()
+
+    async def _own(self) -> None:
+        """Open the engine, serve this process's handles and other processes, until this process has no handle any
+        more or it fails. The lock is ours.
+        """
+        took_over = any(handle.standing_by is not None for handle in self._handles)
+        try:
+            engine = await OpenEngine.open(self._opener, self.path, self.namespace, self.retention)
+        except StorageError as error:
+            self._failed(error)
+            raise
+        answer = partial(self._answer, engine)
+        since = self._lock.since_ns
+        server = OwnerServer(
+            OwnerInfo(self.path, self.namespace, os.getpid(), since, answer, self._wait_served)
+        )
+        try:
+            await server.start()
+            self.calls.own(engine)
+            _log.log(
+                logging.WARNING if took_over else logging.INFO,
+                "this process %s %s (queues: %s)",
+                "took over" if took_over else "owns",
+                self.path,
+                ", ".join(sorted({handle.queue for handle in self._handles})),
+            )
+            self._changed.ring()
+            await self._serve(engine, server)
+        finally:
+            # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
+            self.calls.engine = None
+            server.stop_listening()
+            engine.close()
+            self._lock.drop()
+            server.hang_up()  # last: its end tells workers that stand by to try for the lock, which is free now
+            self._changed.ring()
+        if engine.failed is not None:
+            _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
+            self._failed(engine.failed)
+            self._fail_all(engine.failed, of=engine)
+
+    async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
+        """Let handles work as they come, and see every second that the lock and the socket are still ours."""
+        began = time.monotonic()
+        while self._handles and engine.failed is None:
+            for handle in self._handles:
+                handle.attach(engine)
+            await self._changed.wait(LOOK)
+            if not self._lock.still_held():
+                engine.fail(epoch_is_over(self.path))
+                return
+            await server.listen_again()
+            if self._failures and time.monotonic() > began + SOUND:
+                self._failures, self.calls.broken = 0, None
+
+    def _failed(self, error: StorageError) -> None:
+        """The file has failed: it is left alone for a while, and clients that ask are told if that will not help."""
+        self._failures += 1
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
+        self._not_before = time.monotonic() + pause
+        if self._failures >= TRIES and is_permanent(error):
+            self.calls.broken = error
+
+    async def _answer(self, engine: OpenEngine, request: s.Request[Any]) -> Any:
+        """Answer another process."""
+        try:
+            return await engine.call(request)
+        except EngineClosed:
+            self.calls.check_sound()
+            raise
+
+    def _fail_all(self, error: HourglassError, of: OpenEngine | None = None) -> None:
+        for handle in tuple(self._handles):
+            if of is None or handle.engine is of:
+                handle.fail(error)
+                self._handles.discard(handle)
+
+    async def _wait_served(self, queue: str) -> None:
+        """Return once this process serves a queue; raise the refusal of a worker that wants to stand by for it."""
+        until = time.monotonic() + QUEUE_GRACE
+        while queue not in (served := {handle.queue for handle in self._handles}):
+            left = until - time.monotonic()
+            if left <= 0:
+                raise self._refusal(queue, served)
+            await self._changed.wait(left)
+
+    def _refusal(self, queue: str, served: set[str]) -> ServiceError:
+        return ServiceError(
+            f"one process serves a file, and {self.path} is served by process {os.getpid()} "
+            f"(since {_clock(self._lock.since_ns)}) for {_names(served)}, not for {queue!r}: serve that queue "
+            f"there too (worker.start_worker({queue!r})), or use another file, or a Temporal server",
+            status="PERMISSION_DENIED",
+        )
+
+    # --- standing by ----------------------------------------------------------------------------------------
+
+    async def _stand_by(self) -> bool:
+        """Wait beside the owner until it ends, or something changes here; False if there is none to be reached."""
+        try:
+            owner = await self.calls.reach()
+        except ForeignProtocol as error:
+            for handle in self._handles:
+                if handle.standing_by is None:
+                    _log.warning("standing by for %s: %s", self.path, error)
+                    handle.stand_by(error)
+            return False
+        if owner is None:
+            return False
+        try:
+            for handle in tuple(self._handles):
+                await self._register(owner, handle)
+        except ConnectionLost:
+            return True
+        await _first(owner.lost.wait(), self._changed.wait(LOOK))
+        if owner.is_open and self._lock.is_abandoned():
+            owner.close()
+        return True
+
+    def _owner_lives(self) -> bool:
+        """Whether another process owns the file, as far as the connection to it tells."""
+        owner = self.calls.owner
+        return owner is not None and owner.is_open
+
+    async def _register(self, owner: OwnerConnection, handle: FileHandle) -> None:
+        if handle.standing_by is owner:
+            return
+        try:
+            await owner.stand_by(handle.queue)
+        except ConnectionLost:
+            raise
+        except HourglassError as refusal:
+            handle.fail(refusal)
+            self._handles.discard(handle)
+            return
+        _log.warning(
+            "standing by on queue %r: %s is served by process %d (since %s); this worker takes over when "
+            "that one ends",
+            handle.queue,
+            self.path,
+            owner.welcome.pid,
+            _clock(owner.welcome.since_ns),
+        )
+        handle.stand_by(owner)
+
+    def _holder(self) -> str:
+        note = self._lock.note()
+        return f"process {note.pid} since {_clock(note.since_ns)}" if note.pid else "another process"
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of everything, in order."""
+        for handle in tuple(self._handles):
+            await handle.finalize_shutdown()
+        self._changed.ring()
+        if self._keeper is not None:
+            await asyncio.wait({self._keeper})
+        await self.calls.close()
+
+
+async def _first(*waits: Any) -> None:
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _clock(since_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
+
+
+def _names(queues: set[str]) -> str:
+    return "the queues " + ", ".join(repr(each) for each in sorted(queues)) if queues else "no queue yet"
+
+
+# --- a worker's handle --------------------------------------------------------------------------------------
 
 
 class FileHandle:
-    """Implements `hourglass._contract.handle.Handle`."""
+    """A worker's handle on a file: waits while another process owns it, and is the engine's own handle from then on.
+    Implements `hourglass._contract.handle.Handle`.
+
+    Must not know: locks, sockets. A handle that stands by has nothing to poll: its polls wait. Invariants: it is
+    attached to one engine in its life; when that one ends, or when it can never have one, its polls raise
+    `HandleBroken` and the worker's tree opens another.
+    """
 
     def __init__(
         self,
@@ -66,7 +346,7 @@ class FileHandle:
         """Done once it works or stands by; fails with what it is refused with."""
         self.standing_by: object = None
         """The connection over which the owner was told of it."""
-        self.room: OpenEngine | None = None
+        self.engine: OpenEngine | None = None
         self._attached: asyncio.Future[Handle] = loop.create_future()
         self._died = died
         self._released = released
@@ -80,16 +360,13 @@ class FileHandle:
         """The queue it serves, or would."""
         return self.config.task_queue
 
-    async def attach(self, room: OpenEngine) -> None:
-        """The file is ours: begin to work."""
+    def attach(self, engine: OpenEngine) -> None:
+        """The file is ours: begin to work, unless it does already or is over."""
         if self._attached.done():
             return
-        self.room = room
-        self._inner = await room.open_handle(self.config)
+        self.engine = engine
+        self._inner = engine.open_handle(self.config)
         self.in_process = self._inner.in_process
-        if self._attached.done():  # shut down meanwhile
-            self._inner.initiate_shutdown()
-            return
         self._attached.set_result(self._inner)
         self._settle(None)
 
@@ -184,301 +461,3 @@ class FileHandle:
         if self._inner is None:
             raise HandleBroken("this handle stands by and has given nothing out")
         return self._inner
-
-
-# --- shared file ------------------------------------------------------------
-
-
-A = TypeVar("A")
-
-_log = logging.getLogger("hourglass.embedded")
-
-SETTLE = 5.0
-"""How long opening a handle waits for the file; after that it waits in its polls."""
-QUEUE_GRACE = 3.0
-"""How long an owner, which may be starting its workers, takes to say that it does not serve a queue."""
-
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""How long a file that has failed is left alone, in seconds: at first, and at most."""
-TRIES = 3
-"""So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
-SOUND = 10.0
-"""An engine that has worked for so many seconds has not failed in a row with the one before."""
-
-
-class SharedFile:
-    """See the module. Belongs to one event loop."""
-
-    def __init__(self, path: str, namespace: str) -> None:
-        self.path = path
-        self.namespace = namespace
-        self.retention = DEFAULT_RETENTION
-        """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
-        self.users = 0
-        self._lock = FileLock(path)
-        self._bell = TimedBell()
-        self._asking = CallRouter(path, namespace, self._bell)
-        self._handles: set[FileHandle] = set()
-        self._keeper: asyncio.Task[None] | None = None
-        self._failures = 0
-        self._not_before = 0.0
-
-    @property
-    def standing(self) -> str:
-        """This process's part, for people."""
-        if self._asking.room is not None:
-            return "owner"
-        if not self._handles:
-            return "client"
-        if self._asking.remote is not None and self._asking.remote.is_open:
-            return f"standing by for process {self._asking.remote.owner.pid}"
-        return "waiting for the file"
-
-    @property
-    def condition(self) -> Condition | None:
-        """How it stands with the file and its disk, if this process owns it."""
-        room = self._asking.room
-        return None if room is None else room.condition
-
-    def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-        """Ask whichever engine there is, and go on until it has answered."""
-        return self._asking.call(request)
-
-    # --- owning ---------------------------------------------------------------------------------------------
-
-    async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
-        fork_safety.refuse_inherited(self.path)
-        handle = FileHandle(config, died=self._bell.ring, released=self._release)
-        self._handles.add(handle)
-        try:
-            if self._asking.room is not None:
-                await handle.attach(self._asking.room)
-            self._keep()
-            await asyncio.wait({handle.settled}, timeout=SETTLE)
-            if handle.settled.done():
-                handle.settled.result()
-            elif self._lock.held:
-                _log.warning("%s takes long to open; this worker waits", self.path)
-            else:
-                _log.warning("%s is held by %s, who does not answer; waiting", self.path, self._holder())
-        except BaseException:
-            self._release(handle)
-            raise
-        return handle
-
-    def _release(self, handle: FileHandle) -> None:
-        self._handles.discard(handle)
-        self._bell.ring()
-
-    def _keep(self) -> None:
-        if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.get_running_loop().create_task(self._own_while_wanted())
-        self._bell.ring()
-
-    async def _own_while_wanted(self) -> None:
-        pause = SHORTEST
-        while self._handles:
-            try:
-                left = self._not_before - time.monotonic()
-                if left > 0:
-                    await self._bell.wait(left)
-                elif self._owner_lives() and not self._lock.is_abandoned():
-                    await self._stand_by()
-                elif self._lock.try_take():
-                    await self._own()
-                    pause = SHORTEST
-                elif await self._stand_by():
-                    pause = SHORTEST
-                else:
-                    await self._bell.wait(pause)
-                    pause = min(2 * pause, BUSY)
-            except HourglassError as error:
-                self._fail_all(error)
-            except Exception as error:
-                _log.exception("%s could not be owned", self.path)
-                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
-            finally:
-                self._lock.drop()
-
-    async def _own(self) -> None:
-        """Open the engine, serve this process's handles and other processes, until this process has no handle any
-        more or it fails.
-        """
-        waited = any(handle.standing_by is not None for handle in self._handles)
-        try:
-            room = await OpenEngine.open_whole(self.path, self.namespace, self.retention)
-        except StorageError as error:
-            self._failed(error)
-            raise
-        server = OwnerServer(
-            OwnerInfo(
-                self.path,
-                self.namespace,
-                os.getpid(),
-                self._lock.since_ns,
-                partial(self._answer, room),
-                self._wait_served,
-            )
-        )
-        try:
-            await server.start()
-            self._begin(room, waited)
-            began = time.monotonic()
-            while self._handles and room.failed is None:
-                new = [handle for handle in self._handles if handle.room is None]
-                for handle in new:
-                    await handle.attach(room)
-                if new:
-                    continue
-                await self._bell.wait(LOOK)
-                if not self._lock.still_held():
-                    room.fail(epoch_is_over(self.path))
-                    break
-                await server.listen_again()
-                if self._failures and time.monotonic() > began + SOUND:
-                    self._failures, self._asking.broken = 0, None
-        finally:
-            # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
-            self._asking.room = None
-            server.stop_listening()
-            room.close()
-            self._lock.drop()
-            server.hang_up()  # last: its end tells workers that stand by to try for the lock, which is free now
-            self._bell.ring()
-        if room.failed is not None:
-            _log.error("the engine of %s ended and is opened anew: %s", self.path, room.failed)
-            self._failed(room.failed)
-            self._fail_all(room.failed, of=room)
-
-    def _failed(self, error: StorageError) -> None:
-        """The file has failed: it is left alone for a while, and clients that ask are told if that will not help."""
-        self._failures += 1
-        pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
-        self._not_before = time.monotonic() + pause
-        if self._failures >= TRIES and is_permanent(error):
-            self._asking.broken = error
-
-    async def _answer(self, room: OpenEngine, request: s.Request[Any]) -> Any:
-        """Answer another process."""
-        try:
-            return await room.call(request)
-        except EngineClosed:
-            self._asking.check_sound()
-            raise
-
-    def _begin(self, room: OpenEngine, waited: bool) -> None:
-        self._asking.own(room)
-        queues = ", ".join(sorted({handle.queue for handle in self._handles}))
-        level = logging.WARNING if waited else logging.INFO
-        _log.log(
-            level, "this process %s %s (queues: %s)", "took over" if waited else "owns", self.path, queues
-        )
-        self._bell.ring()
-
-    def _fail_all(self, error: HourglassError, of: OpenEngine | None = None) -> None:
-        for handle in tuple(self._handles):
-            if of is None or handle.room is of:
-                handle.fail(error)
-                self._handles.discard(handle)
-
-    async def _wait_served(self, queue: str) -> None:
-        """Return once this process serves a queue; raise the refusal of a worker that wants to stand by for it."""
-        until = time.monotonic() + QUEUE_GRACE
-        while queue not in (served := {handle.queue for handle in self._handles}):
-            left = until - time.monotonic()
-            if left <= 0:
-                raise self._refusal(queue, served)
-            await self._bell.wait(left)
-
-    def _refusal(self, queue: str, served: set[str]) -> ServiceError:
-        return ServiceError(
-            f"one process serves a file, and {self.path} is served by process {os.getpid()} "
-            f"(since {_clock(self._lock.since_ns)}) for {_names(served)}, not for {queue!r}: serve that queue "
-            f"there too (worker.start_worker({queue!r})), or use another file, or a Temporal server",
-            status="PERMISSION_DENIED",
-        )
-
-    # --- standing by ----------------------------------------------------------------------------------------
-
-    async def _stand_by(self) -> bool:
-        """Wait beside the owner until it ends, or something changes here; False if there is none to be reached."""
-        try:
-            remote = await self._asking.reach()
-        except ForeignProtocol as error:
-            for handle in self._handles:
-                if handle.standing_by is None:
-                    _log.warning("standing by for %s: %s", self.path, error)
-                    handle.stand_by(error)
-            return False
-        if remote is None:
-            return False
-        try:
-            for handle in tuple(self._handles):
-                await self._register(remote, handle)
-        except ConnectionLost:
-            return True
-        await _first(remote.lost.wait(), self._bell.wait(LOOK))
-        if remote.is_open and self._lock.is_abandoned():
-            remote.close()
-        return True
-
-    def _owner_lives(self) -> bool:
-        """Whether another process owns the file, as far as the connection to it tells."""
-        remote = self._asking.remote
-        return remote is not None and remote.is_open
-
-    async def _register(self, remote: OwnerConnection, handle: FileHandle) -> None:
-        if handle.standing_by is remote:
-            return
-        try:
-            await remote.stand_by(handle.queue)
-        except ConnectionLost:
-            raise
-        except HourglassError as refusal:
-            handle.fail(refusal)
-            self._handles.discard(handle)
-            return
-        owner = remote.owner
-        _log.warning(
-            "standing by on queue %r: %s is served by process %d (since %s); this worker takes over when "
-            "that one ends",
-            handle.queue,
-            self.path,
-            owner.pid,
-            _clock(owner.since_ns),
-        )
-        handle.stand_by(remote)
-
-    def _holder(self) -> str:
-        note = self._lock.note()
-        return f"process {note.pid} since {_clock(note.since_ns)}" if note.pid else "another process"
-
-    # --- the end --------------------------------------------------------------------------------------------
-
-    async def close(self) -> None:
-        """Let go of everything, in order."""
-        for handle in tuple(self._handles):
-            await handle.finalize_shutdown()
-        self._bell.ring()
-        if self._keeper is not None:
-            await asyncio.wait({self._keeper})
-        await self._asking.close()
-
-
-async def _first(*waits: Any) -> None:
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _clock(since_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
-
-
-def _names(queues: set[str]) -> str:
-    return "the queues " + ", ".join(repr(each) for each in sorted(queues)) if queues else "no queue yet"

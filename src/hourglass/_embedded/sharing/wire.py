@@ -1,6 +1,6 @@
 """What the owner of a file and its clients say to each other, as data and as MessagePack.
 
-Must not know: sockets, engines. A client says `Hello`, the owner `Welcome` or `Refused`; then the client asks,
+Must not know: sockets, how anything is answered. A client says `Hello`, the owner `Welcome` or `Refused`; then the client asks,
 many things at once, each under a number of its own. Requests, answers and errors are found in fixed tables by
 their names: what comes over the wire can name nothing else, and imports nothing.
 """
@@ -13,8 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from hourglass import errors
-from hourglass._contract import schedules as schedules
+from hourglass._contract import schedules
 from hourglass._contract import service as s
+from hourglass._embedded.clients.requests import HANDLERS
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
@@ -135,8 +136,8 @@ def decode_to_client(data: bytes) -> ToClient:
 # --- requests and answers -----------------------------------------------------------------------------------
 
 
-REQUESTS = s.every_request()
-"""What can be asked."""
+REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
+"""What can be asked of another process: what an engine answers."""
 
 
 def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ...]:

@@ -1,8 +1,9 @@
 """What remembers runs, and what can be found in it.
 
+search_attributes  their types, and payloads as values that can be compared
 store            the protocol between the engine, which decides, and a store, which remembers
 filters          Temporal's list filters: the text of one as data
-filter_sql       a filter as SQL, and the types of search attributes
+filter_sql       a filter as SQL
 visibility       the list of runs, kept in SQLite
 list_reader      lists and counts, on threads and connections of their own
 memory           the store in memory
@@ -13,5 +14,5 @@ records          runs, events and schedules as rows
 writer           batches of changes into the tables
 commit_thread    the thread that commits what was queued while the last commit ran
 sqlite           the durable store
-read_only_store  a file that can only be read now, for want of room on its disk
+read_only_store  the reads of a file; a file that can only be read now, for want of room on its disk
 """

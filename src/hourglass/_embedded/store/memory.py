@@ -20,8 +20,10 @@ from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.store import visibility
 from hourglass._embedded.store.fork_safety import WORK
 from hourglass._embedded.store.list_reader import ListReader, is_interrupted
+from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     Change,
+    Condition,
     NoteChange,
     Refusal,
     ScheduleChange,
@@ -160,6 +162,20 @@ class MemoryStore:
         self._number = 0
         self.latest_ns = 0
         """The time of the newest event."""
+
+    held = ""  # it can always write
+
+    def refuses_starts(self) -> str:
+        """Never: there is always room."""
+        return ""
+
+    def condition(self) -> Condition | None:
+        """There is no file."""
+        return None
+
+    def attribute_types(self) -> Mapping[str, AttributeType]:
+        """None are kept: each engine learns them from what it is given."""
+        return {}
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Keep a change; returns its number."""

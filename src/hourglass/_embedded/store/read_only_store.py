@@ -1,12 +1,12 @@
-"""A file that can only be read now, for want of room on its disk: questions are answered, nothing is changed.
+"""The reads of a file (`FileReads`), which the durable store shares with the store of a file that can only be read now, for
+want of room on its disk (`ReadOnlyStore`): questions are answered, nothing is changed.
 
-Must not know: clients, requests. The caller has the file's lock. Invariant: no change ever becomes durable; a call
-that waits for one raises why.
+Must not know: clients, requests. The caller has the file's lock. Invariant of the latter: no change ever becomes
+durable; a call that waits for one raises why.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 
@@ -14,43 +14,131 @@ from hourglass._contract.service import CountGroup, Page
 from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.store import database, fork_safety, records, visibility
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.filter_sql import AttributeType
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import WORK, Work
 from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.store.search_attributes import AttributeType
+from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass.errors import StorageError
 
 
-class ReadOnlyStore:
+class FileReads:
+    """The reads of `Store`, on a connection of the control loop; lists and counts on threads of their own."""
+
+    def __init__(
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        connect_lists: Callable[[], sqlite3.Connection],
+        *,
+        lists_at_once: int = 1,
+    ) -> None:
+        self.path = path
+        self._reads = StoredReads(connection, path)
+        self.latest_ns = self._reads.latest_ns()
+        """About the time of the newest event when the file was opened: time goes on from there."""
+        self._lists = ListReader(path, connect_lists, fork_safety.close, threads=lists_at_once)
+
+    def _reading(self) -> Work:
+        """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
+        return WORK
+
+    def load(self, run_id: str) -> Stored | None:
+        """A run that is not in memory."""
+        with self._reading():
+            return self._reads.load(run_id)
+
+    def current(self, workflow_id: str) -> str:
+        """The run id of the latest run of a workflow; empty if there is none."""
+        with self._reading():
+            return self._reads.current(workflow_id)
+
+    def find_request(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
+        with self._reading():
+            return self._reads.find_request(workflow_id, request_id)
+
+    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
+        """Runs whose wake time has come (`after_ns < wake time <= until_ns`), earliest first."""
+        with self._reading():
+            return self._reads.due(until_ns, limit, after_ns)
+
+    def without_wake(self) -> Sequence[str]:
+        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
+        with self._reading():
+            return self._reads.without_wake()
+
+    def next_due_ns(self, after_ns: int = 0) -> int:
+        """The earliest wake time later than `after_ns`; 0 if there is none."""
+        with self._reading():
+            return self._reads.next_due_ns(after_ns)
+
+    async def page(self, text: str, token: bytes, limit: int) -> Page:
+        """Runs that pass a filter, newest first, from where another page ended."""
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
+
+    async def count(self, text: str) -> int:
+        """How many runs pass a filter."""
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.count(connection, text))
+
+    async def groups(self, text: str) -> tuple[CountGroup, ...]:
+        """How many runs pass a filter in each of its groups, if it has any."""
+        self._reading()
+        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
+
+    def attribute_types(self) -> dict[str, AttributeType]:
+        """The search attributes that are known, and their types."""
+        with self._reading(), storage_errors(self.path):
+            return visibility.types(self._reads.connection)
+
+    def schedule(self, schedule_id: str) -> Schedule | None:
+        """A schedule that is not in memory."""
+        with self._reading(), storage_errors(self.path):
+            return records.read(self._reads.connection, schedule_id)
+
+    def note(self, name: str) -> bytes:
+        """What the engine keeps for itself under a name; empty if there is nothing."""
+        with self._reading(), storage_errors(self.path):
+            return records.read_note(self._reads.connection, name)
+
+    def schedules(self) -> Sequence[ScheduleEntry]:
+        """All schedules, in short."""
+        with self._reading(), storage_errors(self.path):
+            return records.read_entries(self._reads.connection)
+
+
+class ReadOnlyStore(FileReads):
     """Implements `Store`. `why` is what keeps the file from being written."""
 
-    def __init__(self, path: str | os.PathLike[str], why: StorageError) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+    def __init__(self, path: str, why: StorageError) -> None:
         self.held = str(why)
         self._status = why.status
-        with WORK:
-            self._connection = database.connect_unowned(self.path)
-            self._reads = StoredReads(self._connection, self.path)
-            try:
-                self.latest_ns = self._reads.latest_ns()
-            except BaseException:
-                fork_safety.close(self._connection)
-                raise
-        self._lists = ListReader(self.path, self._connect_lists, fork_safety.close)
         self._number = 0
-
-    def _connect_lists(self) -> sqlite3.Connection:
-        return database.connect_unowned(self.path)
+        with WORK:
+            connection = database.connect_unowned(path)
+            try:
+                super().__init__(path, connection, lambda: database.connect_unowned(path))
+            except BaseException:
+                fork_safety.close(connection)
+                raise
 
     def refuses_starts(self) -> str:
         """Why new workflows are refused."""
         return self.held
 
+    def condition(self) -> Condition | None:
+        """Not known: no process owns the file."""
+        return None
+
     def append(self, change: Change | ScheduleChange) -> int:
         """Number a change, which is not kept."""
         self._number += 1
         return self._number
+
+    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+        """Nothing is written, so nothing is refused."""
 
     def is_durable(self, number: int) -> bool:
         """Whether this change is durable: none is."""
@@ -61,71 +149,6 @@ class ReadOnlyStore:
         if number > 0:
             raise StorageError(self.held, status=self._status)
 
-    def load(self, run_id: str) -> Stored | None:
-        """A run."""
-        with WORK:
-            return self._reads.load(run_id)
-
-    def current(self, workflow_id: str) -> str:
-        """The run id of the latest run of a workflow; empty if there is none."""
-        with WORK:
-            return self._reads.current(workflow_id)
-
-    def find_request(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
-        with WORK:
-            return self._reads.find_request(workflow_id, request_id)
-
-    def attribute_types(self) -> dict[str, AttributeType]:
-        """The search attributes that are known, and their types."""
-        with WORK, storage_errors(self.path):
-            return visibility.types(self._connection)
-
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
-        """Nothing is written, so nothing is refused."""
-
-    def without_wake(self) -> Sequence[str]:
-        """Runs whose wake time is damaged."""
-        with WORK:
-            return self._reads.without_wake()
-
-    def due(self, until_ns: int, limit: int, after_ns: int = 0) -> Sequence[str]:
-        """Runs whose wake time has come, earliest first."""
-        with WORK:
-            return self._reads.due(until_ns, limit, after_ns)
-
-    def next_due_ns(self, after_ns: int = 0) -> int:
-        """The earliest wake time later than `after_ns`; 0 if there is none."""
-        with WORK:
-            return self._reads.next_due_ns(after_ns)
-
-    async def page(self, text: str, token: bytes, limit: int) -> Page:
-        """Runs that pass a filter, newest first, from where another page ended."""
-        return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
-
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
-        return await self._lists.ask(lambda connection: visibility.count(connection, text))
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
-        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
-
-    def schedule(self, schedule_id: str) -> Schedule | None:
-        """A schedule."""
-        with WORK, storage_errors(self.path):
-            return records.read(self._connection, schedule_id)
-
-    def note(self, name: str) -> bytes:
-        """What the engine keeps for itself under a name; empty if there is nothing."""
-        with WORK, storage_errors(self.path):
-            return records.read_note(self._connection, name)
-
-    def schedules(self) -> Sequence[ScheduleEntry]:
-        """All schedules, in short."""
-        with WORK, storage_errors(self.path):
-            return records.read_entries(self._connection)
-
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Nothing is forgotten."""
         return 0
@@ -134,4 +157,4 @@ class ReadOnlyStore:
         """Let go. Safe to call twice."""
         self._lists.close()
         with WORK:
-            fork_safety.close(self._connection)
+            fork_safety.close(self._reads.connection)

@@ -21,18 +21,16 @@ import msgspec
 from hourglass._contract.service import CountGroup, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.rules.draft import first_task_ns
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.store.filter_sql import (
+from hourglass._embedded.store.filter_sql import Sql, statement, status_name
+from hourglass._embedded.store.filters import parse, refusal
+from hourglass._embedded.store.search_attributes import (
     SYSTEM,
     AttributeType,
     Indexed,
-    Sql,
     indexed,
-    statement,
-    status_name,
     type_named,
     type_of,
 )
-from hourglass._embedded.store.filters import parse, refusal
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
 
@@ -257,7 +255,7 @@ def types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
 
 def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tuple[str, Indexed, str]]:
     for name, payload in run.search_attributes.items():
-        kind = SYSTEM[name].type if name in SYSTEM else types.get(name)
+        kind = SYSTEM.get(name) or types.get(name)
         if kind is not None:
             for value in indexed(payload, kind):
                 yield name, value, run.run_id
