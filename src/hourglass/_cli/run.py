@@ -107,7 +107,7 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
-    from hourglass._cli.telling import Watched
+    from hourglass._cli.stories import Watched
     from hourglass._story.values import hidden
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)

@@ -23,7 +23,7 @@ from rich.text import Text
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import near
-from hourglass._cli.telling import nanoseconds
+from hourglass._cli.stories import nanoseconds
 from hourglass._story import reasons
 from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
 from hourglass._story.faults import root

@@ -20,7 +20,7 @@ from difflib import SequenceMatcher
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hourglass._cli.telling import Watched, nanoseconds
+from hourglass._cli.stories import Watched, nanoseconds
 from hourglass._engine.messages import WAITED_FOR
 from hourglass._engine.versions import VersioningBehavior
 from hourglass._runtime.deaths import known_deaths

@@ -239,12 +239,8 @@ class Client(ClientFacts):
         )
 
     def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:
-        query = (
-            f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
-        )
-        references = [
-            _bulk.pinned(each.id, each.run_id) for each in self.list_workflows(query, page_size=1000)
-        ]
+        found = self.list_workflows(_bulk.open_ones(query), page_size=1000)
+        references = [_bulk.pinned(each.id, each.run_id) for each in found]
         result = BulkResult(found=len(references))
         for some in _bulk.slices(references):
             result.add(self._session.run(_bulk.act_on(some, act)))

@@ -75,6 +75,11 @@ def act_on(
     return ClientOperation(ask, list)
 
 
+def open_ones(query: str) -> str:
+    """The filter that finds those of a filter's runs that are open."""
+    return f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
+
+
 def pinned(workflow_id: str, run_id: str) -> Reference:
     """A run that was found."""
     return Reference(workflow_id, run_id, pinned=True)
