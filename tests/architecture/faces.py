@@ -31,7 +31,12 @@ BLOCKING = "# --- faces: blocking, made by `make faces` from the lines above: ed
 END = "# --- faces: end ---"
 
 FILES = {"client/_async.py": "client/_blocking.py", "client/_async_handles.py": "client/_blocking_handles.py"}
-PAGES = ("client/_interception.py", "limits/_debouncer.py", "progress/_following.py")
+PAGES = (
+    "client/_interception.py",
+    "contrib/opentelemetry/_tracing.py",
+    "limits/_debouncer.py",
+    "progress/_following.py",
+)
 
 NAMES = {
     "__aenter__": "__enter__",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass import workflow
 from hourglass._engine.options import Duration, optional_seconds, seconds
@@ -166,6 +166,15 @@ class DebounceOptions(TypedDict, total=False):
     """How long a worker may take for one workflow task."""
 
 
+class _DebounceOptions(DebounceOptions, total=False):
+    key: Required[str]
+    """Calls of the same key are one burst."""
+    wait: Required[Duration]
+    """How long no call must have come."""
+    max_wait: Duration | None
+    """How long a steady stream of calls can put the run off; for ever by default."""
+
+
 class _Burst(Generic[R]):
     """A call, and the burst that it is part of."""
 
@@ -230,47 +239,19 @@ class Debounced(_Burst[R], Generic[R]):
 
 @overload
 def debounce(
-    client: Client,
-    workflow: Callable[[*Ts], R],
-    /,
-    *args: *Ts,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: Client, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[_DebounceOptions]
 ) -> Debounced[R]: ...
 @overload
 def debounce(
-    client: Client,
-    workflow: str,
-    /,
-    *args: Any,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: Client, workflow: str, /, *args: Any, **options: Unpack[_DebounceOptions]
 ) -> Debounced[Any]: ...
 @overload
 def debounce(
-    client: AsyncClient,
-    workflow: Callable[[*Ts], R],
-    /,
-    *args: *Ts,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: AsyncClient, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[_DebounceOptions]
 ) -> Coroutine[Any, Any, AsyncDebounced[R]]: ...
 @overload
 def debounce(
-    client: AsyncClient,
-    workflow: str,
-    /,
-    *args: Any,
-    key: str,
-    wait: Duration,
-    max_wait: Duration | None = None,
-    **options: Unpack[DebounceOptions],
+    client: AsyncClient, workflow: str, /, *args: Any, **options: Unpack[_DebounceOptions]
 ) -> Coroutine[Any, Any, AsyncDebounced[Any]]: ...
 def debounce(  # type: ignore[misc]
     client: Client | AsyncClient,
