@@ -18,7 +18,7 @@ from hourglass._contract.service import SignalWorkflow, StartWorkflow, Terminate
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Run, Step
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
@@ -281,8 +281,8 @@ async def lists_and_counts_follow_the_runs(place: Place) -> None:
     for life in lives:
         await put(store, life.change())
     await put(store, lives[0].terminate())
-    assert await store.count("") == 5
-    assert await store.count("ExecutionStatus = 'Running'") == 4
+    assert (await store.count("")).count == 5
+    assert (await store.count("ExecutionStatus = 'Running'")).count == 4
     found = (await store.page("ExecutionStatus = 'Terminated'", b"", 9)).workflows
     assert [(each.run_id, each.status) for each in found] == [("r0", WorkflowStatus.TERMINATED)]
     pages = [await store.page("", b"", 2)]
@@ -320,7 +320,7 @@ async def closed_runs_can_be_forgotten(place: Place) -> None:
     assert [store.current(life.run.run_id) for life in old] == [""] * 3
     assert store.find_request("old0", "r") == ""
     assert store.find_request("young", "r") == "young"
-    assert await store.count("") == 2
+    assert (await store.count("")).count == 2
     assert_kept(store, young)
     assert_kept(store, awake)
     store.close()
@@ -381,7 +381,7 @@ def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **re
     """A step of a schedule."""
     action = StartWorkflow(workflow_id=name, workflow_type="W", task_queue="q", request_id="")
     spec = EngineScheduleSpec(intervals=(IntervalSpec(60.0),))
-    kept = Schedule(
+    kept = ScheduleRecord(
         schedule_id=name,
         schedule=schedules.EngineSchedule(action=action, spec=spec),
         seen_ns=NOW,

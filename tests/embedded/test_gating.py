@@ -303,7 +303,7 @@ def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
             await world.start(request_id="r", rpc_timeout=0.0)
         again = await started(world.start(request_id="r"))
         store.commit()
-        assert await world.engine.store.count("") == 1
+        assert (await world.engine.store.count("")).count == 1
         assert (await again).run_id == store.disk.current("w")
         await world.close()
 
@@ -629,7 +629,7 @@ async def _check_told(disk: MemoryStore, request: Any, call: asyncio.Task[Any]) 
         case _, WorkflowAlreadyStartedError(run_id=run_id):
             assert disk.load(run_id) is not None
         case _, WorkflowNotFoundError() if "already completed" in str(error):
-            assert await disk.count(closed) > 0
+            assert (await disk.count(closed)).count > 0
         case s.Started(run_id=run_id), None:
             assert disk.load(run_id) is not None
         case s.Description() as description, None:

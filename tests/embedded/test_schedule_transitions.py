@@ -568,4 +568,4 @@ def test_a_record_survives_being_stored() -> None:
     assert world.record.waiting
     assert world.record.backfills
     stored = msgspec.msgpack.encode(world.record)
-    assert msgspec.msgpack.decode(stored, type=rec.Record) == world.record
+    assert msgspec.msgpack.decode(stored, type=rec.ScheduleRecord) == world.record

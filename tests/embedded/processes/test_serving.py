@@ -205,7 +205,7 @@ def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
         b"\xff\xff\xff\xff",
         b"\x00\x00\x00\x00",
         os.urandom(4096),
-        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUp(1)).ljust(64, b"\x00"),
+        b"\x00\x00\x00\x40" + wire.encode(wire.GiveUpMessage(1)).ljust(64, b"\x00"),
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from hourglass._contract.service import QueryWorkflow, Request
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.store.store import Stored
 from hourglass._embedded.waiting import Bell
-from hourglass.errors import ServiceTimeoutError, StorageError, WorkflowNotFoundError
+from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError, WorkflowNotFoundError
 
 LONG_POLL = 20.0
 ROOM = 10.0
@@ -38,6 +38,10 @@ class PendingAnswer(NamedTuple, Generic[A]):
 
     value: A
     rests_on: int
+
+
+Handlers: TypeAlias = dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
+"""The handler of each request."""
 
 
 def too_late(request: Request[Any], limit: float) -> ServiceTimeoutError:
@@ -141,28 +145,19 @@ async def wait(
     if done() or engine.is_over:
         return
     check_moves(engine, record)
-    loop, patience = asyncio.get_running_loop(), _Patience(bell)
-    timer = loop.call_later(LONG_POLL if limit is None else min(limit, LONG_POLL), patience.end)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + (LONG_POLL if limit is None else min(limit, LONG_POLL))
     engine.runs.hold(record)
     try:
-        while not done() and not engine.is_over and not patience.is_over:
-            await bell.wait()
+        while not done() and not engine.is_over and (left := until - loop.time()) > 0:
+            await bell.wait(left)
     finally:
         engine.runs.let_go(record)
-        timer.cancel()
     check_moves(engine, record)
 
 
-class _Patience:
-    """Ends by a ring of the bell that is waited for, which costs less than a time limit around the wait: other
-    waiters of the bell look, and wait on.
-    """
-
-    def __init__(self, bell: Bell) -> None:
-        self.is_over = False
-        self._bell = bell
-
-    def end(self) -> None:
-        """Wait no more."""
-        self.is_over = True
-        self._bell.ring()
+async def wait_for_room(engine: Engine, record: Record, is_room: Callable[[], bool], refusal: str) -> None:
+    """Hold a caller back while a run has too much in flight; raises the refusal if that does not end."""
+    await wait(engine, record, record.changed, is_room, ROOM)
+    if not is_room() or engine.is_over:
+        raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")

@@ -9,9 +9,9 @@ runs ends in one change of the store; the same request again is the same reset.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from hourglass._contract.ids import new_id
 from hourglass._contract.service import Effect, Request, ResetWorkflow, Started
 from hourglass._embedded.clients.answering import (
     MOST_LISTED,
-    ROOM,
+    Handlers,
     PendingAnswer,
     answered,
     check_moves,
@@ -31,6 +31,7 @@ from hourglass._embedded.clients.answering import (
     refusal_rests_on,
     stored,
     wait,
+    wait_for_room,
 )
 from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
 from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
@@ -88,11 +89,11 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
     if not build.current_ns:
         return "INACTIVE"
     version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
-    open_runs = await engine.store.count(
+    pinned = await engine.store.count(
         f"ExecutionStatus = 'Running' AND TemporalWorkerDeploymentVersion = '{version}' "
         "AND TemporalWorkflowVersioningBehavior = 'Pinned'"
     )
-    return "DRAINING" if open_runs else "DRAINED"
+    return "DRAINING" if pinned.count else "DRAINED"
 
 
 # --- resets ---------------------------------------------------------------------------------------------------
@@ -199,16 +200,23 @@ async def start(engine: Engine, request: s.StartWorkflow) -> PendingAnswer[s.Sta
 
 async def signal(engine: Engine, request: s.SignalWorkflow) -> PendingAnswer[s.Nothing]:
     """Send a signal."""
+    limit = engine.limits.held_events
     while not _was_carried_out(engine, request):
         record = find(engine, request.workflow_id, request.run_id)
         check_open(record)
         check_signals(engine.runs, record)
-        if len(record.run.held) < engine.limits.held_events:
+        if len(record.run.held) < limit:
             _change(
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
             return _done(record)
-        await _wait_for_room(engine, record)
+        # So much has come during the run's task that the task would have to be failed.
+        await wait_for_room(
+            engine,
+            record,
+            partial(_has_room, record, limit),
+            f"{limit} events have come during the workflow's task, which does not end: try again later",
+        )
     return _done_before(engine)
 
 
@@ -298,8 +306,7 @@ async def list_workflows(engine: Engine, request: s.ListWorkflows) -> PendingAns
 async def count(engine: Engine, request: s.CountWorkflows) -> PendingAnswer[s.Count]:
     """Count runs."""
     await is_written(engine, engine.runs.newest)
-    store = engine.store
-    return PendingAnswer(s.Count(await store.count(request.query), await store.groups(request.query)), 0)
+    return PendingAnswer(await engine.store.count(request.query), 0)
 
 
 async def wait_for_close(engine: Engine, request: s.WaitForClose) -> PendingAnswer[s.Outcome]:
@@ -349,19 +356,15 @@ async def complete_activity(engine: Engine, request: s.CompleteActivity) -> Pend
     if failure is None and request.cancelled and not activity.cancel_requested_event_id:
         raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
     engine.attempts.release(token)
-    if failure is not None:
-        engine.runs.change(
-            record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now)
-        )
-    elif request.cancelled:
-        details = request.cancelled_details
-        engine.runs.change(
-            record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now)
-        )
-    else:
-        engine.runs.change(
-            record, lambda run, now: transitions.complete_activity(run, activity, request.result, who, now)
-        )
+
+    def end(run: Run, now: int) -> Step:
+        if failure is not None:
+            return transitions.fail_activity(run, activity, failure, who, now)
+        if request.cancelled:
+            return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
+        return transitions.complete_activity(run, activity, request.result, who, now)
+
+    engine.runs.change(record, end)
     return _done(record)
 
 
@@ -376,7 +379,7 @@ async def heartbeat_activity(
     return PendingAnswer(s.HeartbeatAnswer(bool(activity.cancel_requested_event_id)), record.number)
 
 
-HANDLERS: dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
+HANDLERS: Handlers = {
     s.StartWorkflow: start,
     s.SignalWorkflow: signal,
     s.QueryWorkflow: query,
@@ -463,19 +466,8 @@ def _done_before(engine: Engine) -> PendingAnswer[s.Nothing]:
     return PendingAnswer(s.Nothing(), engine.runs.newest)
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
-    """Hold a sender back while so much has come during the run's task that the task would have to be failed."""
-    limit = engine.limits.held_events
-
-    def is_full() -> bool:
-        return record.run.is_open and len(record.run.held) >= limit
-
-    await wait(engine, record, record.changed, lambda: not is_full(), ROOM)
-    if is_full() or engine.is_over:
-        raise ServiceError(
-            f"{limit} events have come during the workflow's task, which does not end: try again later",
-            status="RESOURCE_EXHAUSTED",
-        )
+def _has_room(record: Record, limit: int) -> bool:
+    return not record.run.is_open or len(record.run.held) < limit
 
 
 def _change(engine: Engine, record: Record, transition: Callable[[Run, int], Step], request_id: str) -> None:

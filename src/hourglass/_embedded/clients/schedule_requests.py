@@ -8,21 +8,20 @@ server. Invariant: a request that is sent again, because its answer was lost, is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from hourglass._contract import schedules as sc
 from hourglass._contract.schedules import SchedulePage
-from hourglass._contract.service import Nothing, Request
-from hourglass._embedded.clients.answering import MOST_LISTED, PendingAnswer, is_written
+from hourglass._contract.service import Nothing
+from hourglass._embedded.clients.answering import MOST_LISTED, Handlers, PendingAnswer, is_written
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.starting import check_start
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import (
-    Record,
+    ScheduleRecord,
     create,
     describe,
     may_act,
@@ -54,7 +53,7 @@ SLICE = 200
 
 
 async def page(
-    records: Sequence[Record], text: str, token: bytes, limit: int, *, real_time: bool
+    records: Sequence[ScheduleRecord], text: str, token: bytes, limit: int, *, real_time: bool
 ) -> SchedulePage:
     """Schedules that pass a filter, the newest first, from where another page ended.
 
@@ -80,7 +79,7 @@ async def page(
     )
 
 
-def _as_run(record: Record) -> Run:
+def _as_run(record: ScheduleRecord) -> Run:
     own = encode_search_attributes(
         [_ID.value_set(record.schedule_id), _PAUSED.value_set(record.schedule.state.paused)]
     )
@@ -176,14 +175,14 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAn
     return PendingAnswer(found, number)
 
 
-def _on_disk(engine: Engine) -> Iterator[Record]:
+def _on_disk(engine: Engine) -> Iterator[ScheduleRecord]:
     for entry in engine.store.schedules():
         record = engine.store.schedule(entry.schedule_id)
         if record is not None:
             yield record
 
 
-SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
+SCHEDULE_HANDLERS: Handlers = {
     sc.CreateSchedule: create_schedule,
     sc.DescribeSchedule: describe_schedule,
     sc.UpdateSchedule: update_schedule,
@@ -191,7 +190,6 @@ SCHEDULE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[Pe
     sc.DeleteSchedule: delete_schedule,
     sc.ListSchedules: list_schedules,
 }
-"""The handler of each request."""
 
 
 _TIME = "-2006-01-02T15:04:05Z"
@@ -200,7 +198,7 @@ _SCHEDULER = "temporal-sys-scheduler:"
 """What a server puts before the id of a schedule: so much shorter must that be."""
 
 
-def _find(engine: Engine, schedule_id: str) -> Record:
+def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
     record = engine.schedules.get(schedule_id)
     if record is None:
         raise ScheduleNotFoundError(
@@ -222,14 +220,14 @@ def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
     check_start(engine.runs, action)
 
 
-def _put(engine: Engine, made: Callable[[], Record], request_id: str) -> None:
+def _put(engine: Engine, made: Callable[[], ScheduleRecord], request_id: str) -> None:
     try:
         engine.schedules.put(remembering(made(), request_id))
     except UsageError as error:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 
 
-def _as_of_now(engine: Engine, record: Record) -> Record:
+def _as_of_now(engine: Engine, record: ScheduleRecord) -> ScheduleRecord:
     """A schedule that may not act is not woken; its next times are those from now on all the same."""
     if may_act(record):
         return record

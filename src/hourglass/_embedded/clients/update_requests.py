@@ -8,12 +8,10 @@ an update that no run has accepted follows its workflow from run to run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hourglass._contract.service import (
     PollUpdate,
-    Request,
     Started,
     UpdateStage,
     UpdateStarted,
@@ -21,7 +19,14 @@ from hourglass._contract.service import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.clients.answering import ROOM, PendingAnswer, check_open, find, wait
+from hourglass._embedded.clients.answering import (
+    Handlers,
+    PendingAnswer,
+    check_open,
+    find,
+    wait,
+    wait_for_room,
+)
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.starting import check_start, start_workflow
@@ -141,6 +146,11 @@ async def _updated(engine: Engine, record: Record, request: UpdateWorkflow) -> P
 
 async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> Waiting | None:
     """The update, admitted unless it is known; None if it is accepted already."""
+    limit = engine.limits.updates_in_flight
+
+    def is_room() -> bool:
+        return engine.updates.of(record).in_flight < limit or not record.run.is_open
+
     while True:
         updates = engine.updates.of(record)
         if updates.knows(request.update_id):
@@ -154,9 +164,10 @@ async def _admitted(engine: Engine, record: Record, request: UpdateWorkflow) -> 
                 f"({engine.limits.updates}); the same update asked for again should have the same id",
                 status="FAILED_PRECONDITION",
             )
-        if updates.in_flight < engine.limits.updates_in_flight:
+        if updates.in_flight < limit:
             return _joined(engine.updates.admit(record, _request(request)), request)
-        await _wait_for_room(engine, record)
+        refusal = f"the limit on the number of concurrent in-flight updates has been reached ({limit})"
+        await wait_for_room(engine, record, is_room, refusal)
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
@@ -164,20 +175,6 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
     if waiting is not None and request.request_id:
         waiting.calls.add(request.request_id)
     return waiting
-
-
-async def _wait_for_room(engine: Engine, record: Record) -> None:
-    limit = engine.limits.updates_in_flight
-
-    def is_room() -> bool:
-        return engine.updates.of(record).in_flight < limit or not record.run.is_open
-
-    await wait(engine, record, record.changed, is_room, ROOM)
-    if not is_room():
-        raise ServiceError(
-            f"the limit on the number of concurrent in-flight updates has been reached ({limit})",
-            status="RESOURCE_EXHAUSTED",
-        )
 
 
 async def _follow(
@@ -249,9 +246,8 @@ def _request(request: UpdateWorkflow) -> UpdateRequest:
     )
 
 
-UPDATE_HANDLERS: dict[type[Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]] = {
+UPDATE_HANDLERS: Handlers = {
     UpdateWorkflow: update,
     PollUpdate: poll_update,
     UpdateWithStart: update_with_start,
 }
-"""The handler of each request."""

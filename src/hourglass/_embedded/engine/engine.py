@@ -17,7 +17,7 @@ from hourglass._embedded.engine.deployments import Deployments
 from hourglass._embedded.engine.dispatch import AttemptDesk, TaskDesk, UpdateDesk
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.runs import Ledger
-from hourglass._embedded.engine.schedules import ScheduleDesk
+from hourglass._embedded.engine.schedules import Schedules
 from hourglass._embedded.engine.task_queues import Offers
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
@@ -59,7 +59,7 @@ class Engine:
         self.tasks = TaskDesk(self.runs, self.deployments)
         self.updates = UpdateDesk(self.runs)
         self.attempts = AttemptDesk(self.runs, namespace, self.deployments)
-        self.schedules = ScheduleDesk(self.runs, self.doubt)
+        self.schedules = Schedules(self.runs, self.doubt)
         self.runs.awaiting = self.schedules
         store.on_refusal(self._refused)
         self.is_durable = self.runs.is_durable

@@ -120,7 +120,7 @@ class CallRouter:
 
     async def call(self, request: s.Request[A]) -> A:
         """Ask whichever engine there is, and go on until it has answered."""
-        watch = self._unserved.watch(request) if isinstance(request, s.WaitForClose) else None
+        watch = self._unserved.watch(request)
         try:
             engine, lost = self.engine, False
             if engine is not None and engine.failed is None:  # as a rule: nothing has to be searched for
@@ -342,8 +342,10 @@ class UnservedNotice:
         self._said: set[str] = set()
         self._looks: set[asyncio.Task[None]] = set()
 
-    def watch(self, request: s.WaitForClose) -> asyncio.TimerHandle:
-        """A wait begins; gives a timer, which the caller cancels when the wait ends."""
+    def watch(self, request: s.Request[Any]) -> asyncio.TimerHandle | None:
+        """A request begins; for a wait, gives a timer, which the caller cancels when the wait ends."""
+        if not isinstance(request, s.WaitForClose):
+            return None
         return asyncio.get_running_loop().call_later(SILENCE, self._begin, request)
 
     async def close(self) -> None:

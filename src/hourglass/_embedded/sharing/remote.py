@@ -99,7 +99,7 @@ class OwnerConnection:
             return await future
         finally:
             if self._waiting.pop(number, None) is not None:
-                self.stream.send(wire.encode(wire.GiveUp(number)))
+                self.stream.send(wire.encode(wire.GiveUpMessage(number)))
 
     def _heard(self, frame: bytes) -> None:
         try:
@@ -107,7 +107,7 @@ class OwnerConnection:
                 case wire.Welcome() as welcome:
                     if not self._greeting.done():
                         self._greeting.set_result(welcome)
-                case wire.Refused(problem, protocol):
+                case wire.RefusedMessage(problem, protocol):
                     self._refused(problem, protocol)
                 case wire.AnswerMessage() as answer:
                     self._settle(answer.number, lambda waiting: waiting.read(answer))

@@ -156,7 +156,7 @@ class _Peer:
                     self._ask(message)
                 case wire.StandBy():
                     self._stand_by(message)
-                case wire.GiveUp():
+                case wire.GiveUpMessage():
                     self._give_up(message.number)
         except wire.Garbage as error:
             _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
@@ -179,7 +179,7 @@ class _Peer:
                 status="NOT_FOUND",
             )
         if problem is not None:
-            self.stream.send(wire.encode(wire.Refused(wire.problem_of(problem))))
+            self.stream.send(wire.encode(wire.RefusedMessage(wire.problem_of(problem))))
             self.stream.close()
             return
         self._greeted = True

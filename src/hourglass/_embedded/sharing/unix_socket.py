@@ -130,7 +130,7 @@ def reach(path: str) -> socket.socket | None:
         if error.errno in _NOBODY:
             return None
         raise StorageError(
-            f"whoever owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
+            f"the process that owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
             status="PERMISSION_DENIED",
         ) from None
     if not is_trusted(connecting, trusted_owners(path)):

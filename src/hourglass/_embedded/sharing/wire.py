@@ -1,7 +1,8 @@
 """What the owner of a file and its clients say to each other, as data and as MessagePack.
 
-Must not know: sockets, how anything is answered. A client says `Hello`, the owner `Welcome` or `Refused`; then the client asks,
-many things at once, each under a number of its own. Requests, answers and errors are found in fixed tables by
+Must not know: sockets, how anything is answered. A client says `Hello`, the owner `Welcome` or `RefusedMessage`; then
+the client asks, many things at once, each under a number of its own. The tags are those of protocol 1, whatever the
+classes are called. Requests, answers and errors are found in fixed tables by
 their names: what comes over the wire can name nothing else, and imports nothing.
 """
 
@@ -60,7 +61,7 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask"):
     body: msgspec.Raw
 
 
-class GiveUp(msgspec.Struct, frozen=True, tag=True):
+class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
     """The client does not wait for this answer any more."""
 
     number: int
@@ -84,7 +85,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     since_ns: int = 0
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     """The owner does not speak with this client."""
 
     problem: Problem
@@ -106,8 +107,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     problem: Problem
 
 
-ToOwner: TypeAlias = Hello | RequestMessage | GiveUp | StandBy
-ToClient: TypeAlias = Welcome | Refused | AnswerMessage | Failed
+ToOwner: TypeAlias = Hello | RequestMessage | GiveUpMessage | StandBy
+ToClient: TypeAlias = Welcome | RefusedMessage | AnswerMessage | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_owner: msgspec.msgpack.Decoder[ToOwner] = msgspec.msgpack.Decoder(ToOwner)

@@ -299,7 +299,7 @@ def _check_destination(dest: str, overwrite: bool, source: str) -> None:
     if source and os.path.exists(dest) and os.path.samefile(source, dest):
         raise _refused(dest, "is the file itself")
     if os.path.lexists(f"{dest}-wal"):
-        raise _refused(dest, "has a log of SQLite beside it: somebody uses it, or its end was sudden")
+        raise _refused(dest, "has a log of SQLite beside it: a process uses it, or ended suddenly")
 
 
 def _refused(dest: str, why: str) -> StorageError:

@@ -209,7 +209,7 @@ class Identity(msgspec.Struct, frozen=True):
         return Identity(status.st_dev, status.st_ino)
 
 
-class Surroundings:
+class DiskWatch:
     """The room on the disk of a file, and whether the file is still there; looked at now and then.
 
     For one thread, and for one of the two questions.

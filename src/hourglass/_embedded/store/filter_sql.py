@@ -92,7 +92,7 @@ _RANGES = (AttributeType.KEYWORD, AttributeType.INT, AttributeType.DOUBLE, Attri
 _MAX_PATTERN = 40_000  # bytes; SQLite itself refuses patterns above 50,000
 
 
-def statement(query: f.Query, types: Types) -> Sql:
+def statement(query: f.Filter, types: Types) -> Sql:
     """The condition of a filter, given the types of the attributes that are not the system's."""
     if query.group_by and query.group_by != STATUS:
         known = _attribute(query.group_by, types, 0).name
@@ -150,7 +150,7 @@ def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
             if attribute.type is AttributeType.TEXT:
                 raise _not_supported("IN", attribute, leaf.position)
             values = leaf.values
-        case f.Range():
+        case f.Between():
             if attribute.type not in _RANGES:
                 raise _not_supported("BETWEEN", attribute, leaf.position)
             values = (leaf.low, leaf.high)
@@ -179,7 +179,7 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
             test = f"{operator} ?"
         case f.Membership(negated=negated):
             test = f"{'NOT ' if negated else ''}IN ({', '.join('?' * len(values))})"
-        case f.Range(negated=negated):
+        case f.Between(negated=negated):
             test = f"{'NOT ' if negated else ''}BETWEEN ? AND ?"
         case f.Missing():
             raise AssertionError("has no values")

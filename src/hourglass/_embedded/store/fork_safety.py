@@ -44,7 +44,7 @@ class _Mine(threading.local):
             _locks.add(self.lock)
 
 
-class Work:
+class ForkLock:
     """`with WORK:` around everything that calls SQLite, and what is said above."""
 
     fork_waits = False
@@ -70,7 +70,7 @@ class Work:
             self._mine.lock.acquire()
 
 
-WORK = Work()
+WORK = ForkLock()
 
 
 def _before_fork() -> None:

@@ -27,7 +27,7 @@ import msgspec
 import msgspec.structs
 
 from hourglass._embedded.rules.run import Activity, Child, Run, Timer
-from hourglass._embedded.rules.schedules import Record
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.disk_faults import storage_errors
 from hourglass._embedded.store.store import NoteChange, ScheduleChange, ScheduleEntry, Stored
 from hourglass._history import events as h
@@ -329,7 +329,7 @@ def _history(pieces: Mapping[int, bytes]) -> list[h.HistoryEvent]:
 
 logger = logging.getLogger("hourglass.embedded")
 
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder = msgspec.msgpack.Decoder(ScheduleRecord)
 _names = msgspec.json.Decoder(tuple[str, ...])
 
 _PUT = (
@@ -371,7 +371,7 @@ def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
             connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (each.schedule_id,))
 
 
-def read(connection: sqlite3.Connection, schedule_id: str) -> Record | None:
+def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
     """A schedule; raises ValueError (msgspec's) for what is none."""
     text = "SELECT data FROM schedules WHERE schedule_id = ?"
     found = connection.execute(text, (plain(schedule_id),)).fetchall()

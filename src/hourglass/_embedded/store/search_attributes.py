@@ -1,7 +1,7 @@
-"""Search attributes as an index sees them: which ones every engine has, their types, and payloads as values that can be
-compared.
+"""Search attributes: which ones every engine has, their types, payloads as values that can be compared, and what an
+engine takes.
 
-Must not know: filters, SQL, stores. Times are whole microseconds, as Temporal's own index keeps them. A payload says
+Must not know: filters, SQL, stores, requests. Times are whole microseconds, as Temporal's own index keeps them. A payload says
 its type in its metadata; one that does not gets the type of its JSON value, and a text that is an RFC 3339 time is
 taken for one. Invariant: as values texts of lists are in lower case and texts of type Text are their words, in the form
 that `words` gives, since they are looked up so.
@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from hourglass._embedded.rules.limits import Limits
 from hourglass.converter import Payload
 
 Indexed: TypeAlias = str | int | float
@@ -190,3 +192,91 @@ SETTABLE = frozenset(_PREDEFINED) - {
     "TemporalWorkflowVersioningBehavior",
 }
 """Those of them that a server lets clients and workflows set."""
+
+
+# --- what an engine takes ------------------------------------------------------------------------------------
+
+
+class Flaw(NamedTuple):
+    """Why search attributes are refused; `too_large`: a server ends a run that asks for such ones."""
+
+    message: str
+    too_large: bool = False
+
+
+class SearchAttributes:
+    """The search attributes of one engine, their types and limits; `stored` reads the types that its store knows.
+
+    A server has its attributes registered by an operator; here one is known from its first use, with the type that it
+    had then, as in the index (see `visibility`). From then on it is checked as on a server: the value counts, not the
+    type that its sender wrote beside it. Refusals are worded as a server words them.
+    """
+
+    def __init__(self, stored: Callable[[], Mapping[str, AttributeType]], limits: Limits) -> None:
+        self._stored = stored
+        self._limits = limits
+        self._known: dict[str, AttributeType] | None = None
+
+    def flaw(self, attributes: Mapping[str, Payload]) -> Flaw | None:
+        """What is wrong with these; None if nothing is."""
+        limits = self._limits
+        if len(attributes) > limits.attributes:
+            return Flaw(f"number of search attributes {len(attributes)} exceeds limit {limits.attributes}")
+        for name, payload in attributes.items():
+            wrong = self._flaw(name, payload)
+            if wrong:
+                return Flaw(wrong)
+        total = 0
+        for name, payload in attributes.items():
+            size = len(payload.data)
+            total += len(name.encode()) + size
+            if size > limits.attribute_bytes:
+                what = (
+                    f"search attribute {name} value size {size} exceeds size limit {limits.attribute_bytes}"
+                )
+                return Flaw(what, too_large=True)
+        if total > limits.attributes_bytes:
+            what = f"total size of search attributes {total} exceeds size limit {limits.attributes_bytes}"
+            return Flaw(what, too_large=True)
+        return None
+
+    def learn(self, attributes: Mapping[str, Payload]) -> None:
+        """These are in use now."""
+        known = self._types()
+        for name, payload in attributes.items():
+            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                known[name] = kind
+
+    def _flaw(self, name: str, payload: Payload) -> str:
+        if not name:
+            return "a search attribute must have a name"
+        if name in SYSTEM and name not in SETTABLE:
+            return f"{name} attribute can't be set in SearchAttributes"
+        kind = SYSTEM.get(name) or self._types().get(name) or type_of(payload)
+        if fits(payload, kind or AttributeType.KEYWORD):
+            return ""
+        what = "of no known type" if kind is None else f"of type {kind.value}"
+        hint = "" if name in SYSTEM else " (here its type is that of its first use)"
+        return f"invalid value for search attribute {name} {what}: {_worded(payload)}{hint}"
+
+    def _types(self) -> dict[str, AttributeType]:
+        if self._known is None:
+            self._known = dict(self._stored())
+        return self._known
+
+
+def _worded(payload: Payload) -> str:
+    try:
+        return _as_text(msgspec.json.decode(payload.data))[:200]
+    except msgspec.DecodeError:
+        return f"{len(payload.data)} bytes that are no JSON"
+
+
+def _as_text(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case [*values]:
+            return f"[{' '.join(map(_as_text, values))}]"
+        case _:
+            return str(value)

@@ -27,14 +27,14 @@ from itertools import count
 from hourglass._embedded.store import database, fork_safety, visibility
 from hourglass._embedded.store.commit_thread import StoreThread, Turn
 from hourglass._embedded.store.disk_faults import (
+    DiskWatch,
     Identity,
-    Surroundings,
     reason_to_hold,
     storage_error,
     storage_errors,
 )
-from hourglass._embedded.store.fork_safety import WORK, Work
-from hourglass._embedded.store.read_only_store import FileReads, ReadOnlyStore
+from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
+from hourglass._embedded.store.fork_safety import WORK, ForkLock
 from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, Store
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._history.encoding import plain
@@ -230,7 +230,7 @@ class SqliteStore(FileReads):
         super().__init__(path, opened.reader, self._connect_lists, lists_at_once=LISTS_AT_ONCE)
         self.epoch = opened.epoch
         self._opened = opened
-        self._surroundings = Surroundings(path, reserve_bytes)
+        self._surroundings = DiskWatch(path, reserve_bytes)
         self._reserve_bytes = reserve_bytes
         self._identity = Identity.of(path)
         self._durability = Durability()
@@ -247,7 +247,7 @@ class SqliteStore(FileReads):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
-        self._sink = _Sink(self._writer, Surroundings(path, 0), checkpoint_pages, self._on_refusals)
+        self._sink = _Sink(self._writer, DiskWatch(path, 0), checkpoint_pages, self._on_refusals)
         self._thread: StoreThread[Batch | Apart] = StoreThread(
             self._sink,
             path,
@@ -428,7 +428,7 @@ class SqliteStore(FileReads):
             raise StorageError(f"the file {self.path} was replaced while it was in use", status="DATA_LOSS")
         return connection
 
-    def _reading(self) -> Work:
+    def _reading(self) -> ForkLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         if self.failure is not None:
             raise StorageError(str(self.failure), status=self.failure.status)
@@ -485,7 +485,7 @@ class _Sink:
     def __init__(
         self,
         writer: BatchWriter,
-        surroundings: Surroundings,
+        surroundings: DiskWatch,
         checkpoint_pages: int,
         on_refusals: Callable[[Sequence[Refusal]], None],
     ) -> None:

@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from hourglass._contract.service import CountGroup, Page
+from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._history import events as h
 from hourglass.errors import StorageError
@@ -54,7 +54,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     """One step of one schedule, or its end (no record). `wake_ns` is when it must be looked at (0: never)."""
 
     schedule_id: str
-    record: Schedule | None = None
+    record: ScheduleRecord | None = None
     wake_ns: int = 0
     also: tuple[Change | ScheduleChange, ...] = ()
 
@@ -214,19 +214,15 @@ class Store(Protocol):
         """
         ...
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
-        ...
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         ...
 
     def attribute_types(self) -> Mapping[str, AttributeType]:
         """The search attributes that are known, and their types."""
         ...
 
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule that is not in memory."""
         ...
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from hourglass._contract.service import CountGroup, Page
-from hourglass._embedded.rules.schedules import Record as Schedule
+from hourglass._contract.service import Count, Page
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety, records, visibility
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.fork_safety import WORK, Work
+from hourglass._embedded.store.fork_safety import WORK, ForkLock
 from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
@@ -39,7 +39,7 @@ class FileReads:
         """About the time of the newest event when the file was opened: time goes on from there."""
         self._lists = ListReader(path, connect_lists, fork_safety.close, threads=lists_at_once)
 
-    def _reading(self) -> Work:
+    def _reading(self) -> ForkLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         return WORK
 
@@ -78,22 +78,17 @@ class FileReads:
         self._reading()
         return await self._lists.ask(lambda connection: visibility.page(connection, text, token, limit))
 
-    async def count(self, text: str) -> int:
-        """How many runs pass a filter."""
+    async def count(self, text: str) -> Count:
+        """How many runs pass a filter, and in each of its groups, if it has any."""
         self._reading()
         return await self._lists.ask(lambda connection: visibility.count(connection, text))
-
-    async def groups(self, text: str) -> tuple[CountGroup, ...]:
-        """How many runs pass a filter in each of its groups, if it has any."""
-        self._reading()
-        return await self._lists.ask(lambda connection: visibility.groups(connection, text))
 
     def attribute_types(self) -> dict[str, AttributeType]:
         """The search attributes that are known, and their types."""
         with self._reading(), storage_errors(self.path):
             return visibility.types(self._reads.connection)
 
-    def schedule(self, schedule_id: str) -> Schedule | None:
+    def schedule(self, schedule_id: str) -> ScheduleRecord | None:
         """A schedule that is not in memory."""
         with self._reading(), storage_errors(self.path):
             return records.read(self._reads.connection, schedule_id)
