@@ -63,10 +63,6 @@ class ClientFacts:
         return self._session.link.closed
 
     @property
-    def _connection(self) -> Connection:
-        return self._session.link.connection
-
-    @property
     def _portal(self) -> Portal:
         return self._session.link.portal
 

@@ -18,7 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from hourglass._contract.service import (
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
+    Request,
     RunCanceled,
     RunCompleted,
     RunContinued,
@@ -90,9 +91,11 @@ from hourglass.workflow._references import Given, given_message, given_workflow
 
 logger = logging.getLogger("hourglass")
 
+A = TypeVar("A")
+
 _TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
 _LONGEST_OUTAGE = 60.0
-_LONGEST_PAUSE = 5.0
+FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 # Above this a history is not fetched for the sake of a log line.
 _LONGEST_HISTORY = 2000
 
@@ -135,7 +138,7 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
         try:
             outcome = await session.call(request)
         except ServiceError as error:
-            outcome = await _ask_through_outage(session, request, error)
+            outcome = await ask_through_outage(session, request, error)
         if isinstance(outcome, StillOpen):
             told = told or await _tell_if_parked(session, workflow_id, outcome.run_id or run_id)
             continue
@@ -157,15 +160,19 @@ def _successor(outcome: Outcome) -> str:
             return ""
 
 
-async def _ask_through_outage(session: ClientSession, request: WaitForClose, error: ServiceError) -> Outcome:
-    """While the service cannot be reached ask again, for as long as an outage may last."""
+async def ask_through_outage(session: ClientSession, request: Request[A], error: ServiceError) -> A:
+    """While the service cannot be reached, as `error` says, ask again what changes nothing, for as long as an outage may
+    last.
+    """
     if error.status not in _TRANSIENT:
         raise error
     logger.warning(
-        "waiting for workflow %s goes on although the service does not answer: %s", request.workflow_id, error
+        "waiting for workflow %s goes on although the service does not answer: %s",
+        getattr(request, "workflow_id", ""),
+        error,
     )
     loop = asyncio.get_running_loop()
-    began, pause = loop.time(), 0.2
+    began, pause = loop.time(), FIRST_PAUSE
     while True:
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

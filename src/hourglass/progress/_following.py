@@ -11,7 +11,6 @@ must not know threads, nor loops other than the one it is asked on.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections import deque
@@ -30,7 +29,7 @@ from hourglass._contract.service import (
 )
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, optional_seconds
-from hourglass.client._operations import Reference
+from hourglass.client._operations import Reference, ask_through_outage
 from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import QueryFailedError, ServiceError, UsageError
 
@@ -109,9 +108,6 @@ NEW_ONES = sys.maxsize
 """The offset of a follower that only wants what is still to come."""
 
 _TASK_DONE = b"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
-_TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
-_LONGEST_OUTAGE = 60.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 
 @dataclass(frozen=True)
@@ -260,17 +256,11 @@ def _successor(page: HistoryPage) -> str:
 
 
 async def _through_outages(session: ClientSession, request: Request[A]) -> A:
-    """Ask, and while the service is away ask again, as long as an outage may last: both requests change nothing."""
-    clock = asyncio.get_running_loop().time
-    began, pause = clock(), _FIRST_PAUSE
-    while True:
-        try:
-            return await session.call(request)
-        except ServiceError as error:
-            if error.status not in _TRANSIENT or clock() - began > _LONGEST_OUTAGE:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+    """Ask, and while the service is away ask again: both requests change nothing."""
+    try:
+        return await session.call(request)
+    except ServiceError as error:
+        return await ask_through_outage(session, request, error)
 
 
 # --- the two faces: an iterator that blocks, and one that is awaited ------------------------------
