@@ -13,6 +13,7 @@ from hourglass._contract import service as sv
 from hourglass._contract.handle import ActivityFailed
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
+from hourglass._engine.specs import RetryRule
 from hourglass._temporal.service import CALLS
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import (
@@ -82,7 +83,7 @@ def test_start_with_everything_and_describe(server: DevServer) -> None:
                     execution_timeout=100.0,
                     run_timeout=50.0,
                     task_timeout=5.0,
-                    retry_policy=ev.RetryRule(maximum_attempts=3),
+                    retry_policy=RetryRule(maximum_attempts=3),
                     memo={"note": live.value("m")},
                     search_attributes={"Colour": BLUE},
                     headers={"h": live.value("h")},

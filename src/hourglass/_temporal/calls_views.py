@@ -12,7 +12,7 @@ import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 
 from hourglass._contract import service as sv
-from hourglass._engine.commands import ParentClosePolicy
+from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,

@@ -18,7 +18,7 @@ from hourglass._embedded.engine.dispatch import AttemptDesk, TaskDesk, UpdateDes
 from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.runs import Ledger
 from hourglass._embedded.engine.schedules import Schedules
-from hourglass._embedded.engine.task_queues import Offers
+from hourglass._embedded.engine.task_queues import DispatchPolicy, Offers
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.store import Refusal, Store, Unwritable
@@ -38,6 +38,7 @@ class Engine:
         clock: Clock | None = None,
         limits: Limits | None = None,
         retention: float = DEFAULT_RETENTION,
+        policy: DispatchPolicy | None = None,
     ) -> None:
         self.namespace = namespace
         self.store = store
@@ -45,7 +46,7 @@ class Engine:
         keep = Upkeep(retention)
         keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
-        self.offers = Offers()
+        self.offers = Offers(policy)
         self._upkeep = keep
         self.runs = Ledger(
             store=store,

@@ -13,7 +13,7 @@ import msgspec
 
 from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
 from hourglass._embedded.rules.run import Run
-from hourglass._engine.options import LONGEST_TASK_TIMEOUT
+from hourglass._engine.specs import Spec
 from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError
@@ -26,21 +26,7 @@ TOO_LARGE_TRANSACTION = "Transaction size exceeds limit."
 
 MEGABYTE = 1024 * 1024
 
-DEFAULT_TASK_TIMEOUT = 10.0
-LONGEST = 100 * 365 * 86_400.0
-"""As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
-
 _SMALL = frozenset({str, int, float, bool})
-
-
-def timeouts(execution: float | None, run: float | None, task: float | None) -> tuple[float, float, float]:
-    """The limits of an execution, a run and a task as an engine understands what was asked for; 0 is no limit."""
-    whole = min(execution or 0.0, LONGEST)
-    one = min(run or whole, LONGEST)
-    if whole:
-        one = min(one, whole)
-    each = min(task or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
-    return whole, one, min(each, one) if one else each
 
 
 class Overgrown(Exception):
@@ -95,13 +81,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
-        names = _NAMES.get(type(request), _NO_NAMES)
-        for name in request.__struct_fields__:
-            value = getattr(request, name)
+        self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
+
+    def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
+        for name in said.__struct_fields__:
+            value = getattr(said, name)
             if name in names and self.is_too_long(value):
                 raise ServiceError(names[name], status="INVALID_ARGUMENT")
             if isinstance(value, Request):
                 self.check(value)
+                continue
+            if isinstance(value, Spec):
+                self._check_fields(value, names)
                 continue
             if not value or type(value) in _SMALL:  # most fields, of every request
                 continue

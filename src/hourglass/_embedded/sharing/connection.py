@@ -21,6 +21,7 @@ from hourglass._embedded.sharing.open_engine import Interruption
 from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite import SQLITE
 from hourglass._embedded.store.store import Condition, StoreOpener
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
 A = TypeVar("A")
@@ -30,7 +31,6 @@ _log = logging.getLogger("hourglass.embedded")
 _MARGIN = 1.0
 
 _files: dict[tuple[asyncio.AbstractEventLoop, str], SharedFile] = {}
-_inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
 async def connect_file(
@@ -167,9 +167,8 @@ def _checked(path: str) -> str:
 
 
 def _after_fork() -> None:
-    _inherited.append(dict(_files))
+    leak(dict(_files))
     _files.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.HOSTS, in_child=_after_fork)

@@ -36,7 +36,8 @@ from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.store.store import Condition, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.waiting import Bell
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass.errors import HourglassError, InternalError, ServiceError, StorageError
 
 _log = logging.getLogger("hourglass.embedded")

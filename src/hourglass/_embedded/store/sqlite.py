@@ -37,6 +37,7 @@ from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.fork_safety import WORK, ForkLock
 from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, Store
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
+from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
@@ -548,5 +549,4 @@ def _after_fork() -> None:
 
 _live: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.STORES, in_child=_after_fork)
