@@ -146,6 +146,7 @@ def _example(kind: Any) -> Any:
             "Payloads": (text("p"),),
             "Fields": {"k": text("p")},
             "h.Fields": {"k": text("p")},
+            "dict[str, Payload]": {"k": text("p")},
             "VersioningOverride | None": PinnedVersioningOverride(WorkerDeploymentVersion("d", "2")),
         }.get(str(hint), (1, 1001))
     return msgspec.convert(msgspec.to_builtins(kind(**made)), kind)

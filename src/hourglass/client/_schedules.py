@@ -534,7 +534,11 @@ def _plain(schedule: EngineSchedule) -> EngineSchedule:
         schedule,
         spec=canonical(schedule.spec),
         action=msgspec.structs.replace(
-            action, request_id="", identity="", search_attributes=attributes, rpc_timeout=None
+            action,
+            request_id="",
+            identity="",
+            spec=msgspec.structs.replace(action.spec, search_attributes=attributes),
+            rpc_timeout=None,
         ),
         policy=msgspec.structs.replace(
             policy,
