@@ -74,7 +74,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.kept: dict[str, tuple[int, sc.Schedule]] = {}
+        self.kept: dict[str, tuple[int, sc.EngineSchedule]] = {}
         self.rival: Callable[[], None] = lambda: None
         self.page: sc.SchedulePage | None = None
 
@@ -230,7 +230,9 @@ def test_create_sends_everything(client: Any, do: Do, connection: Shelf) -> None
     assert spec.calendars[0].hour == (sc.Range(2), sc.Range(4, 8, 2))
     assert (spec.intervals, spec.jitter) == ((sc.IntervalSpec(3600.0, 60.0),), 5.0)
     assert spec.start_at_ns == 1767225600 * 10**9
-    assert sent.schedule.policy == sc.SchedulePolicy(overlap=sc.OverlapPolicy.BUFFER_ONE, catchup_window=60.0)
+    assert sent.schedule.policy == sc.EngineSchedulePolicy(
+        overlap=sc.OverlapPolicy.BUFFER_ONE, catchup_window=60.0
+    )
 
 
 def test_patches(client: Any, do: Do, connection: Shelf) -> None:
