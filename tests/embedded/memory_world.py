@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from tests.specs import made
+
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._contract.service import GetHistory, Request, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
@@ -91,7 +93,7 @@ class World:
 
     async def start(self, workflow_id: str = "w", **more: Any) -> Started:
         options: dict[str, Any] = {"workflow_type": "W", "task_queue": "q", "request_id": "", **more}
-        return await self.connection.call(StartWorkflow(workflow_id=workflow_id, **options))
+        return await self.connection.call(made(StartWorkflow, workflow_id=workflow_id, **options))
 
     async def activation(self) -> Activation:
         activation = await self.handle.poll_activation()

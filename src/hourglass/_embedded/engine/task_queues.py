@@ -212,7 +212,7 @@ class Offers:
 
     def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
         """Bring a run's task and these of its activities up to date."""
-        queue = run.started.task_queue
+        queue = run.started.spec.task_queue
         task = run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             self._tasks[queue].put(run.run_id, level_of(run))

@@ -318,7 +318,7 @@ class Exploring(Driver):
         assert record is not None
         self._late.add(activation.run_id)
         step = Step("action", "late", partial(self._give_late_answer, queue, verdict))
-        when = self.clock.now_ns() + to_ns(record.run.started.task_timeout) + 1
+        when = self.clock.now_ns() + to_ns(record.run.started.spec.task_timeout) + 1
         self.clock.call_at(when, lambda: self.add(step))
 
     def _give_late_answer(self, queue: Queue, verdict: Verdict) -> None:
