@@ -31,7 +31,6 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     live.begun_ns = live.facts.timestamp_ns
     state = live.state
     state.workflow_type = started.workflow_type
-    state.input = started.arguments
     # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's order
     # of things, also when we go on with it.
     if not live.facts.is_replaying or HOURGLASS in live.facts.flags:

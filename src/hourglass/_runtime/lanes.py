@@ -36,7 +36,7 @@ from hourglass._runtime.lane import STOP, Job, Lane, Reply, Work
 from hourglass._runtime.parked import HANGS, Quarantine, task_failed
 from hourglass.errors import UsageError
 
-__all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Lanes", "Reply"]
+__all__ = ["Job", "Lane", "LaneSet", "LaneStatus", "Reply"]
 
 
 # --- looking at lanes ------------------------------------------------------------------------------------------------
@@ -617,9 +617,6 @@ class LaneSet:
         )
         heir.on_died = self._lane_died
         return heir
-
-
-Lanes = LaneSet
 
 
 def _failed(job: Job, kind: str, reason: str, stack: HungStack | None) -> Verdict:
