@@ -30,11 +30,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hourglass._check.checker import check_paths
-from hourglass._check.rules import RULES, Finding, Place, Report, Rule, Step
+from hourglass._check.rules import RULES, CallStep, CheckReport, Finding, Rule, SourceRange
 
-__all__ = ["RULES", "Finding", "Place", "Report", "Rule", "Step", "check"]
+__all__ = ["RULES", "CallStep", "CheckReport", "Finding", "Rule", "SourceRange", "check"]
 
 
-def check(paths: Sequence[Path], *, base: Path | None = None) -> Report:
+def check(paths: Sequence[Path], *, base: Path | None = None) -> CheckReport:
     """Check files, and directories with everything below them. File names are shown as seen from `base`, by default here."""
     return check_paths(paths, base if base is not None else Path.cwd())

@@ -17,8 +17,8 @@ from hourglass._check import order, rules
 from hourglass._check.durable import BY_REFERENCE
 from hourglass._check.external import READS, is_function, rule_of_call
 from hourglass._check.order import Ordering, changed_meanwhile
-from hourglass._check.resolving import Resolver
-from hourglass._check.scopes import Scope
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.scopes import NameScope
 from hourglass._check.seen import Hit, Lens, Seen
 from hourglass._check.sharing import MUTATORS, Shared
 from hourglass._check.values import Class, External, Func, Instance, Value
@@ -29,7 +29,7 @@ from hourglass._check.values import Class, External, Func, Instance, Value
 _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 
 
-def default_changed(node: ast.AST, scope: Scope) -> Iterator[str]:
+def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
     """The parameters of a function whose shared default a statement or call changes itself."""
     name = _changed(node)
     # A name that is bound more than once may be a copy of the default.
@@ -51,7 +51,7 @@ def _changed(node: ast.AST) -> str:
             return ""
 
 
-def _shared(scope: Scope) -> set[str]:
+def _shared(scope: NameScope) -> set[str]:
     node = scope.node
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return set()
@@ -70,7 +70,7 @@ def _shared(scope: Scope) -> set[str]:
 _DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
 
 
-def made_at_import(variable: Shared, resolver: Resolver) -> str | None:
+def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
     """What a variable is made from that is something else in the next process; None if it is a constant."""
     for value in _values(variable):
         for node in ast.walk(value):
@@ -87,7 +87,7 @@ def _values(variable: Shared) -> Iterator[ast.expr]:
             yield value
 
 
-def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: Resolver) -> str | None:
+def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueResolver) -> str | None:
     target = node.func if isinstance(node, ast.Call) else node
     for each in resolver.values(target, variable.module.scope):
         name = each.name if isinstance(each, External) else ""
@@ -107,7 +107,7 @@ class SharedUses:
     one breaks.
     """
 
-    def __init__(self, lens: Lens, scope: Scope, receiver: Class | None) -> None:
+    def __init__(self, lens: Lens, scope: NameScope, receiver: Class | None) -> None:
         self._lens = lens
         self._scope = scope
         self._receiver = receiver

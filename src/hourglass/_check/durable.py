@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from hourglass._check.defining import own_nodes
 from hourglass._check.kinds import Kinds
-from hourglass._check.resolving import Resolver
-from hourglass._check.scopes import Scope
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.scopes import NameScope
 from hourglass._check.values import Class, External, Func, words
 
 _WAITING = frozenset(
@@ -45,24 +45,26 @@ BY_REFERENCE = frozenset(
 class Durable:
     """Answers whether code asks for something, or waits; remembers it by function."""
 
-    def __init__(self, resolver: Resolver, kinds: Kinds) -> None:
+    def __init__(self, resolver: ValueResolver, kinds: Kinds) -> None:
         self._resolver = resolver
         self._kinds = kinds
         self._known: dict[tuple[ast.AST, Class | None, bool], bool] = {}
 
-    def asks(self, nodes: Iterable[ast.AST], scope: Scope, receiver: Class | None) -> bool:
+    def asks(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
         """Whether these statements ask the engine for anything."""
         return self._any(nodes, scope, receiver, waiting=False)
 
-    def waits(self, nodes: Iterable[ast.AST], scope: Scope, receiver: Class | None) -> bool:
+    def waits(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
         """Whether handlers or other tasks of the run get a turn while these statements run."""
         return self._any(nodes, scope, receiver, waiting=True)
 
-    def is_durable(self, call: ast.Call, scope: Scope, receiver: Class | None) -> bool:
+    def is_durable(self, call: ast.Call, scope: NameScope, receiver: Class | None) -> bool:
         """Whether a call itself is one of an activity, a child workflow or a primitive that asks."""
         return self._is_direct(call, scope, receiver, waiting=False)
 
-    def _any(self, nodes: Iterable[ast.AST], scope: Scope, receiver: Class | None, *, waiting: bool) -> bool:
+    def _any(
+        self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None, *, waiting: bool
+    ) -> bool:
         return any(
             self._is_direct(each, scope, receiver, waiting=waiting)
             or self._is_inside(each, scope, receiver, waiting)
@@ -71,7 +73,7 @@ class Durable:
             if isinstance(each, ast.Call)
         )
 
-    def _is_direct(self, call: ast.Call, scope: Scope, receiver: Class | None, *, waiting: bool) -> bool:
+    def _is_direct(self, call: ast.Call, scope: NameScope, receiver: Class | None, *, waiting: bool) -> bool:
         names = _WAITING if waiting else _ASKING
         for value in self._resolver.values(call.func, scope, receiver):
             match value:
@@ -86,7 +88,7 @@ class Durable:
             return any(map(self._kinds.is_boundary, owners)) and (not waiting or call.func.attr == "local")
         return False
 
-    def _is_inside(self, call: ast.Call, scope: Scope, receiver: Class | None, waiting: bool) -> bool:
+    def _is_inside(self, call: ast.Call, scope: NameScope, receiver: Class | None, waiting: bool) -> bool:
         for value in self._resolver.values(call.func, scope, receiver):
             if isinstance(value, Func) and self._function(value, waiting):
                 return True

@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 from hourglass._check.defining import Definitions, own_nodes
 from hourglass._check.modules import Module
-from hourglass._check.resolving import Resolver
-from hourglass._check.scopes import Scope
+from hourglass._check.resolving import ValueResolver
+from hourglass._check.scopes import NameScope
 from hourglass._check.values import Class, External, Func, Value
 
 Kind: TypeAlias = Literal["workflow", "activity", "handler", "cached", "property"]
@@ -46,7 +46,7 @@ class Root:
 class Kinds:
     """Answers what functions and classes are; remembers it."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: ValueResolver) -> None:
         self.definitions = Definitions()
         self._resolver = resolver
         self._known: dict[ast.AST, frozenset[Kind]] = {}
@@ -66,7 +66,7 @@ class Kinds:
         """Whether a call of it is an activity or a child workflow."""
         return isinstance(value, Func | Class) and not self.of(value).isdisjoint(("activity", "workflow"))
 
-    def is_handler_method(self, method: ast.AST, scope: Scope) -> bool:
+    def is_handler_method(self, method: ast.AST, scope: NameScope) -> bool:
         """Whether a method is a workflow's own: run, init, a handler or a validator."""
         return isinstance(method, ast.FunctionDef) and "handler" in self.of(Func(scope.module, method, scope))
 
@@ -80,7 +80,7 @@ class Kinds:
                     for decorator in made:
                         yield from _returned_functions(decorator)
 
-    def _decorated(self, node: ast.expr, scope: Scope) -> Iterator[Kind]:
+    def _decorated(self, node: ast.expr, scope: NameScope) -> Iterator[Kind]:
         if isinstance(node, ast.Attribute) and node.attr == "validator":
             yield "handler"
         bare = node.func if isinstance(node, ast.Call) else node
@@ -144,7 +144,7 @@ class Kinds:
                         elif isinstance(value, Class):
                             yield from self._methods(value)
 
-    def _defines(self, node: ast.expr, scope: Scope) -> bool:
+    def _defines(self, node: ast.expr, scope: NameScope) -> bool:
         bare = node.func if isinstance(node, ast.Call) else node
         return External("hourglass.workflow.defn") in self._resolver.values(bare, scope)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hourglass._check.durable import Durable
 from hourglass._check.kinds import Kinds
 from hourglass._check.modules import Module
-from hourglass._check.resolving import Resolver
+from hourglass._check.resolving import ValueResolver
 from hourglass._check.sharing import Sharing
 from hourglass._check.values import Func
 
@@ -19,7 +19,7 @@ from hourglass._check.values import Func
 class Lens:
     """All that answers questions about a project."""
 
-    resolver: Resolver
+    resolver: ValueResolver
     kinds: Kinds
     durable: Durable
     sharing: Sharing

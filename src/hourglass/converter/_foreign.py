@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from hourglass.converter._hints import bare, is_union, type_name
-from hourglass.converter._mismatch import Mismatch, Place
+from hourglass.converter._mismatch import Mismatch, ValuePath
 
 # --- protobuf -------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def message_to_plain(message: Any) -> Any:
     return json_format.MessageToDict(message)
 
 
-def message_from_plain(value: Any, cls: Any, path: Place | str) -> Any:
+def message_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
     """A message out of protobuf's JSON mapping."""
     from google.protobuf import json_format
 
@@ -95,7 +95,7 @@ def pydantic_to_plain(value: Any) -> Any:
     return sys.modules["pydantic"].TypeAdapter(cls).dump_python(value, mode="json", by_alias=True)
 
 
-def model_from_json(data: bytes, cls: Any, path: Place | str = "$") -> Any:
+def model_from_json(data: bytes, cls: Any, path: ValuePath | str = "$") -> Any:
     """A value of a pydantic type out of JSON, in pydantic's JSON mode."""
     errors: tuple[type[Exception], ...] = (sys.modules["pydantic_core"].ValidationError,)
     try:
@@ -107,12 +107,12 @@ def model_from_json(data: bytes, cls: Any, path: Place | str = "$") -> Any:
         raise Mismatch(*_summary(error, cls, path)) from None
 
 
-def model_from_plain(value: Any, cls: Any, path: Place | str) -> Any:
+def model_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
     """A value of a pydantic type out of decoded JSON; through text, from which strict models accept more."""
     return model_from_json(json.dumps(value).encode(), cls, path)
 
 
-def _summary(error: Any, cls: type, path: Place | str) -> tuple[str, str]:
+def _summary(error: Any, cls: type, path: ValuePath | str) -> tuple[str, str]:
     """The first complaint without the input that caused it, and its place."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 _LONGEST_PATH = 200
 
 
-class Place:
+class ValuePath:
     """Where in a value a conversion is: `$.items[0].price`. The text is made only when a message needs it.
 
     All places of one conversion share `refused`: the values that fitted no member of a union. Without it, unions within
@@ -14,22 +14,22 @@ class Place:
 
     __slots__ = ("_above", "_step", "refused")
 
-    def __init__(self, above: Place | None = None, step: str = "$") -> None:
+    def __init__(self, above: ValuePath | None = None, step: str = "$") -> None:
         self._above = above
         self._step = step
         self.refused: dict[tuple[int, str] | None, Mismatch] = {} if above is None else above.refused
 
-    def field(self, name: str) -> Place:
+    def field(self, name: str) -> ValuePath:
         """The place of a field."""
-        return Place(self, f".{name}")
+        return ValuePath(self, f".{name}")
 
-    def item(self, index: object) -> Place:
+    def item(self, index: object) -> ValuePath:
         """The place of an item; keys of dicts are contents and not shown, so theirs is `...`."""
-        return Place(self, f"[{index}]")
+        return ValuePath(self, f"[{index}]")
 
     def __str__(self) -> str:
         steps: list[str] = []
-        place: Place | None = self
+        place: ValuePath | None = self
         while place is not None:
             steps.append(place._step)
             place = place._above
@@ -42,7 +42,7 @@ class Mismatch(ValueError):
     A ValueError, so that msgspec hands it on from its hooks.
     """
 
-    def __init__(self, problem: str, path: Place | str = "$") -> None:
+    def __init__(self, problem: str, path: ValuePath | str = "$") -> None:
         super().__init__(problem)
         self.problem = problem
         self.path = str(path)

@@ -11,7 +11,7 @@ _activity_environment  `ActivityEnvironment`
 _async_environment     the asynchronous face of an environment
 _attempts              runs attempts of activities in an environment
 _calls                 what was called; virtual times and durations
-_cast                  the registry of an environment: workflows, activities and fakes by name
+_registry              the registry of an environment: workflows, activities and fakes by name
 _choosing              what happens next, where several things can
 _dev_server            a real Temporal dev server for tests and for trying things out
 _driver                the driver: does one step after another, and lets virtual time pass
@@ -19,12 +19,12 @@ _engine_bound          the public names of `hourglass.testing` that need an engi
                        loaded together
 _environment           `Environment`
 _fakes                 what a test says about an activity that is not run
-_bench                 loops and threads that all environments of a process share
+_threads               loops and threads that all environments of a process share
 _faces                 what the blocking and the asynchronous environment share; scheduled actions
 _guard                 notices and interrupts workflow code that never comes back
 _queues                one task queue of an environment
 _session               a client's session over an environment
-_stage                 the fixture: what an environment is made of, put together
+_fixture               the fixture: what an environment is made of, put together
 _trouble               what a test must hear of: parked runs, and why nothing happens any more
 plugin                 pytest fixtures, there wherever Hourglass and pytest are installed
 _explore               `env.explore`

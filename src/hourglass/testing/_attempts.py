@@ -37,12 +37,12 @@ from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.metrics import Registry, default_registry
-from hourglass.testing._bench import activity_loop, activity_threads
 from hourglass.testing._calls import Call, Recorded
 from hourglass.testing._choosing import Step, StepKind
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._fakes import Fake, Raisable, raised
-from hourglass.testing._queues import Queue
+from hourglass.testing._queues import ServedQueue
+from hourglass.testing._threads import activity_loop, activity_threads
 from hourglass.testing._trouble import is_to_be_let_out
 
 # Often enough for the timeout of automatic heartbeats, and seldom enough for hours to pass quickly.
@@ -60,10 +60,10 @@ class Mishap:
 
 
 @dataclass(eq=False, slots=True)
-class Attempt:
+class EnvironmentAttempt:
     """One attempt that is in hand."""
 
-    queue: Queue
+    queue: ServedQueue
     task: ActivityTask
     fake: Fake
     context: ActivityContext
@@ -84,7 +84,7 @@ class Attempts:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: EnvironmentDriver,
         converter: Converter,
         client: Callable[[], Any],
         *,
@@ -102,7 +102,7 @@ class Attempts:
         )
         self._recorded: dict[str, list[Recorded]] = {}
         self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
-        self._held: dict[bytes, Attempt] = {}
+        self._held: dict[bytes, EnvironmentAttempt] = {}
         self._asleep: set[bytes] = set()
         self._running: set[bytes] = set()
         self.inline = False
@@ -118,7 +118,7 @@ class Attempts:
         """How many wait for virtual time."""
         return len(self._asleep)
 
-    def step(self, queue: Queue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
+    def step(self, queue: ServedQueue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
         """What a polled item means."""
         if isinstance(item, ActivityCancel):
             held = self._held.get(item.token)
@@ -140,7 +140,7 @@ class Attempts:
 
     # --- beginning ----------------------------------------------------------------------------------------
 
-    def begin(self, queue: Queue, task: ActivityTask, mishap: Mishap | None = None) -> None:
+    def begin(self, queue: ServedQueue, task: ActivityTask, mishap: Mishap | None = None) -> None:
         """Begin an attempt, which a mishap may befall."""
         if task.attempt > _MOST_ATTEMPTS:
             self._driver.troubles.add(
@@ -150,7 +150,7 @@ class Attempts:
                 )
             )
         try:
-            fake = self._driver.cast.activity(task.activity_type)
+            fake = self._driver.registry.activity(task.activity_type)
         except HourglassError as error:
             self._driver.troubles.add(error)
             queue.report(activity_calls.failed(task, type(error).__name__, str(error), non_retryable=True))
@@ -161,14 +161,14 @@ class Attempts:
         if planned is not None:  # most attempts of tests that retry: over before the test could ask for them
             queue.report(activity_calls.ended_by(task, planned, None, self._converter, PAYLOAD_LIMIT))
             return
-        attempt = Attempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
+        attempt = EnvironmentAttempt(queue, task, fake, self._context(queue, task), recorded, mishap=mishap)
         self._held[task.token] = attempt
         if fake.takes:
             self._sleep(attempt)
         else:
             self._perform(attempt)
 
-    def _context(self, queue: Queue, task: ActivityTask) -> ActivityContext:
+    def _context(self, queue: ServedQueue, task: ActivityTask) -> ActivityContext:
         def send(details: Payloads) -> None:
             if self._driver.at_home:
                 self._driver.loop.call(queue.handle.heartbeat, task.token, details)
@@ -180,7 +180,7 @@ class Attempts:
 
     # --- virtual durations --------------------------------------------------------------------------------
 
-    def _sleep(self, attempt: Attempt) -> None:
+    def _sleep(self, attempt: EnvironmentAttempt) -> None:
         clock, fake = self._driver.clock, attempt.fake
         self._asleep.add(attempt.task.token)
         wake = Step("woke", attempt.name, partial(self._wake, attempt))
@@ -191,7 +191,7 @@ class Attempts:
         if interval is not None:
             self._beat_every(attempt, interval)
 
-    def _beat_every(self, attempt: Attempt, interval: float) -> None:
+    def _beat_every(self, attempt: EnvironmentAttempt, interval: float) -> None:
         clock = self._driver.clock
 
         def beat() -> None:
@@ -202,14 +202,14 @@ class Attempts:
         last = attempt.alarms[0]
         attempt.alarms = (last, clock.call_at(clock.now_ns() + to_ns(interval), beat))
 
-    def _wake(self, attempt: Attempt) -> None:
+    def _wake(self, attempt: EnvironmentAttempt) -> None:
         if not attempt.over:
             self._asleep.discard(attempt.task.token)
             self._perform(attempt)
 
     # --- the call -----------------------------------------------------------------------------------------
 
-    def _perform(self, attempt: Attempt) -> None:
+    def _perform(self, attempt: EnvironmentAttempt) -> None:
         definition, task = attempt.fake.definition, attempt.task
         planned = self._planned(attempt)
         if planned is not None:
@@ -224,11 +224,11 @@ class Attempts:
             self._running.add(attempt.task.token)
             activity_threads().submit(partial(self._in_thread, attempt))
 
-    def _planned(self, attempt: Attempt) -> BaseException | None:
+    def _planned(self, attempt: EnvironmentAttempt) -> BaseException | None:
         error = None if attempt.mishap is None else attempt.mishap.error
         return attempt.fake.planned(attempt.task.attempt) if error is None else raised(error)
 
-    def _call_here(self, attempt: Attempt) -> ActivityResult:
+    def _call_here(self, attempt: EnvironmentAttempt) -> ActivityResult:
         fake, name = attempt.fake, attempt.task.activity_type
         watched = self._watched.get(name)
         if watched is None or watched[0] is not fake:
@@ -248,26 +248,26 @@ class Attempts:
 
         return replace(definition, fn=watched)
 
-    def _in_thread(self, attempt: Attempt) -> None:
+    def _in_thread(self, attempt: EnvironmentAttempt) -> None:
         result: ActivityResult | None = None
         try:
             result = call_plainly(attempt.task, attempt.context, attempt.fake.definition)
         finally:
             self._ended_elsewhere(attempt, result)
 
-    async def _on_loop(self, attempt: Attempt) -> None:
+    async def _on_loop(self, attempt: EnvironmentAttempt) -> None:
         result: ActivityResult | None = None
         try:
             result = await call_on_loop(attempt.task, attempt.context, attempt.fake.definition)
         finally:
             self._ended_elsewhere(attempt, result)
 
-    def _began(self, attempt: Attempt, coroutine: asyncio.Task[None]) -> None:
+    def _began(self, attempt: EnvironmentAttempt, coroutine: asyncio.Task[None]) -> None:
         attempt.coroutine = coroutine
         if attempt.context.cancelled:
             coroutine.cancel()
 
-    def _ended_elsewhere(self, attempt: Attempt, result: ActivityResult | None) -> None:
+    def _ended_elsewhere(self, attempt: EnvironmentAttempt, result: ActivityResult | None) -> None:
         final = result or activity_calls.died_thread(attempt.task)
         self._driver.from_outside(Step("ended", attempt.name, partial(self._end, attempt, final)))
 
@@ -283,11 +283,11 @@ class Attempts:
         else:
             self._cancel_coroutine(attempt)
 
-    def _cancel_coroutine(self, attempt: Attempt) -> None:
+    def _cancel_coroutine(self, attempt: EnvironmentAttempt) -> None:
         if attempt.fake.definition.is_async:
             activity_loop().call_soon(lambda: attempt.coroutine is not None and attempt.coroutine.cancel())
 
-    def _end(self, attempt: Attempt, result: ActivityResult) -> None:
+    def _end(self, attempt: EnvironmentAttempt, result: ActivityResult) -> None:
         if attempt.over:
             return
         self._let_go(attempt)
@@ -296,7 +296,7 @@ class Attempts:
         if attempt.mishap is None or not attempt.mishap.answer_lost:
             attempt.queue.report(result)
 
-    def _let_go(self, attempt: Attempt) -> None:
+    def _let_go(self, attempt: EnvironmentAttempt) -> None:
         token = attempt.task.token
         attempt.over = True
         for cancel in attempt.alarms:

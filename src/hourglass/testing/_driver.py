@@ -29,11 +29,11 @@ from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
 from hourglass.activity._seen import listening
 from hourglass.errors import InternalError, UsageError
-from hourglass.testing._bench import QuietLoop
-from hourglass.testing._cast import Cast
 from hourglass.testing._choosing import Chooser, Step, StepKind
 from hourglass.testing._guard import Guard
-from hourglass.testing._queues import Queue, queues_of
+from hourglass.testing._queues import ServedQueue, queues_of
+from hourglass.testing._registry import EnvironmentRegistry
+from hourglass.testing._threads import QuietLoop
 from hourglass.testing._trouble import Troubles, explain
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Performer(Protocol):
         """How many wait for virtual time."""
         ...
 
-    def step(self, queue: Queue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
+    def step(self, queue: ServedQueue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
         """What a polled item means."""
         ...
 
@@ -67,10 +67,10 @@ class Interrupted(BaseException):
     """The caller that waited has given up: its asynchronous call was cancelled, or its environment is closed."""
 
 
-class Driver:
+class EnvironmentDriver:
     """Drives one environment. All but what is said to be for any thread belongs to the environment's thread."""
 
-    make_queue: Callable[..., Queue] = Queue
+    make_queue: Callable[..., ServedQueue] = ServedQueue
     make_troubles: Callable[[], Troubles] = Troubles
     gates = False
     """Whether the engine asks before it gives anything out; else it does so once a run is parked."""
@@ -80,7 +80,7 @@ class Driver:
         connection: EngineConnection,
         clock: VirtualClock,
         loop: QuietLoop,
-        cast: Cast,
+        registry: EnvironmentRegistry,
         chooser: Chooser,
         evaluations: Callable[[str, Troubles], Evaluations],
         horizon_ns: int,
@@ -92,7 +92,7 @@ class Driver:
             self.engine.offers.gate = self.may_take
         self.clock = clock
         self.loop = loop
-        self.cast = cast
+        self.registry = registry
         self.troubles = self.make_troubles()
         self.chooser = chooser
         self.guard = guard
@@ -107,7 +107,7 @@ class Driver:
         self.horizon_ns = clock.now_ns() + horizon_ns
         self._evaluations = evaluations
         self._thread = threading.get_ident()
-        self._queues: dict[str, Queue] = {}
+        self._queues: dict[str, ServedQueue] = {}
         self._bell: asyncio.Future[None] | None = None
         self._interrupted = False
 
@@ -154,7 +154,7 @@ class Driver:
         task = self.loop.create_task(coro)
         task.add_done_callback(lambda _: self.ring())
         try:
-            with listening(self.cast.meet_activity):
+            with listening(self.registry.meet_activity):
                 self._drive(task.done, may_move)
         except BaseException:
             task.cancel()
@@ -169,7 +169,7 @@ class Driver:
         reached: list[bool] = []
         cancel = self.clock.call_at(when_ns, lambda: reached.append(True))
         try:
-            with listening(self.cast.meet_activity):
+            with listening(self.registry.meet_activity):
                 self._drive(lambda: bool(reached), lambda: True)
         finally:
             cancel()
@@ -303,13 +303,13 @@ class Driver:
         self._bell = None
         return bool(done)
 
-    def _step(self, queue: Queue, item: Activation | ActivityItem) -> Step:
+    def _step(self, queue: ServedQueue, item: Activation | ActivityItem) -> Step:
         if isinstance(item, Activation):
             return Step("activation", item.run_id, partial(self._evaluate, queue, item))
         assert self.performer is not None
         return Step(*self.performer.step(queue, item))
 
-    def _evaluate(self, queue: Queue, activation: Activation) -> None:
+    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
         for event in activation.events:
             if isinstance(event, RunEvicted):
                 self.troubles.evicted(activation.run_id, event)

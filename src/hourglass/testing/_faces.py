@@ -26,11 +26,11 @@ from hourglass.errors import UsageError
 from hourglass.metrics import Registry
 from hourglass.testing._calls import Call, as_datetime, as_ns, span
 from hourglass.testing._choosing import Chooser, InOrder, Step
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._explore.possible import Mishaps, checked_errors
 from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
+from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._guard import DEADLOCK_TIMEOUT
-from hourglass.testing._stage import Setting, Stage
 from hourglass.workflow import Channel
 
 # --- scheduled actions ----------------------------------------------------------------------------
@@ -44,7 +44,7 @@ Ts = TypeVarTuple("Ts")
 class Later:
     """A point in virtual time, at which something shall happen."""
 
-    def __init__(self, driver: Driver, session: Session, when_ns: int) -> None:
+    def __init__(self, driver: EnvironmentDriver, session: Session, when_ns: int) -> None:
         self._driver = driver
         self._session = session
         self._when_ns = when_ns
@@ -102,7 +102,7 @@ R = TypeVar("R")
 HORIZON = 50 * 365 * 86400.0
 
 
-class EnvironmentFacts:
+class EnvironmentBase:
     """An environment's set-up, and what can be said about it at any time."""
 
     def __init__(
@@ -123,7 +123,7 @@ class EnvironmentFacts:
         chooser: Chooser | None = None,
         deadlock_timeout: Duration | None = DEADLOCK_TIMEOUT,
     ) -> None:
-        self._setting = Setting(
+        self._setting = FixtureSettings(
             workflows=workflows,
             activities=activities,
             modules=modules,
@@ -139,10 +139,10 @@ class EnvironmentFacts:
             chooser=chooser or InOrder(),
             deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or 0.0,
         )
-        self._opened: Stage | None = None
+        self._opened: Fixture | None = None
 
     @property
-    def _stage(self) -> Stage:
+    def _fixture(self) -> Fixture:
         if self._opened is None:
             name = type(self).__name__
             raise UsageError(f"this {name} is not open: use it inside its `with` block")
@@ -156,7 +156,7 @@ class EnvironmentFacts:
 
     def now(self) -> datetime:
         """The virtual time."""
-        return as_datetime(self._stage.driver.clock.now_ns())
+        return as_datetime(self._fixture.driver.clock.now_ns())
 
     # --- fakes ----------------------------------------------------------------------------------------------
 
@@ -212,9 +212,9 @@ class EnvironmentFacts:
         `takes` is how long an attempt lasts, in virtual time: timeouts and cancellation see it. Heartbeats come during
         it as a worker sends them for activities that leave them to it, or `heartbeat_every` so often.
         """
-        stage = self._stage
-        name, definition = stage.driver.cast.definition(activity)
-        stage.driver.cast.fakes[name] = make_fake(
+        fixture = self._fixture
+        name, definition = fixture.driver.registry.definition(activity)
+        fixture.driver.registry.fakes[name] = make_fake(
             name,
             definition,
             function,
@@ -233,18 +233,18 @@ class EnvironmentFacts:
         with_: Raisable | Sequence[Raisable],
     ) -> None:
         """For `explore`: an activity fails with these errors, and no others."""
-        name, _ = self._stage.driver.cast.definition(activity)
-        self._stage.driver.cast.mishaps[name] = Mishaps(checked_errors(name, with_))
+        name, _ = self._fixture.driver.registry.definition(activity)
+        self._fixture.driver.registry.mishaps[name] = Mishaps(checked_errors(name, with_))
 
     def cannot_fail(self, activity: Activity[..., Any] | str, /) -> None:
         """For `explore`: an activity succeeds in the end. Attempts still fail and time out, while another one may follow."""
-        name, _ = self._stage.driver.cast.definition(activity)
-        self._stage.driver.cast.mishaps[name] = Mishaps(sure=True)
+        name, _ = self._fixture.driver.registry.definition(activity)
+        self._fixture.driver.registry.mishaps[name] = Mishaps(sure=True)
 
     def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
         """Every attempt of an activity so far, in order: compare them with `call(…)`."""
-        name, _ = self._stage.driver.cast.definition(activity)
-        return self._stage.attempts.calls(name)
+        name, _ = self._fixture.driver.registry.definition(activity)
+        return self._fixture.attempts.calls(name)
 
     # --- later ----------------------------------------------------------------------------------------------
 
@@ -260,11 +260,11 @@ class EnvironmentFacts:
         seconds: float = 0,
     ) -> Later:
         """A point in virtual time, so long from now: `env.after(days=3).signal(handle, approve)`."""
-        stage = self._stage
-        when = stage.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
-        return Later(stage.driver, stage.session, when)
+        fixture = self._fixture
+        when = fixture.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
+        return Later(fixture.driver, fixture.session, when)
 
     def at(self, time: datetime) -> Later:
         """A point in virtual time; one that has passed means now."""
-        stage = self._stage
-        return Later(stage.driver, stage.session, as_ns(time))
+        fixture = self._fixture
+        return Later(fixture.driver, fixture.session, as_ns(time))

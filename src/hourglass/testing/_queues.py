@@ -16,14 +16,14 @@ from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation
 from hourglass._runtime.evaluation import Evaluations, Verdict
 from hourglass._runtime.parked import task_failed
-from hourglass.testing._bench import Poll, QuietLoop
+from hourglass.testing._threads import ManualPoll, QuietLoop
 
 IDENTITY = "test-worker"
 
 _MANY = 1_000_000  # nothing is to wait for a slot
 
 
-class Queue:
+class ServedQueue:
     """What serves one task queue. In the environment's thread."""
 
     def __init__(
@@ -49,8 +49,8 @@ class Queue:
         door = self.handle.in_process
         assert door is not None  # an environment's engine is in this thread
         self._door = door
-        self._activations = Poll(self.handle.poll_activation)
-        self._activities = Poll(self.handle.poll_activity)
+        self._activations = ManualPoll(self.handle.poll_activation)
+        self._activities = ManualPoll(self.handle.poll_activity)
 
     def polled(self) -> list[Activation | ActivityItem]:
         """All that the polls bring now."""

@@ -30,12 +30,12 @@ from hourglass._runtime.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap
 from hourglass.testing._choosing import Step
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._explore.choices import Choices, Option, Sort
 from hourglass.testing._explore.possible import Arrival, possible
 from hourglass.testing._explore.queue import StillQueue
 from hourglass.testing._guard import WorkflowHung
-from hourglass.testing._queues import Queue, queues_of
+from hourglass.testing._queues import ServedQueue, queues_of
 from hourglass.testing._trouble import QuietTroubles, explain
 
 _MOST_STEPS = 10_000
@@ -62,7 +62,7 @@ class Teller(Protocol):
         ...
 
 
-class Exploring(Driver):
+class Exploring(EnvironmentDriver):
     """Drives one order."""
 
     make_queue = StillQueue
@@ -151,7 +151,7 @@ class Exploring(Driver):
         passed = self.clock.now_ns() - self._begin_ns
         return possible(
             self.engine,
-            self.cast.mishaps,
+            self.registry.mishaps,
             self.sorts,
             idle=self._known - self._late,
             late=self._late,
@@ -240,10 +240,10 @@ class Exploring(Driver):
             elif option.kind == "unheard":
                 self.attempts.begin(queue, task, _UNHEARD)
 
-    def _taken(self, run_id: str, event_id: int) -> list[tuple[Queue, Any]]:
+    def _taken(self, run_id: str, event_id: int) -> list[tuple[ServedQueue, Any]]:
         """Have the engine give something out."""
         self._permitted = (run_id, event_id)
-        found: list[tuple[Queue, Any]] = []
+        found: list[tuple[ServedQueue, Any]] = []
         for queue in self._queues.values():
             item = queue.take_attempt() if event_id else queue.take_task()
             if item is not None:
@@ -280,7 +280,7 @@ class Exploring(Driver):
 
     # --- workflows ------------------------------------------------------------------------------------------
 
-    def _evaluate(self, queue: Queue, activation: Activation) -> None:
+    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
         if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
             super()._evaluate(queue, activation)
             return
@@ -314,7 +314,7 @@ class Exploring(Driver):
             self._state[run_id] = state = zlib.crc32(events, self._state.get(run_id, 0))
             self.states.add(state)
 
-    def _answer_late(self, queue: Queue, activation: Activation, verdict: Verdict) -> None:
+    def _answer_late(self, queue: ServedQueue, activation: Activation, verdict: Verdict) -> None:
         record = self.engine.record(activation.run_id)
         assert record is not None
         self._late.add(activation.run_id)
@@ -322,7 +322,7 @@ class Exploring(Driver):
         when = self.clock.now_ns() + to_ns(record.run.started.task_timeout) + 1
         self.clock.call_at(when, lambda: self.add(step))
 
-    def _give_late_answer(self, queue: Queue, verdict: Verdict) -> None:
+    def _give_late_answer(self, queue: ServedQueue, verdict: Verdict) -> None:
         run_id = verdict.completion.run_id
         if run_id in self._late:  # else the worker has died meanwhile
             self._late.discard(run_id)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from hourglass.errors import ExplorationFailed, UsageError
 from hourglass.testing._explore.choices import Choices, script_of, token_of
-from hourglass.testing._explore.order import Outcome, Plan, run_order
-from hourglass.testing._explore.search import Script, Search, shrink, stripped
+from hourglass.testing._explore.order import ExplorationPlan, OrderOutcome, run_order
+from hourglass.testing._explore.search import OrderSearch, Script, shrink, stripped
 from hourglass.testing._guard import WorkflowHung
 
 # --- coverage -------------------------------------------------------------------------------------
@@ -87,13 +87,13 @@ class Coverage:
 _SILENT = logging.CRITICAL + 1
 
 
-def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
+def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
     """Try so many orders; raise `ExplorationFailed`, with its story, for the smallest that breaks a property."""
     if not isinstance(runs, int) or runs < 1:
         raise UsageError(f"runs= is how many orders are tried at most, at least 1, not {runs!r:.80}")
     if seed is not None and not isinstance(seed, int):
         raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
-    search, coverage = Search(runs, seed or 0), Coverage(plan.name, seed or 0)
+    search, coverage = OrderSearch(runs, seed or 0), Coverage(plan.name, seed or 0)
     try:
         found = _found(plan, search, coverage)
         if found is None:
@@ -106,7 +106,7 @@ def explore(plan: Plan, runs: int, seed: int | None) -> Exploration:
     raise _failed(plan, script, coverage.so_far())
 
 
-def replay(plan: Plan, token: str) -> Exploration:
+def replay(plan: ExplorationPlan, token: str) -> Exploration:
     """Run the order that a token names, and no other."""
     script, coverage = script_of(token), Coverage(plan.name, 0)
     outcome = run_order(plan, Choices(script), watched=True)
@@ -116,7 +116,7 @@ def replay(plan: Plan, token: str) -> Exploration:
     return coverage.so_far()
 
 
-def _found(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
+def _found(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
     """The first order that breaks a property. The usual one is watched and logs as ever: once is enough for that."""
     outcome = _try_next(plan, search, coverage, watched=True)
     with _quiet_logs():
@@ -125,7 +125,9 @@ def _found(plan: Plan, search: Search, coverage: Coverage) -> Outcome | None:
     return outcome
 
 
-def _try_next(plan: Plan, search: Search, coverage: Coverage, *, watched: bool = False) -> Outcome | None:
+def _try_next(
+    plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, watched: bool = False
+) -> OrderOutcome | None:
     """Run the next order; None at the end."""
     choices = search.next()
     if choices is None:
@@ -136,7 +138,7 @@ def _try_next(plan: Plan, search: Search, coverage: Coverage, *, watched: bool =
     return outcome
 
 
-def _shrunk(plan: Plan, found: Outcome, usual: Sequence[int], tried: Set[Script]) -> Script:
+def _shrunk(plan: ExplorationPlan, found: OrderOutcome, usual: Sequence[int], tried: Set[Script]) -> Script:
     assert found.violation is not None
     if not any(found.choices.taken):
         return ()
@@ -154,7 +156,7 @@ def _shrunk(plan: Plan, found: Outcome, usual: Sequence[int], tried: Set[Script]
     return shrink(found.choices.taken, fails, usual)
 
 
-def _failed(plan: Plan, script: Script, covered: Exploration) -> ExplorationFailed:
+def _failed(plan: ExplorationPlan, script: Script, covered: Exploration) -> ExplorationFailed:
     outcome = run_order(plan, Choices(script), telling=True)
     story, violation, token = outcome.story, outcome.violation, token_of(script)
     assert story is not None

@@ -9,30 +9,30 @@ from typing import Any
 from hourglass.client import WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import WorkflowFailedError
-from hourglass.testing._cast import Cast
 from hourglass.testing._explore.choices import Choices, Sort
 from hourglass.testing._explore.driver import Exploring
 from hourglass.testing._explore.possible import Arrival
 from hourglass.testing._explore.properties import Properties, Violation, broken_by
-from hourglass.testing._explore.story import Story, StoryTeller, Words
-from hourglass.testing._stage import Setting, Stage
+from hourglass.testing._explore.story import OrderStory, StoryTeller, Words
+from hourglass.testing._fixture import Fixture, FixtureSettings
+from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.workflow._references import given_workflow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ExplorationPlan:
     """What is explored, and how."""
 
     workflow: Any
     arguments: Sequence[Any]
     options: Mapping[str, Any]
-    setting: Setting
-    cast: Cast
+    setting: FixtureSettings
+    registry: EnvironmentRegistry
     sorts: frozenset[Sort]
     arrivals: tuple[Arrival, ...]
     properties: Properties
     prepare: Callable[[Any], object] | None
-    face: Callable[[Setting, Stage], Any]
+    face: Callable[[FixtureSettings, Fixture], Any]
     """Makes the environment that the author's functions get."""
 
     @property
@@ -47,40 +47,42 @@ def start_options(options: StartOptions | None) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OrderOutcome:
     """What became of an order."""
 
     choices: Choices
     violation: Violation | None
     states: set[int]
     points: set[int]
-    story: Story | None = None
+    story: OrderStory | None = None
 
 
-def run_order(plan: Plan, choices: Choices, *, telling: bool = False, watched: bool = False) -> Outcome:
+def run_order(
+    plan: ExplorationPlan, choices: Choices, *, telling: bool = False, watched: bool = False
+) -> OrderOutcome:
     """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
     setting = plan.setting if watched else replace(plan.setting, watch="off", verify_on_demand=True)
-    stage = Stage(setting, cast=plan.cast.copy(), make_driver=Exploring)
-    driver = stage.driver
+    fixture = Fixture(setting, registry=plan.registry.copy(), make_driver=Exploring)
+    driver = fixture.driver
     assert isinstance(driver, Exploring)
     workflow_id = plan.options["id"]
     teller = StoryTeller(driver, Words(setting.converter), workflow_id) if telling else None
     driver.explore(choices, plan.sorts, plan.arrivals, teller)
-    stage.attempts.inline = True
-    env = plan.face(setting, stage)
+    fixture.attempts.inline = True
+    env = plan.face(setting, fixture)
     try:
-        violation = _violation(plan, stage, driver, env)
+        violation = _violation(plan, fixture, driver, env)
     finally:
-        stage.close()
-    return Outcome(choices, violation, driver.states, driver.points, teller.story if teller else None)
+        fixture.close()
+    return OrderOutcome(choices, violation, driver.states, driver.points, teller.story if teller else None)
 
 
-def _violation(plan: Plan, stage: Stage, driver: Exploring, env: Any) -> Violation | None:
+def _violation(plan: ExplorationPlan, fixture: Fixture, driver: Exploring, env: Any) -> Violation | None:
     if plan.prepare is not None:
         plan.prepare(env)
     try:
-        driver.cast.meet_workflow(plan.workflow)
-        handle: WorkflowHandle[Any] = stage.client.start_workflow(
+        driver.registry.meet_workflow(plan.workflow)
+        handle: WorkflowHandle[Any] = fixture.client.start_workflow(
             plan.workflow, *plan.arguments, **plan.options
         )
         driver.expect(lambda arrival: lambda: arrival.send(handle))

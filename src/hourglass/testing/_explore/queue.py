@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from hourglass._contract.handle import ActivityItem, Shutdown
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.events import Activation
-from hourglass.testing._queues import Queue
+from hourglass.testing._queues import ServedQueue
 
 T = TypeVar("T")
 
 
-class StillQueue(Queue):
+class StillQueue(ServedQueue):
     """What serves one task queue of an exploration."""
 
     def polled(self, *, asked: bool = False) -> list[Activation | ActivityItem]:

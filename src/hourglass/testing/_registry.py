@@ -24,7 +24,7 @@ from hourglass.testing._fakes import Fake, shown
 
 
 @dataclass
-class Cast:
+class EnvironmentRegistry:
     """The workflows, activities and fakes of one environment."""
 
     workflows: Sequence[object] = ()
@@ -43,7 +43,7 @@ class Cast:
                 workflows=self.workflows, activities=self.activities, modules=self.modules
             )
 
-    def copy(self) -> Cast:
+    def copy(self) -> EnvironmentRegistry:
         """The same, to be changed apart."""
         return replace(
             self,

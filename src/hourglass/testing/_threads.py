@@ -93,7 +93,7 @@ def _rest(coro: Coroutine[Any, Any, Any], waits: Any) -> Generator[Any, None, An
             return end.value
 
 
-class Poll(Generic[T]):
+class ManualPoll(Generic[T]):
     """A coroutine that is begun again and again, and resumed by hand as soon as what it waits for is there.
 
     It is no task, so that looking whether there is something costs no turn of the loop.

@@ -1,6 +1,6 @@
 """The fixture: what an environment is made of, put together: engine, clock, driver, attempts, a client.
 
-A stage belongs to the thread that makes it.
+A fixture belongs to the thread that makes it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hourglass.client._interception import Interceptor, activity_chain, workflow
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
 from hourglass.testing._attempts import Attempts
-from hourglass.testing._bench import current_loop
 from hourglass.testing._calls import as_ns
-from hourglass.testing._cast import Cast
 from hourglass.testing._choosing import Chooser
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._guard import Guard
+from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
+from hourglass.testing._threads import current_loop
 from hourglass.testing._trouble import Troubles
 
 IDENTITY = "test"
@@ -41,7 +41,7 @@ _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class FixtureSettings:
     """What an environment was asked to be."""
 
     workflows: Sequence[object]
@@ -60,22 +60,24 @@ class Setting:
     interceptors: tuple[Interceptor, ...] = ()
     metrics: Registry = default_registry
 
-    def cast(self) -> Cast:
+    def registry(self) -> EnvironmentRegistry:
         """Those who play; refuses what is no workflow and no activity."""
-        return Cast(self.workflows, self.activities, self.modules, self.real_activities)
+        return EnvironmentRegistry(self.workflows, self.activities, self.modules, self.real_activities)
 
     def clock(self) -> VirtualClock:
         """A clock that stands at the start."""
         return VirtualClock() if self.start is None else VirtualClock(as_ns(self.start))
 
-    def evaluations(self, cast: Cast, namespace: str) -> Callable[[str, Troubles], Evaluations]:
+    def evaluations(
+        self, registry: EnvironmentRegistry, namespace: str
+    ) -> Callable[[str, Troubles], Evaluations]:
         """How the runs of a queue are evaluated: as in production."""
         verify, watch = checked_verify(self.verify), checked_watch(self.watch, self.verify)
         if sys.getprofile() is not None:
             watch = None  # this thread is being profiled, and has one place for that
         exceptions = check_exceptions(self.failure_exceptions)
         return lambda queue, troubles: Evaluations(
-            cast.workflow,
+            registry.workflow,
             RunSettings(
                 task_queue=queue,
                 namespace=namespace,
@@ -92,27 +94,27 @@ class Setting:
         )
 
 
-class Stage:
+class Fixture:
     """An open environment."""
 
     def __init__(
         self,
-        setting: Setting,
+        setting: FixtureSettings,
         runner: Runner | None = None,
         *,
-        cast: Cast | None = None,
-        make_driver: Callable[..., Driver] = Driver,
+        registry: EnvironmentRegistry | None = None,
+        make_driver: Callable[..., EnvironmentDriver] = EnvironmentDriver,
     ) -> None:
         loop, clock = current_loop(), setting.clock()
-        cast = setting.cast() if cast is None else cast
+        registry = setting.registry() if registry is None else registry
         connection = loop.do(connect_memory(identity=IDENTITY, clock=clock))
         self.driver = make_driver(
             connection,
             clock,
             loop,
-            cast,
+            registry,
             setting.chooser,
-            setting.evaluations(cast, connection.namespace),
+            setting.evaluations(registry, connection.namespace),
             to_ns(seconds(setting.horizon, "horizon")),
             Guard(setting.deadlock_timeout),
         )
