@@ -24,18 +24,22 @@ from uuid import UUID
 
 import msgspec
 
-from hourglass.converter._foreign import is_pydantic_type, message_class, message_from_plain, model_from_plain
 from hourglass.converter._hints import (
+    Mismatch,
+    ValuePath,
     bare,
     expected_kinds,
     field_hints,
     field_names,
+    is_pydantic_type,
     is_record,
     is_union,
     kind_of,
+    message_class,
+    message_from_plain,
+    model_from_plain,
     type_name,
 )
-from hourglass.converter._mismatch import Mismatch, ValuePath
 
 # --- scalars --------------------------------------------------------------------------------------
 
