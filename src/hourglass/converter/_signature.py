@@ -275,8 +275,8 @@ class Signature:
             hints = hints + (self.rest_type,) * (count - len(hints))
         values: list[Any] = []
         try:
-            for payload, hint in zip(payloads, hints, strict=False):
-                values.append(converter.decode(payload, hint))
+            for value in map(converter.decode, payloads, hints):
+                values.append(value)
         except DecodeError as error:
             raise ArgumentError(f"{self._name(len(values))}: {error}") from error
         return values
