@@ -12,16 +12,50 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from hourglass._check import order, rules
-from hourglass._check.durable import BY_REFERENCE
 from hourglass._check.external import READS, is_function, rule_of_call
+from hourglass._check.kinds import BY_REFERENCE, Durable, Kinds
+from hourglass._check.modules import Module
 from hourglass._check.order import Ordering, changed_meanwhile
 from hourglass._check.resolving import ValueResolver
 from hourglass._check.scopes import NameScope
-from hourglass._check.seen import Hit, Lens, Seen
-from hourglass._check.sharing import MUTATORS, Shared
+from hourglass._check.sharing import MUTATORS, Shared, Sharing
 from hourglass._check.values import Class, External, Func, Instance, Value
+
+# --- what the walk through a function takes and gives ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lens:
+    """All that answers questions about a project."""
+
+    resolver: ValueResolver
+    kinds: Kinds
+    durable: Durable
+    sharing: Sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A rule broken at a node. `via` names what stands between this function and a node in another place."""
+
+    code: str
+    module: Module
+    node: ast.AST
+    message: str
+    via: tuple[str, ast.AST] | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the walk through a function found."""
+
+    hits: list[Hit] = field(default_factory=list)
+    calls: list[tuple[Func, ast.AST]] = field(default_factory=list)
+    asks: bool = False
+
 
 # --- defaults of parameters ------------------------------------------------------------------------------------------
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._check import rules
-from hourglass._check.body import look
-from hourglass._check.durable import Durable
-from hourglass._check.kinds import Kinds, Root
+from hourglass._check.body import Hit, Lens, Seen, look
+from hourglass._check.kinds import Durable, Kinds, Root
 from hourglass._check.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._check.resolving import ValueResolver
 from hourglass._check.rules import CallStep, CheckReport, Finding, SourceRange
-from hourglass._check.seen import Hit, Lens, Seen
 from hourglass._check.sharing import Sharing
 from hourglass._check.values import Class, Func
 

@@ -17,11 +17,10 @@ from hourglass._engine.options import Duration
 from hourglass.client import AsyncClient, AsyncWorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
-from hourglass.testing._calls import span
+from hourglass.testing._attempts import span
 from hourglass.testing._explore.explorer import Exploration
 from hourglass.testing._explore.possible import Arrival
-from hourglass.testing._faces import EnvironmentBase
-from hourglass.testing._fixture import Fixture, FixtureSettings
+from hourglass.testing._fixture import EnvironmentBase, Fixture, FixtureSettings
 
 if TYPE_CHECKING:
     from hourglass.testing._environment import Environment

@@ -20,14 +20,12 @@ from hourglass.client import Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
 from hourglass.testing._async_environment import AsyncEnvironment
-from hourglass.testing._calls import span
+from hourglass.testing._attempts import span
 from hourglass.testing._explore.choices import chosen_sorts
-from hourglass.testing._explore.explorer import Exploration, explore, replay
-from hourglass.testing._explore.order import ExplorationPlan, start_options
+from hourglass.testing._explore.explorer import Exploration, ExplorationPlan, explore, replay, start_options
 from hourglass.testing._explore.possible import Arrival, checked_arrivals
 from hourglass.testing._explore.properties import Properties, checked_allowed
-from hourglass.testing._faces import EnvironmentBase
-from hourglass.testing._fixture import Fixture, FixtureSettings
+from hourglass.testing._fixture import EnvironmentBase, Fixture, FixtureSettings
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

@@ -14,29 +14,80 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from hourglass._bridge.handles import is_eviction
-from hourglass._contract.handle import ActivityTask
+from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
 from hourglass._embedded.clock import to_ns
+from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
 from hourglass._engine.events import Activation, QueryReceived
 from hourglass._runtime.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap
-from hourglass.testing._choosing import Step
-from hourglass.testing._driver import EnvironmentDriver
+from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, queues_of
 from hourglass.testing._explore.choices import Choices, Option, Sort
 from hourglass.testing._explore.possible import Arrival, possible
-from hourglass.testing._explore.queue import StillQueue
 from hourglass.testing._guard import WorkflowHung
-from hourglass.testing._queues import ServedQueue, queues_of
 from hourglass.testing._trouble import QuietTroubles, explain
+
+# --- a task queue without polls: all that is taken is a choice ------------------------------------
+
+
+T = TypeVar("T")
+
+
+class StillQueue(ServedQueue):
+    """What serves one task queue of an exploration."""
+
+    def polled(self, *, asked: bool = False) -> list[Activation | ActivityItem]:
+        """What is there without being taken: replays, evictions, cancellations, and queries, if any was `asked`."""
+        handle = self._still
+        found: list[Activation | ActivityItem] = []
+        while (handle.has_activation or asked) and (activation := self.take_task()) is not None:
+            found.append(activation)
+        while handle.has_activity and (item := self.take_attempt()) is not None:
+            found.append(item)
+        return found
+
+    def take_task(self) -> Activation | None:
+        """One activation, if the engine may give one out."""
+        return self._once(self.handle.poll_activation)
+
+    def take_attempt(self) -> ActivityItem | None:
+        """One attempt, or the cancellation of one, if the engine may give one out."""
+        return self._once(self.handle.poll_activity)
+
+    @property
+    def _still(self) -> EngineHandle:
+        assert isinstance(self.handle, EngineHandle)
+        return self.handle
+
+    def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Poll, and do not wait."""
+        coro = poll()
+        asyncio._set_running_loop(self._loop)
+        try:
+            coro.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        except Shutdown:
+            return None
+        finally:
+            asyncio._set_running_loop(None)
+        coro.close()
+        return None
+
+
+# --- the driver of one order ----------------------------------------------------------------------
+
 
 _MOST_STEPS = 10_000
 _UNHEARD = Mishap(answer_lost=True)
