@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hourglass._check.checker import check_paths
-from hourglass._check.rules import RULES, CallStep, CheckReport, Finding, Rule, SourceRange
+from hourglass._check.rules import RULES, CallStep, CheckFinding, CheckReport, Rule, SourceRange
 
-__all__ = ["RULES", "CallStep", "CheckReport", "Finding", "Rule", "SourceRange", "check"]
+__all__ = ["RULES", "CallStep", "CheckFinding", "CheckReport", "Rule", "SourceRange", "check"]
 
 
 def check(paths: Sequence[Path], *, base: Path | None = None) -> CheckReport:

@@ -13,7 +13,7 @@ from hourglass._check.body import Hit, Lens, Seen, look
 from hourglass._check.kinds import Durable, Kinds, Root
 from hourglass._check.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._check.resolving import ValueResolver
-from hourglass._check.rules import CallStep, CheckReport, Finding, SourceRange
+from hourglass._check.rules import CallStep, CheckFinding, CheckReport, SourceRange
 from hourglass._check.sharing import Sharing
 from hourglass._check.values import Class, Func
 
@@ -50,7 +50,7 @@ class _Checker:
         self._lens = Lens(resolver, kinds, Durable(resolver, kinds), Sharing(resolver, kinds.definitions))
         self._todo: deque[_Visit] = deque()
         self._known: set[tuple[ast.AST, Class | None, frozenset[str], bool]] = set()
-        self._findings: dict[tuple[str, int, int, str], Finding] = {}
+        self._findings: dict[tuple[str, int, int, str], CheckFinding] = {}
 
     def check(self, modules: Iterable[Module], files: int) -> CheckReport:
         """Look at all workflows of these modules and at what they call, wherever that is in the project."""
@@ -130,7 +130,7 @@ def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
     return EVERYTHING if "*" in found else found
 
 
-def _finding(hit: Hit, path: tuple[CallStep, ...]) -> Finding:
+def _finding(hit: Hit, path: tuple[CallStep, ...]) -> CheckFinding:
     node = hit.node
     line = getattr(node, "lineno", 1)
     end_line = getattr(node, "end_lineno", line) or line
@@ -142,7 +142,7 @@ def _finding(hit: Hit, path: tuple[CallStep, ...]) -> Finding:
         end_line,
         _column(source, getattr(node, "end_col_offset", 0)) if end_line == line else len(source) + 1,
     )
-    return Finding(hit.code, place, hit.message, source, path)
+    return CheckFinding(hit.code, place, hit.message, source, path)
 
 
 def _column(source: str, offset: int) -> int:
@@ -150,6 +150,6 @@ def _column(source: str, offset: int) -> int:
     return len(source.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def _broken(each: UnreadableFile) -> Finding:
+def _broken(each: UnreadableFile) -> CheckFinding:
     place = SourceRange(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
-    return Finding(rules.BROKEN, place, each.reason, each.source)
+    return CheckFinding(rules.BROKEN, place, each.reason, each.source)

@@ -233,7 +233,7 @@ class CallStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """One place in workflow code that does not do the same when it is executed again."""
 
     code: str
@@ -257,6 +257,6 @@ class Finding:
 class CheckReport:
     """Everything that a check found, in the order of files and lines, and how much it looked at."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     files: int
     workflows: int

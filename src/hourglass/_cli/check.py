@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from rich.text import Text
 
-from hourglass._check import RULES, CheckReport, Finding
+from hourglass._check import RULES, CheckFinding, CheckReport
 from hourglass._cli import console
 from hourglass._cli.console import json_text
 from hourglass.errors import UsageError
@@ -34,7 +34,7 @@ def pretty(report: CheckReport) -> Iterator[Text]:
     yield _summary(report)
 
 
-def _finding(finding: Finding) -> Text:
+def _finding(finding: CheckFinding) -> Text:
     place, rule = finding.place, finding.rule
     text = Text()
     text.append(f"{place.file}:{place.line}:{place.column}", style="bold")
@@ -50,7 +50,7 @@ def _finding(finding: Finding) -> Text:
     return text
 
 
-def _add_source(text: Text, finding: Finding) -> None:
+def _add_source(text: Text, finding: CheckFinding) -> None:
     code = finding.source.expandtabs(1).rstrip()
     lost = len(code) - len(code.lstrip())
     start = max(finding.place.column - 1 - lost, 0)
@@ -62,7 +62,7 @@ def _add_source(text: Text, finding: Finding) -> None:
     text.append(f"{' ' * start}{'^' * min(width, max(len(code) - lost - start, 1))}\n", style="red")
 
 
-def _way(finding: Finding) -> str:
+def _way(finding: CheckFinding) -> str:
     """How the place is reached from the workflow."""
     first, *others = finding.path
     told = f"in workflow {first.function} ({first.file}:{first.line})"
@@ -94,7 +94,7 @@ def report_as_json(report: CheckReport) -> str:
     return json_text(document, indent=2)
 
 
-def _as_document(finding: Finding) -> dict[str, Any]:
+def _as_document(finding: CheckFinding) -> dict[str, Any]:
     rule = finding.rule
     return {
         "code": finding.code,

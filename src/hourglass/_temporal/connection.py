@@ -212,7 +212,7 @@ class TemporalConnection:
         try:
             await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
         except core.RpcError as error:
-            refusal = service.Refusal(*error.args)
+            refusal = service.ServerRefusal(*error.args)
             match refusal.status:
                 case "NOT_FOUND":
                     raise service.no_namespace(self.namespace, self._target) from None
