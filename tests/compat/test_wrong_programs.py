@@ -100,7 +100,7 @@ class Recorder(HistoryExecution):
 @pytest.fixture(autouse=True)
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every execution of a replayer is kept."""
-    monkeypatch.setattr(_replayer, "Execution", Recorder)
+    monkeypatch.setattr(_replayer, "HistoryExecution", Recorder)
 
 
 def plain(value: Any) -> Any:
