@@ -26,8 +26,10 @@ import msgspec
 
 from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityItem, ActivityResult, Handle, HandleConfig, Shutdown
+from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations, Verdict
@@ -195,7 +197,7 @@ def queues_of(completion: Completion) -> list[str]:
         return []
     named: list[str] = []
     for command in completion.commands:
-        name = getattr(command, "task_queue", "")
+        name = getattr(getattr(command, "spec", None), "task_queue", "")
         if name and isinstance(name, str):
             named.append(name)
     return named
@@ -235,6 +237,24 @@ class Interrupted(BaseException):
     """The caller that waited has given up: its asynchronous call was cancelled, or its environment is closed."""
 
 
+class DriverPolicy(DispatchPolicy):
+    """The policy of an environment's engine: the driver decides."""
+
+    driver: EnvironmentDriver
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """See `DispatchPolicy`."""
+        return self.driver.may_take(run_id, scheduled_event_id)
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """See `DispatchPolicy`."""
+        return self.driver.due_now(due)
+
+    def new_run_id(self) -> str:
+        """See `DispatchPolicy`."""
+        return self.driver.new_run_id()
+
+
 class EnvironmentDriver:
     """Drives one environment. All but what is said to be for any thread belongs to the environment's thread."""
 
@@ -253,11 +273,12 @@ class EnvironmentDriver:
         evaluations: Callable[[str, Troubles], Evaluations],
         horizon_ns: int,
         guard: Guard,
+        policy: DriverPolicy,
     ) -> None:
         self.connection: Connection = connection
         self.engine = connection.engine
-        if self.gates:
-            self.engine.offers.gate = self.may_take
+        self.policy = policy
+        policy.driver, policy.is_selective = self, self.gates
         self.clock = clock
         self.loop = loop
         self.registry = registry
@@ -284,6 +305,14 @@ class EnvironmentDriver:
         change while the test runs: executed once more, it would raise once more.
         """
         return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """Which of a run's timers that are due at the same moment happen now."""
+        return due
+
+    def new_run_id(self) -> str:
+        """The id of a new run."""
+        return new_id()
 
     # --- from any thread ----------------------------------------------------------------------------------
 
@@ -487,7 +516,7 @@ class EnvironmentDriver:
         with self.guard:
             verdict = queue.judge(activation)
         if self.troubles.any_parked:
-            self.engine.offers.gate = self.may_take
+            self.policy.is_selective = True
         queue.answer(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))

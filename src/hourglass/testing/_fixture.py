@@ -34,7 +34,7 @@ from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
 from hourglass.testing._attempts import Attempts, Call, as_datetime, as_ns, span
-from hourglass.testing._driver import Chooser, EnvironmentDriver, InOrder, Step
+from hourglass.testing._driver import Chooser, DriverPolicy, EnvironmentDriver, InOrder, Step
 from hourglass.testing._guard import DEADLOCK_TIMEOUT, Guard
 from hourglass.testing._registry import (
     UNSET,
@@ -125,7 +125,8 @@ class Fixture:
     ) -> None:
         loop, clock = current_loop(), setting.clock()
         registry = setting.registry() if registry is None else registry
-        connection = loop.do(connect_memory(identity=IDENTITY, clock=clock))
+        policy = DriverPolicy()
+        connection = loop.do(connect_memory(identity=IDENTITY, clock=clock, policy=policy))
         self.driver = make_driver(
             connection,
             clock,
@@ -135,6 +136,7 @@ class Fixture:
             setting.evaluations(registry, connection.namespace),
             to_ns(seconds(setting.horizon, "horizon")),
             Guard(setting.deadlock_timeout),
+            policy,
         )
         link = EnvironmentLink(connection)
         self.session = EnvironmentSession(

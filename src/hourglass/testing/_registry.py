@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from hourglass._built_in import BUILT_IN
 from hourglass._embedded.rules.run import Activity as PendingActivity
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass._engine.options import Duration, optional_seconds
-from hourglass._runtime.resolver import Resolver, built_in
+from hourglass._runtime.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS
 from hourglass.converter import Converter, Signature
@@ -333,9 +334,11 @@ class EnvironmentRegistry:
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """The workflow of this type."""
-        known = self._started.get(name) or built_in(name)
+        known = self._started.get(name)
         if known is not None:
             return known
+        if name in BUILT_IN:
+            return BUILT_IN[name]()
         fallback: WorkflowDefinition | None = None
         if self._resolver is not None:
             try:
