@@ -54,7 +54,7 @@ LONG_POLL = 65.0
 """Seconds for a call that the server holds open; it gives up by itself after 20."""
 
 
-class Scope(NamedTuple):
+class CallScope(NamedTuple):
     """What every call needs to know of its connection."""
 
     namespace: str
@@ -91,7 +91,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
-def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
+def set_current(request: sd.SetCurrentVersion, scope: CallScope) -> Call:
     """Make a version current."""
     message = ws.SetWorkerDeploymentCurrentVersionRequest(
         namespace=scope.namespace,
@@ -108,7 +108,7 @@ def set_current(request: sd.SetCurrentVersion, scope: Scope) -> Call:
     return Call("set_worker_deployment_current_version", message, read)
 
 
-def describe(request: sd.DescribeDeployment, scope: Scope) -> Call:
+def describe(request: sd.DescribeDeployment, scope: CallScope) -> Call:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
@@ -190,7 +190,7 @@ def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
 # --- workflows -------------------------------------------------------------------------------------------------------
 
 
-def start(request: sv.StartWorkflow, scope: Scope) -> Call:
+def start(request: sv.StartWorkflow, scope: CallScope) -> Call:
     """Start a workflow, or start and signal it in one step."""
     message: Any
     if not request.signal_name:
@@ -204,7 +204,7 @@ def start(request: sv.StartWorkflow, scope: Scope) -> Call:
     return Call("signal_with_start_workflow_execution", message, _signalled)
 
 
-def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
+def put_start(message: Any, request: sv.StartWorkflow, scope: CallScope) -> None:
     """Write a start into a message that begins a workflow."""
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
@@ -237,7 +237,7 @@ def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
-def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
+def signal(request: sv.SignalWorkflow, scope: CallScope) -> Call:
     """Send a signal."""
     message: Any = ws.SignalWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -252,7 +252,7 @@ def signal(request: sv.SignalWorkflow, scope: Scope) -> Call:
     return Call("signal_workflow_execution", message, _nothing)
 
 
-def query(request: sv.QueryWorkflow, scope: Scope) -> Call:
+def query(request: sv.QueryWorkflow, scope: CallScope) -> Call:
     """Ask a question, which a worker answers."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -272,7 +272,7 @@ def _answered(data: bytes) -> sv.QueryAnswer:
     return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
-def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
+def cancel(request: sv.CancelWorkflow, scope: CallScope) -> Call:
     """Ask a workflow to cancel."""
     message: Any = ws.RequestCancelWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -285,7 +285,7 @@ def cancel(request: sv.CancelWorkflow, scope: Scope) -> Call:
     return Call("request_cancel_workflow_execution", message, _nothing)
 
 
-def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
+def terminate(request: sv.TerminateWorkflow, scope: CallScope) -> Call:
     """End a workflow now."""
     message: Any = ws.TerminateWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -302,7 +302,7 @@ def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Call:
 # --- updates and resets ----------------------------------------------------------------------------------------------
 
 
-def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
+def update(request: ch.UpdateWorkflow, scope: CallScope) -> Call:
     """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
     return Call(
         "update_workflow_execution",
@@ -313,7 +313,7 @@ def update(request: ch.UpdateWorkflow, scope: Scope) -> Call:
     )
 
 
-def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
+def poll_update(request: ch.PollUpdate, scope: CallScope) -> Call:
     """Wait on for an update."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -330,7 +330,7 @@ def poll_update(request: ch.PollUpdate, scope: Scope) -> Call:
     )
 
 
-def update_with_start(request: ch.UpdateWithStart, scope: Scope) -> Call:
+def update_with_start(request: ch.UpdateWithStart, scope: CallScope) -> Call:
     """Start, or use what runs, and update, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
@@ -344,7 +344,7 @@ def update_with_start(request: ch.UpdateWithStart, scope: Scope) -> Call:
     return Call("execute_multi_operation", message, read, LONG_POLL)
 
 
-def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
+def reset(request: ch.ResetWorkflow, scope: CallScope) -> Call:
     """Begin a run anew from one of its workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -366,7 +366,7 @@ def reset(request: ch.ResetWorkflow, scope: Scope) -> Call:
     )
 
 
-def _update_message(request: ch.UpdateWorkflow, scope: Scope) -> Any:
+def _update_message(request: ch.UpdateWorkflow, scope: CallScope) -> Any:
     message: Any = ws.UpdateWorkflowExecutionRequest(
         namespace=scope.namespace, first_execution_run_id=request.first_execution_run_id
     )
@@ -420,7 +420,7 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 }
 
 
-def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
+def complete(request: sv.CompleteActivity, scope: CallScope) -> Call:
     """End an activity: a failure if there is one, then cancellation, then its result."""
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
@@ -435,14 +435,14 @@ def complete(request: sv.CompleteActivity, scope: Scope) -> Call:
     return Call(rpc, message, lambda data: sv.Nothing())
 
 
-def _address(end: str, request: sv.CompleteActivity, scope: Scope) -> tuple[str, Any]:
+def _address(end: str, request: sv.CompleteActivity, scope: CallScope) -> tuple[str, Any]:
     rpc, kind = _ENDS[end][0 if request.token else 1]
     message = kind()
     _put_address(message, request, scope)
     return rpc, message
 
 
-def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: Scope) -> None:
+def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: CallScope) -> None:
     message.namespace = scope.namespace
     message.identity = request.identity or scope.identity
     if request.token:
@@ -453,7 +453,7 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
-def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Call:
+def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Call:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
     message: Any = ws.RecordActivityTaskHeartbeatRequest()

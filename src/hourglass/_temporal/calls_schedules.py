@@ -10,7 +10,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.schedules import FIELDS
-from hourglass._temporal.calls import PATIENT, Call, Scope
+from hourglass._temporal.calls import PATIENT, Call, CallScope
 from hourglass._temporal.payloads import (
     nanos_from,
     payload_map_from,
@@ -196,7 +196,7 @@ def _foreign(message: Any) -> bytes:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def create(request: sc.CreateSchedule, scope: Scope) -> Call:
+def create(request: sc.CreateSchedule, scope: CallScope) -> Call:
     """Create a schedule."""
     message: Any = ws.CreateScheduleRequest(
         namespace=scope.namespace,
@@ -215,7 +215,7 @@ def create(request: sc.CreateSchedule, scope: Scope) -> Call:
     return Call("create_schedule", message, _nothing)
 
 
-def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
+def describe(request: sc.DescribeSchedule, scope: CallScope) -> Call:
     """Look at a schedule; the server asks a worker of its own."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
@@ -233,7 +233,7 @@ def describe(request: sc.DescribeSchedule, scope: Scope) -> Call:
     return Call("describe_schedule", message, read, PATIENT)
 
 
-def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
+def update(request: sc.UpdateSchedule, scope: CallScope) -> Call:
     """Replace a schedule. A server ignores an update whose token is stale without saying so."""
     message: Any = ws.UpdateScheduleRequest(
         namespace=scope.namespace,
@@ -246,7 +246,7 @@ def update(request: sc.UpdateSchedule, scope: Scope) -> Call:
     return Call("update_schedule", message, _nothing)
 
 
-def patch(request: sc.PatchSchedule, scope: Scope) -> Call:
+def patch(request: sc.PatchSchedule, scope: CallScope) -> Call:
     """Trigger, backfill, pause or unpause."""
     message: Any = ws.PatchScheduleRequest(
         namespace=scope.namespace,
@@ -264,7 +264,7 @@ def patch(request: sc.PatchSchedule, scope: Scope) -> Call:
     return Call("patch_schedule", message, _nothing)
 
 
-def delete(request: sc.DeleteSchedule, scope: Scope) -> Call:
+def delete(request: sc.DeleteSchedule, scope: CallScope) -> Call:
     """Delete a schedule."""
     message = ws.DeleteScheduleRequest(
         namespace=scope.namespace,
@@ -274,7 +274,7 @@ def delete(request: sc.DeleteSchedule, scope: Scope) -> Call:
     return Call("delete_schedule", message, _nothing)
 
 
-def listing(request: sc.ListSchedules, scope: Scope) -> Call:
+def listing(request: sc.ListSchedules, scope: CallScope) -> Call:
     """List a page of schedules."""
     message = ws.ListSchedulesRequest(
         namespace=scope.namespace,

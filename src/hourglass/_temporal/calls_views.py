@@ -18,7 +18,7 @@ from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,
     Call,
-    Scope,
+    CallScope,
     behavior_of,
     poller_version,
     put_execution,
@@ -42,7 +42,7 @@ from hourglass.errors import NamespaceNotFoundError
 RPC = "get_workflow_execution_history"
 
 
-def wait_for_close(request: sv.WaitForClose, scope: Scope) -> Call:
+def wait_for_close(request: sv.WaitForClose, scope: CallScope) -> Call:
     """Wait until a run closes: the server holds the call open for 20 s, then says that nothing happened."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -99,7 +99,7 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 }
 
 
-def history(request: sv.GetHistory, scope: Scope) -> Call:
+def history(request: sv.GetHistory, scope: CallScope) -> Call:
     """Fetch a page of events, or wait for new ones."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -122,7 +122,7 @@ def _page(data: bytes) -> sv.HistoryPage:
 # --- server and pollers ----------------------------------------------------------------------------------------------
 
 
-def describe_namespace(request: sw.DescribeNamespace, scope: Scope) -> Call:
+def describe_namespace(request: sw.DescribeNamespace, scope: CallScope) -> Call:
     """Whether the server is there, and has our namespace."""
 
     def read(data: bytes) -> sw.Namespace:
@@ -137,7 +137,7 @@ def describe_namespace(request: sw.DescribeNamespace, scope: Scope) -> Call:
     return Call("describe_namespace", message, read, retry=False)
 
 
-def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
+def last_seen(request: sw.LastSeen, scope: CallScope) -> Call:
     """Look for one identity among a queue's pollers."""
 
     def read(data: bytes) -> sw.Sighting:
@@ -148,7 +148,7 @@ def last_seen(request: sw.LastSeen, scope: Scope) -> Call:
     return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def pollers(request: sw.GetPollers, scope: Scope) -> Call:
+def pollers(request: sw.GetPollers, scope: CallScope) -> Call:
     """All of a queue's pollers."""
 
     def read(data: bytes) -> sw.Pollers:
@@ -162,7 +162,7 @@ def pollers(request: sw.GetPollers, scope: Scope) -> Call:
     return Call("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def _describe(task_queue: str, activities: bool, scope: Scope) -> ws.DescribeTaskQueueRequest:
+def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.DescribeTaskQueueRequest:
     message = ws.DescribeTaskQueueRequest(
         namespace=scope.namespace,
         task_queue_type=(
@@ -183,7 +183,7 @@ _STATES: dict[int, str] = {
 }
 
 
-def describe(request: sv.DescribeWorkflow, scope: Scope) -> Call:
+def describe(request: sv.DescribeWorkflow, scope: CallScope) -> Call:
     """Look at one run."""
     message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -257,7 +257,7 @@ def _status(number: int) -> sv.WorkflowStatus:
         return sv.WorkflowStatus.UNSPECIFIED  # of a newer server
 
 
-def listing(request: sv.ListWorkflows, scope: Scope) -> Call:
+def listing(request: sv.ListWorkflows, scope: CallScope) -> Call:
     """List a page of runs."""
     message = ws.ListWorkflowExecutionsRequest(
         namespace=scope.namespace,
@@ -273,7 +273,7 @@ def _listed(data: bytes) -> sv.Page:
     return sv.Page(tuple(_summary(info) for info in answer.executions), answer.next_page_token)
 
 
-def count(request: sv.CountWorkflows, scope: Scope) -> Call:
+def count(request: sv.CountWorkflows, scope: CallScope) -> Call:
     """Count runs."""
     message = ws.CountWorkflowExecutionsRequest(namespace=scope.namespace, query=request.query)
     return Call("count_workflow_executions", message, _counted)

@@ -22,7 +22,7 @@ from hourglass._contract import service as sw
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, UpdateWithStart
 from hourglass._temporal import calls, calls_schedules, calls_views, core
-from hourglass._temporal.calls import Call, Scope
+from hourglass._temporal.calls import Call, CallScope
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -199,7 +199,7 @@ def _name(request: sv.Request[Any]) -> str:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+PLANS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Call]] = {
     sv.StartWorkflow: calls.start,
     sv.SignalWorkflow: calls.signal,
     sv.QueryWorkflow: calls.query,
@@ -228,14 +228,14 @@ PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
 
 
 # What an engine may have no answer to.
-OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
+OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Call]] = {
     sw.DescribeNamespace: calls_views.describe_namespace,
     sw.LastSeen: calls_views.last_seen,
     sw.GetPollers: calls_views.pollers,
 }
 
 
-async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, target: str) -> Any:
+async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
     plan = PLANS.get(type(request)) or OPTIONAL.get(type(request))
     if plan is None:
