@@ -25,7 +25,6 @@ import msgspec
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
-from hourglass._embedded.engine.attributes import AttributeTypes
 from hourglass._embedded.engine.run import EndListener, LoadedRun, NoListener
 from hourglass._embedded.engine.task_queues import TaskQueues
 from hourglass._embedded.engine.transactions import EffectsOnOthers, Part, Transaction, joined
@@ -36,6 +35,7 @@ from hourglass._embedded.rules.limits import Limits, Overgrown
 from hourglass._embedded.rules.run import RUNNING, Activity, Run, Step, TellSchedule
 from hourglass._embedded.rules.transitions import needs_recovery, recover
 from hourglass._embedded.rules.wakes import run_wake_ns
+from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Store, Stored
 from hourglass._history import events as h
 from hourglass.errors import StorageError
@@ -110,7 +110,7 @@ class RunTable:
         self.clock = clock
         self.limits = limits
         self.queues = queues
-        self.attributes = AttributeTypes(store, limits)
+        self.attributes = SearchAttributes(store.attribute_types, limits)
         self.appended = 0
         """The number of the newest change that the store was given."""
         self.stopped = False

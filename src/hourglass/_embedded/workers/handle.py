@@ -30,7 +30,7 @@ from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.store.disk_faults import Unwritable
+from hourglass._embedded.store.store import Unwritable
 from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
 from hourglass._embedded.workers.cache import Cache
@@ -83,7 +83,7 @@ class EngineHandle:
         engine.queues.join(self)
         engine.deployments.joined(self)
 
-    # --- what the engine asks (Taker) -----------------------------------------------------------------------
+    # --- what the engine asks (QueuePoller) -----------------------------------------------------------------------
 
     @property
     def has_out(self) -> bool:
