@@ -24,7 +24,7 @@ from hourglass._embedded.rules.children import first_event
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Step
 from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.rules.tasks import Answer, Sent, complete_task, start_task
+from hourglass._embedded.rules.tasks import Sent, TaskAnswer, complete_task, start_task
 from hourglass._embedded.rules.transitions import open_run
 from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
 from hourglass._embedded.workers.cursor import run_started
@@ -193,7 +193,7 @@ def embedded(command: c.Command) -> Step:
     )
     run = open_run("r", started, NOW).run
     run = start_task(run, "me", Limits(), NOW).run
-    return complete_task(run, Answer(commands=(Sent(command),)), "next", Limits(), NOW)
+    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), NOW)
 
 
 def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:
