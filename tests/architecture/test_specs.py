@@ -46,7 +46,7 @@ from hourglass._engine.specs import (
     StartSpec,
 )
 from hourglass._history import events as h
-from hourglass._history.encoding import encode_event
+from hourglass._history.encoding import encode_events
 from hourglass._history.json import event_json
 from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
@@ -199,7 +199,7 @@ def embedded(command: c.Command) -> Step:
 def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:
     """The event of a command, as it comes from the store again."""
     (event,) = [each for each in embedded(command).events if type(each.attributes) is kind]
-    (again,) = decode_events(b"\x91" + encode_event(event))
+    (again,) = decode_events(b"\x91" + encode_events([event]))
     assert again == event
     return event
 
@@ -315,7 +315,7 @@ def test_a_start_by_a_client(field: str, said: Any, meant: Any) -> None:
     first, before = (_first_event(runs, each, "r", ((), None)) for each in (request, usual))
     assert getattr(first.spec, field) == meant
     event = h.HistoryEvent(1, NOW, first)
-    assert decode_events(b"\x91" + encode_event(event)) == [event]
+    assert decode_events(b"\x91" + encode_events([event])) == [event]
     assert event_json(event) != event_json(h.HistoryEvent(1, NOW, before))
     assert getattr(run_started(first, NOW).spec, field) == meant
 
