@@ -22,11 +22,12 @@ from hourglass._engine.versions import (
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
+from hourglass._history import codec, times
 from hourglass._history import events as h
+from hourglass._history.codec import TASK_FAILURE_CAUSES, event_json, write_failure
 from hourglass._history.events import UpdateRequest
-from hourglass._history.json import TASK_FAILURE_CAUSES, duration_json, event_json, failure_json, time_json
 from hourglass.converter import Failure, FailureInfo, Payload
-from hourglass.errors import RetryState
+from hourglass.errors import RetryState, TimeoutType
 
 from .memory_world import run_async, text
 
@@ -105,6 +106,7 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
         RetryRule: RetryRule(maximum_interval=9.0, maximum_attempts=3, non_retryable_error_types=("E",)),
         RetryState: RetryState.TIMEOUT,
         h.Initiator: h.Initiator.RETRY,
+        TimeoutType: TimeoutType.START_TO_CLOSE,
         ParentClosePolicy: ParentClosePolicy.ABANDON,
         IdReusePolicy: IdReusePolicy.REJECT_DUPLICATE,
         Failure: Failure("m", source="s", stack_trace="t"),
@@ -161,7 +163,7 @@ def test_every_kind_of_failure_is_read() -> None:
     from temporalio.api.failure.v1 import Failure as ProtoFailure
 
     for info in get_args(FailureInfo):
-        document = failure_json(Failure("m", info(), cause=Failure("c"), encoded_attributes=text("e")))
+        document = write_failure(Failure("m", info(), cause=Failure("c"), encoded_attributes=text("e")))
         proto = Parse(json.dumps(document), ProtoFailure())
         assert proto.WhichOneof("failure_info") is not None
         assert (proto.message, proto.cause.message) == ("m", "c")
@@ -175,5 +177,10 @@ def test_the_names_of_causes_are_temporals() -> None:
 
 def test_times_and_durations() -> None:
     """Nanoseconds survive."""
-    assert time_json(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
-    assert [duration_json(each) for each in (0.0, 0.5, 30.0, 100.25)] == ["0s", "0.5s", "30s", "100.25s"]
+    assert times.moment_text(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
+    assert [codec._write_seconds(each) for each in (0.0, 0.5, 30.0, 100.25)] == [
+        "0s",
+        "0.5s",
+        "30s",
+        "100.25s",
+    ]
