@@ -838,6 +838,17 @@ FOREIGN_KINDS: tuple[type[Attributes], ...] = (
 )
 """Kinds that only histories of servers have."""
 
+TASK_KINDS: frozenset[type[Attributes]] = frozenset(
+    {
+        WorkflowTaskScheduled,
+        WorkflowTaskStarted,
+        WorkflowTaskCompleted,
+        WorkflowTaskFailed,
+        WorkflowTaskTimedOut,
+    }
+)
+"""The kinds that tell of workflow tasks."""
+
 ATTEMPT_ENDS: frozenset[type[Attributes]] = frozenset(
     {ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled}
 )

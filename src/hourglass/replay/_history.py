@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hourglass._history.codec import events_from_text
+from hourglass._history.events import HistoryEvent
 from hourglass.errors import HistoryError
 
 
@@ -87,6 +89,13 @@ class History:
 
         check_history(self.encoded)
         return self.encoded
+
+    @cached_property
+    def _events(self) -> tuple[HistoryEvent, ...]:
+        """The events as data, as far as they can be understood. Raises `HistoryError` where this is no history."""
+        if isinstance(self._text, bytes) and not self._text.lstrip().startswith((b"{", b"[")):
+            return events_from_text(self.to_json())  # Temporal's binary form
+        return events_from_text(self._text)
 
     @cached_property
     def _messages(self) -> Any:
