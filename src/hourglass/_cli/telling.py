@@ -126,7 +126,7 @@ class Watched:
         if known is not None and known[0] == description.history_length:
             return description, known[1]
         one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
-        events = one.history()._events
+        events = one.history()._told
         codec = self.client.codec
         return description, events if codec is None else unsealed(events, decoder(codec))
 

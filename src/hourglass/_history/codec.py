@@ -495,7 +495,7 @@ _DEFAULTS: dict[tuple[type[Any], str] | str, Any] = {
     "attempt": 1,
     (h.LocalActivityMarkerRecorded, "attempt"): 0,
     (h.ActivityTaskScheduled, "retry_policy"): RetryRule(),
-    (h.WorkflowExecutionCompleted, "result"): Payload(b"", "binary/null"),
+    (h.WorkflowExecutionCompleted, "result"): h.NO_RESULT,
 }
 """What a field is that is not there, where that is not what protobuf says: servers of the first years left them out."""
 

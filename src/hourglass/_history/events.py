@@ -382,6 +382,9 @@ FEATURE_DISABLED = 35
 
 # --- the run itself, its tasks, activities and timers -------------------------------------------------------
 
+NO_RESULT = Payload(b"", "binary/null")
+"""What a run returned of which the history says nothing."""
+
 PATCHES = "TemporalChangeVersion"
 """The search attribute under which Temporal keeps the patches of a run."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from hourglass import workflow
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._temporal.dialect import Dialect
+from hourglass._history.dialect import Dialect
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History
 from hourglass.replay._foreign_markers import LocalMark
