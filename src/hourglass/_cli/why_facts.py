@@ -28,6 +28,7 @@ from hourglass._runtime.deaths import known_deaths
 from hourglass._story.diagnosis import Action, Cause, Diagnosis, Facts, Finding, PollerFacts, QueueFacts
 from hourglass._story.faults import Waits, stands
 from hourglass._story.reasons import diagnose
+from hourglass._story.reasons_tasks import queue_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
 from hourglass._story.text import clean, duration
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
@@ -336,9 +337,7 @@ class Asked:
         opened = {
             each.id for each in facts.story.spans[1:] if each.end is None and each.kind is Kind.ACTIVITY
         }
-        used = {
-            clean(getattr(each.attributes, "task_queue", "")) for each in facts.events if each.id in opened
-        }
+        used = {queue_of(each.attributes) for each in facts.events if each.id in opened}
         for name in {facts.story.task_queue, *used} - {""}:
             described = self._queue(name)
             if described is None:

@@ -12,7 +12,7 @@ import msgspec
 
 from hourglass._engine import commands as c
 from hourglass._engine.context import Site
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload
 
 NOWHERE: Site = ("", 0)
@@ -101,8 +101,8 @@ def _child(command: c.StartChildWorkflow) -> _Facts:
         "key": command.workflow_id,
         "name": command.workflow_type,
         "payloads": command.arguments,
-        "memo": command.memo,
-        "search_attributes": command.search_attributes,
+        "memo": command.spec.memo,
+        "search_attributes": command.spec.search_attributes,
         "is_default": is_made_up(command.workflow_id),
     }
 
@@ -119,8 +119,8 @@ def _continued(command: c.ContinueAsNew) -> _Facts:
     return "continue-as-new", {
         "name": command.workflow_type,
         "payloads": command.arguments,
-        "memo": command.memo,
-        "search_attributes": command.search_attributes,
+        "memo": command.spec.memo,
+        "search_attributes": command.spec.search_attributes,
     }
 
 

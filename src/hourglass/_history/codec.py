@@ -28,8 +28,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import SPECS, ActivitySpec, ChildSpec, IdReusePolicy, ParentClosePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
     ContinueAsNewVersioningBehavior,
@@ -367,7 +366,7 @@ _CAUSES = (
 TASK_FAILURE_CAUSES = dict(enumerate(_CAUSES))
 """Why a workflow task failed, by Temporal's numbers."""
 
-_INLINE: frozenset[type[msgspec.Struct]] = frozenset()
+_INLINE: frozenset[type[msgspec.Struct]] = frozenset(SPECS)
 """Structs whose fields stand in JSON as if they were those of the event that holds them."""
 
 _TYPES: dict[Any, Shape] = {
@@ -447,7 +446,6 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     "declined_version": "declinedTargetVersionUpgrade.deploymentVersion",
     (h.WorkflowExecutionContinuedAsNew, "versioning"): "initialVersioningBehavior",
     (h.WorkflowExecutionContinuedAsNew, "task_timeout"): "workflowTaskTimeout",
-    (h.StartChildWorkflowExecutionInitiated, "details"): ("/userMetadata.details", _PAYLOAD),
     # tasks
     (h.WorkflowTaskScheduled, "task_timeout"): "startToCloseTimeout",
     "history_size": "historySizeBytes",
@@ -488,13 +486,26 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
 goes into an object; a slash at the beginning leads out of the attributes, to the event itself.
 """
 
-_NOT_WRITTEN = frozenset({(h.ActivityTaskStarted, "began_ns")})
-"""Fields that JSON does not have: the time is the event's."""
+_NOT_WRITTEN = frozenset(
+    {
+        (h.ActivityTaskStarted, "began_ns"),  # which is the event's own time
+        (ActivitySpec, "cancellation_type"),
+        (ActivitySpec, "disable_eager_execution"),
+        (ActivitySpec, "local_retry_threshold"),
+        (ChildSpec, "cancellation_type"),
+        (h.WorkflowExecutionContinuedAsNew, "execution_timeout"),
+        (h.WorkflowExecutionContinuedAsNew, "retry_policy"),
+        (h.WorkflowExecutionContinuedAsNew, "cron_schedule"),
+        (h.WorkflowExecutionContinuedAsNew, "priority_key"),
+        (h.WorkflowExecutionContinuedAsNew, "static_summary"),
+        (h.WorkflowExecutionContinuedAsNew, "static_details"),
+    }
+)
+"""Fields that Temporal's events do not have: what only the worker needs to know, or the next run's first event says."""
 
 _DEFAULTS: dict[tuple[type[Any], str] | str, Any] = {
     "attempt": 1,
     (h.LocalActivityMarkerRecorded, "attempt"): 0,
-    (h.ActivityTaskScheduled, "retry_policy"): RetryRule(),
     (h.WorkflowExecutionCompleted, "result"): h.NO_RESULT,
 }
 """What a field is that is not there, where that is not what protobuf says: servers of the first years left them out."""
@@ -537,14 +548,15 @@ class Table:
     def _rows(self, kind: type[Any], prefix: str) -> Iterable[_Row]:
         names = kind.__struct_fields__
         for field in msgspec.structs.fields(kind):
-            if (kind, field.name) in _NOT_WRITTEN:
+            if {(kind, field.name), (self._kind, field.name)} & _NOT_WRITTEN:
                 continue
             bare, optional = _without_none(field.type)
             if bare in _INLINE:
                 self._inline.append((f"{prefix}{field.name}", bare))
                 yield from self._rows(bare, f"{prefix}{field.name}.")
                 continue
-            said = _FIELDS.get((kind, field.name), _FIELDS.get(field.name, ""))
+            named = _FIELDS.get((kind, field.name), _FIELDS.get(field.name, ""))
+            said = _FIELDS.get((self._kind, field.name), named)
             path, shape = (
                 ("", said) if isinstance(said, Shape) else (said, None) if isinstance(said, str) else said
             )

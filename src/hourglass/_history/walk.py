@@ -330,7 +330,7 @@ def check_start(event: h.HistoryEvent) -> None:
         raise HistoryError("a history begins with the event that starts its workflow")
     for what, there in (
         ("workflow type (workflowType)", started.workflow_type),
-        ("task queue (taskQueue)", started.task_queue),
+        ("task queue (taskQueue)", started.spec.task_queue),
         ("run (originalExecutionRunId)", started.original_run_id),
     ):
         if not there:

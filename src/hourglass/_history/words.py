@@ -45,8 +45,8 @@ def _child(a: h.StartChildWorkflowExecutionInitiated) -> _Facts:
         "key": a.workflow_id,
         "name": a.workflow_type,
         "payloads": a.arguments,
-        "memo": a.memo,
-        "search_attributes": a.search_attributes,
+        "memo": a.spec.memo,
+        "search_attributes": a.spec.search_attributes,
     }
 
 
@@ -59,8 +59,8 @@ def _continued(a: h.WorkflowExecutionContinuedAsNew) -> _Facts:
     return "continue-as-new", {
         "name": a.workflow_type,
         "payloads": a.arguments,
-        "memo": a.memo,
-        "search_attributes": a.search_attributes,
+        "memo": a.spec.memo,
+        "search_attributes": a.spec.search_attributes,
     }
 
 

@@ -3,7 +3,7 @@ of an activity), and knows which job has what.
 
 Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
 may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object, a job
-in the tree that can be seen and killed (`hourglass._supervision.job`), carries it from the ticket to the answer.
+in the tree that can be seen and killed (`hourglass._supervision.process`), carries it from the ticket to the answer.
 
 Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
 as failed, here. If no worker is registered any more the answer is logged and dropped, and the engine delivers again.

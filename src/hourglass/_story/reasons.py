@@ -79,7 +79,7 @@ def _timed_out(facts: Facts) -> Finding:
     ran = (facts.story.end or 0) - facts.story.start
     details = [f"when its time was over, it waited for {each}" for each in _left(facts)]
     for name in ("run_timeout", "execution_timeout"):
-        limit = round(getattr(reasons_tasks.started(facts), name) * S)
+        limit = round(getattr(reasons_tasks.started(facts).spec, name) * S)
         if limit and limit <= ran + _SLACK:
             details.insert(0, f"its {name} was {duration(limit)}")
             break
@@ -284,8 +284,8 @@ _LIMITS = (
 
 
 def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
-    begun = reasons_tasks.began(facts, span)
-    given = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(begun, name, 0))]
+    spec = getattr(reasons_tasks.began(facts, span), "spec", None)
+    given = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(spec, name, 0))]
     return (f"its limits: {', '.join(given)}",) if given else ()
 
 
@@ -293,7 +293,7 @@ def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
 
 
 def _queue(facts: Facts, span: Span) -> str:
-    return clean(getattr(reasons_tasks.began(facts, span), "task_queue", "")) or facts.story.task_queue
+    return reasons_tasks.queue_of(reasons_tasks.began(facts, span)) or facts.story.task_queue
 
 
 def _timer_length(facts: Facts, span: Span) -> int:

@@ -41,6 +41,11 @@ def began(facts: Facts, span: Span) -> h.Attributes | None:
     return next((each.attributes for each in facts.events if each.id == span.id), None)
 
 
+def queue_of(attributes: h.Attributes | None) -> str:
+    """The task queue that an event names."""
+    return clean(getattr(getattr(attributes, "spec", None), "task_queue", ""))
+
+
 # --- workers of other versions ----------------------------------------------------------------------------------------
 
 
@@ -230,7 +235,7 @@ def _cause(row: Span) -> Cause:
 
 
 def _paced(facts: Facts) -> str:
-    limit = round(started(facts).task_timeout * S)
+    limit = round(started(facts).spec.task_timeout * S)
     often = f"about every {duration(limit)}, later less often" if limit else "again and again"
     return f"it is tried {often}"
 
@@ -286,7 +291,7 @@ def _delayed(facts: Facts, due: int) -> Finding:
             faults=faults,
             actions=advice.see(facts),
         )
-    cron = clean(started(facts).cron_schedule)
+    cron = clean(started(facts).spec.cron_schedule)
     why = f"by its cron schedule, {cron}" if cron else "its start is delayed"
     return Finding(cause=Cause.DELAYED, what=f"has not begun: {why}", until=due, actions=advice.nothing())
 

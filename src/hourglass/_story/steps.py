@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import RetryRule
 from hourglass._history import events as h
 from hourglass._story.faults import chain, words
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span
@@ -48,8 +48,10 @@ class Backoff:
         return int(min(wait, self.maximum))
 
 
-def backoff_from(policy: RetryRule) -> Backoff:
+def backoff_from(policy: RetryRule | None) -> Backoff:
     """The policy in an activity's schedule, with Temporal's defaults."""
+    if policy is None:
+        return Backoff()
     initial = round(policy.initial_interval * S) or S
     coefficient = policy.backoff_coefficient
     return Backoff(
@@ -371,9 +373,10 @@ def _summary(a: h.ActivityTaskScheduled | h.TimerStarted) -> str:
 
 def _activity_scheduled(told: Told, event: h.HistoryEvent, a: h.ActivityTaskScheduled) -> None:
     draft = told.add(event, Kind.ACTIVITY, a.activity_type or "activity", Phase.QUEUED)
-    draft.backoff, draft.max_attempts = backoff_from(a.retry_policy), a.retry_policy.maximum_attempts
+    policy = a.spec.retry_policy
+    draft.backoff, draft.max_attempts = backoff_from(policy), policy.maximum_attempts if policy else 0
     draft.target = clean(a.activity_id)
-    queue = clean(a.task_queue)
+    queue = clean(a.spec.task_queue)
     if queue and queue != told.facts.get("task_queue"):
         draft.note(f"on task queue {queue}")
     draft.note(_summary(a))

@@ -353,7 +353,7 @@ def _started(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionStarted) -
     told.first_task_delay = round(a.first_task_backoff * S)
     told.facts["workflow_id"] = clean(a.workflow_id)
     told.facts["run_id"] = clean(a.original_run_id)
-    told.facts["task_queue"] = clean(a.task_queue)
+    told.facts["task_queue"] = clean(a.spec.task_queue)
     for label, found in (("continues run", a.continued_run_id), ("child of", a.parent_workflow_id)):
         if found:
             told.links.append((label, clean(found)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hourglass._engine.context import Place, Site
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._engine.words import Asked, describe, is_made_up
 from hourglass.converter import (
     ActivityFailure,

@@ -46,7 +46,7 @@ def read_facts(events: tuple[HistoryEvent, ...]) -> Facts:
         workflow_type=first.workflow_type,
         workflow_id=first.workflow_id,
         run_id=first.original_run_id,
-        task_queue=first.task_queue,
+        task_queue=first.spec.task_queue,
         expected=all_recorded(events),
         dialect=dialect_of(events),
         may_be_python=sdk_name(events) in ("", "temporal-python"),
