@@ -835,7 +835,7 @@ def event_json(event: h.HistoryEvent) -> bytes:
 
 def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     """One event from its JSON object; `at` is its place in the history. Raises `HistoryError` where it is none."""
-    if not isinstance(document, dict) or not ("eventType" in document or "event_type" in document):
+    if not isinstance(document, dict):
         raise HistoryError(f"event {at} is no event: it has no eventType")
     kind: type[h.Attributes] | None = None
     said: Any = None
@@ -848,6 +848,8 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
         said = document.get("attributes")
     event_type = document.get("eventType", document.get("event_type"))
     if kind is None:
+        if event_type is None:
+            raise HistoryError(f"event {at} is no event: it has no eventType")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
     number_of = number(document.get("eventId", document.get("event_id"))) or at
     time_ns = read_moment(document.get("eventTime", document.get("event_time")))
