@@ -299,7 +299,7 @@ def _request(**options: Any) -> StartWorkflow:
 
 
 def _message(request: StartWorkflow) -> bytes:
-    data: bytes = calls.start(request, calls.Scope("ns", "me")).message.SerializeToString()
+    data: bytes = calls.start(request, calls.CallScope("ns", "me")).message.SerializeToString()
     return data
 
 
