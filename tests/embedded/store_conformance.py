@@ -14,7 +14,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract import schedules
-from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
+from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
 from hourglass._contract.service import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.rules import tasks, transitions
 from hourglass._embedded.rules.limits import Limits
@@ -383,10 +383,10 @@ async def schedules_are_kept_with_their_runs(place: Place) -> None:
 def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
     """A step of a schedule."""
     action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
-    spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
+    spec = EngineScheduleSpec(intervals=(IntervalSpec(60.0),))
     kept = ScheduleRecord(
         schedule_id=name,
-        schedule=schedules.Schedule(action=action, spec=spec),
+        schedule=schedules.EngineSchedule(action=action, spec=spec),
         seen_ns=NOW,
         create_time_ns=NOW,
         **record,

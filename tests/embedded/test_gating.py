@@ -441,7 +441,9 @@ async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]
 def _schedule(request_id: str) -> sc.CreateSchedule:
     action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     return sc.CreateSchedule(
-        schedule_id="s", schedule=sc.Schedule(action=action, spec=sc.ScheduleSpec()), request_id=request_id
+        schedule_id="s",
+        schedule=sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec()),
+        request_id=request_id,
     )
 
 

@@ -421,22 +421,6 @@ class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
     identity: str = ""
 
 
-REQUESTS: tuple[type[Request[Any]], ...] = (
-    StartWorkflow,
-    SignalWorkflow,
-    QueryWorkflow,
-    CancelWorkflow,
-    TerminateWorkflow,
-    DescribeWorkflow,
-    ListWorkflows,
-    CountWorkflows,
-    WaitForClose,
-    GetHistory,
-    CompleteActivity,
-    HeartbeatActivity,
-)
-
-
 class Service(Protocol):
     """The seam between client and engine."""
 
@@ -566,9 +550,6 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
     reapply_updates: bool = True
 
 
-CHANGES: tuple[type[Request[Any]], ...] = (UpdateWorkflow, PollUpdate, UpdateWithStart, ResetWorkflow)
-
-
 # --- deployments --------------------------------------------------------------------------------------------
 
 
@@ -610,9 +591,6 @@ class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
 
     effect: ClassVar[Effect] = Effect.READ
     deployment_name: str
-
-
-DEPLOYMENT_REQUESTS = (SetCurrentVersion, DescribeDeployment)
 
 
 # --- pollers ------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
     return record
 
 
-def _check(engine: Engine, schedule: sc.Schedule) -> None:
+def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
     """Refuse what could never be started."""
     action = schedule.action
     engine.limits.check(action)

@@ -27,13 +27,13 @@ import msgspec
 from hourglass._contract.schedules import (
     Backfill,
     CreateSchedule,
+    EngineSchedule,
+    EngineScheduleInfo,
+    EngineScheduleSpec,
     OverlapPolicy,
     PatchSchedule,
-    Schedule,
     ScheduleAction,
     ScheduleDescription,
-    ScheduleInfo,
-    ScheduleSpec,
     ScheduleSummary,
     UpdateSchedule,
     canonical,
@@ -126,7 +126,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     schedule_id: str
-    schedule: Schedule
+    schedule: EngineSchedule
     seen_ns: int
     create_time_ns: int
     update_time_ns: int = 0
@@ -163,7 +163,7 @@ def describe(record: ScheduleRecord) -> ScheduleDescription:
     return ScheduleDescription(
         schedule_id=record.schedule_id,
         schedule=record.schedule,
-        info=ScheduleInfo(
+        info=EngineScheduleInfo(
             action_count=record.action_count,
             missed_catchup=record.missed_catchup,
             skipped_overlap=record.skipped_overlap,
@@ -197,7 +197,7 @@ def summarize(record: ScheduleRecord) -> ScheduleSummary:
 
 
 @lru_cache(maxsize=256)
-def timetable(spec: ScheduleSpec, schedule_id: str) -> Timetable:
+def timetable(spec: EngineScheduleSpec, schedule_id: str) -> Timetable:
     """The times of a schedule, compiled once."""
     return Timetable(spec, schedule_id)
 
@@ -207,7 +207,7 @@ def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
     return tuple(moment.due_ns for moment in islice(table.moments(record.seen_ns), count))
 
 
-def settled(schedule: Schedule) -> Schedule:
+def settled(schedule: EngineSchedule) -> EngineSchedule:
     """A schedule with its defaults written out, as servers show it."""
     policy = schedule.policy
     window = max(policy.catchup_window, SHORTEST_CATCHUP) if policy.catchup_window else YEAR
@@ -219,7 +219,7 @@ def settled(schedule: Schedule) -> Schedule:
     )
 
 
-def storable_spec(spec: ScheduleSpec) -> ScheduleSpec:
+def storable_spec(spec: EngineScheduleSpec) -> EngineScheduleSpec:
     """A spec whose first and last times can be stored: what lies beyond the latest time never comes."""
     return msgspec.structs.replace(
         spec, start_at_ns=storable(spec.start_at_ns), end_at_ns=storable(spec.end_at_ns)
@@ -517,7 +517,7 @@ def _keep_waiting(record: ScheduleRecord, waiting: list[Due]) -> ScheduleRecord:
     )
 
 
-def _workflow_id(schedule: Schedule, due: Due) -> str:
+def _workflow_id(schedule: EngineSchedule, due: Due) -> str:
     if schedule.policy.keep_original_workflow_id:
         return schedule.action.workflow_id
     nominal = _EPOCH + timedelta(seconds=due.nominal_ns // NANOS)
