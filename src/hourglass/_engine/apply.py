@@ -158,7 +158,6 @@ def _update_received(live: LiveRun, event: UpdateReceived) -> None:
 
 def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
     live.cancel_reason = event.reason
-    live.state.cancel_requested = True
     # A turn later, so that a body that has not begun yet gets the chance to see it.
     if live.main is not None:
         live.scheduler.soon(lambda _: live.main.cancel() if live.main is not None else None)

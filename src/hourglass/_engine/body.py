@@ -31,7 +31,6 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
     live.begun_ns = live.facts.timestamp_ns
     state = live.state
     state.workflow_type = started.workflow_type
-    state.input = started.arguments
     if live.settings.interceptors:
         with live.looking("the start of an interceptor"):
             live.inbound, live.outbound = watched(chain, live.settings.interceptors)

@@ -1,4 +1,4 @@
-"""`evaluate(definition, state, activation) -> (state, completion)`: how events become commands.
+"""How events become commands: from a definition, the state of a run and an activation to the new state and a completion.
 
 Three levels, each a fallback for the one above: live fibers are resumed, in the time of the new events; if they were dropped the
 journal is executed again; if the journal is gone the engine sends the whole history. Resuming and re-executing give the
@@ -90,11 +90,6 @@ class Run:
         ours = bool(journal) and (not journal[0].is_replaying or Flag.HOURGLASS in journal[0].flags)
         return behaviour_of(ours=ours)
 
-    @property
-    def is_live(self) -> bool:
-        """Whether its fibers are there."""
-        return self.live is not None
-
     def activate(self, activation: Activation) -> Completion:
         """Handle an activation. A bug in workflow code comes back as a failed task and is in `error`."""
         try:
@@ -179,22 +174,6 @@ class Run:
         if self.live is not None:
             self.live.drop(self.on_step)
             self.live = None
-
-
-def evaluate(
-    definition: WorkflowDefinition,
-    state: State,
-    activation: Activation,
-    settings: RunSettings | None = None,
-) -> tuple[State, Completion]:
-    """The pure form: from the state and new events to the new state and the answer, with no fibers kept in between."""
-    fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
-    run = Run(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
-    try:
-        completion = run.activate(activation)
-        return run.state, completion
-    finally:
-        run.drop()
 
 
 def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -> LiveRun:

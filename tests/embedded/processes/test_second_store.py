@@ -16,6 +16,7 @@ from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Store, StoreOpener
 from hourglass._engine.commands import CompleteRun, Succeeded
+from hourglass._engine.specs import StartSpec
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
@@ -66,7 +67,8 @@ def test_it_keeps_what_the_engine_relies_on(check: Check, tmp_path: Path) -> Non
 
 
 def start(workflow_id: str) -> s.StartWorkflow:
-    return s.StartWorkflow(workflow_id=workflow_id, workflow_type="t", task_queue="q", request_id=workflow_id)
+    spec = StartSpec(task_queue="q")
+    return s.StartWorkflow(workflow_id=workflow_id, workflow_type="t", request_id=workflow_id, spec=spec)
 
 
 async def complete_one(handle: FileHandle) -> str:

@@ -99,13 +99,6 @@ class Engine:
         return self.runs.current(workflow_id)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move
-        things on.
-        """
-        return not self.runs.in_hand and not self.offers.any_for_takers()
-
-    @property
     def held(self) -> str:
         """Why the store cannot write at present; "" if it can."""
         return self.store.held

@@ -22,7 +22,7 @@ import msgspec
 
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.store.disk_faults import is_full, no_room
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -159,7 +159,7 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            with WORK:  # a fork between the two would leave a child with our lock, for as long as it lives
+            with NO_FORK:  # a fork between the two would leave a child with our lock, for as long as it lives
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 unix_socket.hold(descriptor)
         except OSError as error:
@@ -247,7 +247,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _close(descriptor: int) -> None:
-    with WORK:
+    with NO_FORK:
         unix_socket.let_go(descriptor)
         os.close(descriptor)
 

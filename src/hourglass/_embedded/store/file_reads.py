@@ -14,7 +14,7 @@ from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import database, fork_safety, records, visibility
 from hourglass._embedded.store.disk_faults import storage_errors
-from hourglass._embedded.store.fork_safety import WORK, ForkLock
+from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
 from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.search_attributes import AttributeType
@@ -41,7 +41,7 @@ class FileReads:
 
     def _reading(self) -> ForkLock:
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
-        return WORK
+        return NO_FORK
 
     def load(self, run_id: str) -> Stored | None:
         """A run that is not in memory."""
@@ -111,7 +111,7 @@ class ReadOnlyStore(FileReads):
         self.held = str(why)
         self._status = why.status
         self._number = 0
-        with WORK:
+        with NO_FORK:
             connection = database.connect_unowned(path)
             try:
                 super().__init__(path, connection, lambda: database.connect_unowned(path))
@@ -151,5 +151,5 @@ class ReadOnlyStore(FileReads):
     def close(self) -> None:
         """Let go. Safe to call twice."""
         self._lists.close()
-        with WORK:
+        with NO_FORK:
             fork_safety.close(self._reads.connection)

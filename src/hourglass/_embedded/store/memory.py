@@ -18,7 +18,7 @@ from hourglass._contract.service import Count, Page
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store import visibility
-from hourglass._embedded.store.fork_safety import WORK
+from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.list_reader import ListReader, is_interrupted
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
@@ -81,7 +81,7 @@ class MemoryListing:
             self._reader.close()
             self._reader = None
         if self._connection is not None:
-            with WORK:
+            with NO_FORK:
                 self._connection.close()
             self._connection = None
             self._changed = dict.fromkeys(self._runs)
@@ -101,7 +101,7 @@ class MemoryListing:
         return await reader.ask(lambda connection: work(self._up_to_date(connection)))
 
     def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with WORK:
+        with NO_FORK:
             connection = self._up_to_date(self._index())
             if self._real_time:
                 connection.set_progress_handler(lambda: True, LITTLE)

@@ -34,7 +34,7 @@ from hourglass._embedded.store.disk_faults import (
     storage_errors,
 )
 from hourglass._embedded.store.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.fork_safety import WORK, ForkLock
+from hourglass._embedded.store.fork_safety import NO_FORK, ForkLock
 from hourglass._embedded.store.store import Change, Condition, Refusal, ScheduleChange, Store
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._forks import ForkStage, at_fork
@@ -275,7 +275,7 @@ class SqliteStore(FileReads):
         thread.
         """
         name = os.path.abspath(os.fspath(path))
-        with WORK:
+        with NO_FORK:
             opened = database.open_database(name, namespace, visibility.SCHEMA)
             try:
                 with storage_errors(name):
@@ -368,7 +368,7 @@ class SqliteStore(FileReads):
         self._hand_over()
         self._thread.close()
         self._durability.settle()
-        with WORK:
+        with NO_FORK:
             self._close_file()
 
     def _close_file(self) -> None:
@@ -433,7 +433,7 @@ class SqliteStore(FileReads):
         """What every read is done inside of; raises `StorageError` if nothing can be read any more."""
         if self.failure is not None:
             raise StorageError(str(self.failure), status=self.failure.status)
-        return WORK
+        return NO_FORK
 
     def _on_end(self, error: Exception | None) -> None:
         """On the store thread: it ends here."""
@@ -505,7 +505,7 @@ class _Sink:
         if self._writer.barred:
             return self.build_apart(turns)
         changes = [change for turn in turns for change in turn.changes]
-        with WORK:
+        with NO_FORK:
             return self._writer.build(changes, [key for turn in turns for key in turn.forget])
 
     def build_apart(self, turns: Sequence[Turn]) -> Apart:
@@ -518,7 +518,7 @@ class _Sink:
 
     def commit(self, batch: Batch | Apart) -> None:
         self._surroundings.check_file()
-        with WORK:
+        with NO_FORK:
             if isinstance(batch, Batch):
                 self._writer.write(batch)
                 return
@@ -533,7 +533,7 @@ class _Sink:
             return
         self._pages = 0
         try:
-            with WORK:
+            with NO_FORK:
                 self._writer.checkpoint()
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.

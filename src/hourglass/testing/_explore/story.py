@@ -9,7 +9,7 @@ A kind that it has no words for is named as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,9 +178,6 @@ _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 def _spaced(thing: object) -> str:
     """The name of a kind, as words."""
     return _WORD.sub(" ", type(thing).__name__).lower()
-
-
-Describe = Callable[[str, e.AnyEvent], str]
 
 
 # --- story ----------------------------------------------------------------------------------------
