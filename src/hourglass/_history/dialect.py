@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from hourglass._engine.context import OUR_FLAGS
+from hourglass._engine.behaviour import OUR_FLAGS
 from hourglass._history import events as h
 
 _IN_OUR_ORDER = frozenset({"temporal-python"})

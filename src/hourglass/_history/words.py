@@ -7,24 +7,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hourglass._engine.words import Asked, describe, spaced
+from hourglass._engine.words import AskedCommand, describe, spaced
 from hourglass._history import events as h
 from hourglass._history.walk import meant
 
 _Facts = tuple[str, dict[str, Any]]
 
 
-def recorded(event: h.HistoryEvent) -> Asked | None:
+def recorded(event: h.HistoryEvent) -> AskedCommand | None:
     """An event as what was asked for; None where no command leads to events of its kind."""
     attributes = meant(event.attributes)
     tell = _TELL.get(type(attributes))
     if tell is None:
         return None
     kind, facts = tell(attributes)
-    return Asked(kind, event_id=event.id, **facts)
+    return AskedCommand(kind, event_id=event.id, **facts)
 
 
-def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[Asked, ...]:
+def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[AskedCommand, ...]:
     """All that these events say that was asked for, but for markers."""
     found = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
     return tuple(each for each in found if each is not None)

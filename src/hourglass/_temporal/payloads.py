@@ -15,7 +15,6 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
-from temporalio.api.failure.v1 import Failure as FailureMessage
 
 from hourglass._engine.specs import Payloads, RetryRule
 from hourglass.converter import (
@@ -185,13 +184,6 @@ def put_failure(message: Any, failure: Failure) -> None:
         write(info, failure.info)
     if failure.cause is not None:
         put_failure(message.cause, failure.cause)
-
-
-def failure_message(failure: Failure) -> FailureMessage:
-    """A failure as a message of its own."""
-    message = FailureMessage()
-    put_failure(message, failure)
-    return message
 
 
 def _member(kind: type[E], number: int) -> E:

@@ -12,7 +12,7 @@ from hourglass._engine.options import INT64, Duration, optional_seconds, whole_n
 from hourglass._history import events as h
 from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, read_event
 from hourglass.client._operations import Reference, fetch_history_events
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def reset(
     reapply_signals: bool,
     reapply_updates: bool,
     rpc_timeout: Duration | None,
-) -> Operation[Reference]:
+) -> ClientOperation[Reference]:
     """Begin the run anew from an event, from before a step, or (with neither) from its last workflow task."""
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
@@ -33,7 +33,7 @@ def reset(
         whole_number(event_id, "event_id", 0, INT64)
     step = _named(before)
 
-    async def ask(session: Session) -> str:
+    async def ask(session: ClientSession) -> str:
         point = event_id
         if point is None:
             events = await fetch_history_events(reference).ask(session)
@@ -56,7 +56,7 @@ def reset(
     def parse(run_id: str) -> Reference:
         return msgspec.structs.replace(reference, run_id=run_id, pinned=False, first_execution_run_id="")
 
-    return Operation(ask, parse)
+    return ClientOperation(ask, parse)
 
 
 def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:

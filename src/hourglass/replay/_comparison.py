@@ -13,7 +13,7 @@ from typing import Any
 
 from hourglass._engine.context import Place, Site
 from hourglass._engine.specs import Payloads
-from hourglass._engine.words import Asked, describe, is_made_up
+from hourglass._engine.words import AskedCommand, describe, is_made_up
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -33,7 +33,7 @@ _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
 
 
-def same_thing(was: Asked, now: Asked, names: Mapping[str, str], *, foreign: bool) -> bool:
+def same_thing(was: AskedCommand, now: AskedCommand, names: Mapping[str, str], *, foreign: bool) -> bool:
     """Whether what is asked for now goes by the name and the id of what is on record."""
     if now.kind in ("continue-as-new", "acceptance of update"):
         return True
@@ -52,14 +52,16 @@ def same_thing(was: Asked, now: Asked, names: Mapping[str, str], *, foreign: boo
             return True
 
 
-def same_id(key: str, now: Asked, *, foreign: bool) -> bool:
+def same_id(key: str, now: AskedCommand, *, foreign: bool) -> bool:
     """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
     if key == now.key:
         return True
     return foreign and now.is_default and (key.isdigit() or is_made_up(key))
 
 
-def differs(was: Asked | None, now: Asked | None, site: Site, reason: str) -> NondeterminismError:
+def differs(
+    was: AskedCommand | None, now: AskedCommand | None, site: Site, reason: str
+) -> NondeterminismError:
     """The report for code that went another way than its history: what was expected, what came, and where."""
     expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
     produced = describe(now)
@@ -89,7 +91,7 @@ def _place(site: Site) -> str:
     )
 
 
-def compared(was: Asked, now: Asked, *, foreign: bool = False) -> NondeterminismError | None:
+def compared(was: AskedCommand, now: AskedCommand, *, foreign: bool = False) -> NondeterminismError | None:
     """What changed between a thing on record and the same thing as it is asked for now, if anything did.
 
     `foreign`: the history is of another language, whose failures are worded otherwise.
@@ -109,7 +111,7 @@ def compared(was: Asked, now: Asked, *, foreign: bool = False) -> Nondeterminism
     )
 
 
-def _changed(was: Asked, now: Asked, foreign: bool) -> str:
+def _changed(was: AskedCommand, now: AskedCommand, foreign: bool) -> str:
     if now.kind == "continue-as-new":
         if now.name and was.name != now.name:
             return "type"

@@ -25,7 +25,7 @@ from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.context import Site
 from hourglass._engine.state import CommandId, PathStep
-from hourglass._engine.words import Asked
+from hourglass._engine.words import AskedCommand
 from hourglass._history.events import (
     ActivityTaskCancelRequested,
     ActivityTaskScheduled,
@@ -38,9 +38,9 @@ from hourglass._history.events import (
 from hourglass.errors import HistoryError, NondeterminismError
 from hourglass.replay._comparison import compared, differs
 from hourglass.replay._foreign_markers import Decode, MarkedTask, VersionMark, marked_tasks
-from hourglass.replay._foreign_matching import LocalActivities, pair_up
+from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
 from hourglass.replay._foreign_order import Order
-from hourglass.replay._session import Execution
+from hourglass.replay._session import HistoryExecution
 from hourglass.replay._trace import asked_of, local_of, unread
 
 # --- where commands come from ---------------------------------------------------------------------
@@ -124,8 +124,8 @@ class Walk:
     def __init__(
         self,
         run_id: str,
-        execution: Execution,
-        recorded: Mapping[int, Asked],
+        execution: HistoryExecution,
+        recorded: Mapping[int, AskedCommand],
         *,
         compare: bool = True,
         order: Order = Order(),
@@ -141,7 +141,7 @@ class Walk:
         self._admitted: dict[str, UpdateRequest] = {}
         self._names: dict[str, str] = {}
         self._origins = Origins()
-        self._locals = LocalActivities()
+        self._locals = ForeignLocalActivities()
         self._task = MarkedTask(told=())
         self.at = 0
         self.choices: list[int] = []
@@ -361,7 +361,7 @@ class Walk:
             if not self._compare or self._has_drawn():
                 break
             arguments = mark.arguments or ()
-            was = Asked("local activity", "", mark.activity_type, arguments, event_id=mark.event_id)
+            was = AskedCommand("local activity", "", mark.activity_type, arguments, event_id=mark.event_id)
             changed = compared(was, _local(command, self._origins.site(command)), foreign=True)
             if changed is not None:
                 raise changed
@@ -375,15 +375,15 @@ class Walk:
             if not isinstance(mark, VersionMark) or not mark.patches or mark.is_deprecated:
                 continue
             if not self._patches.intersection(mark.patches):
-                was = Asked(f"patch {mark.change_id!r}", event_id=mark.event_id)
+                was = AskedCommand(f"patch {mark.change_id!r}", event_id=mark.event_id)
                 raise differs(was, None, self._execution.waiting_at(), self._where())
 
     def _where(self) -> str:
         return f"in the workflow task that started with event {self._task.history_length}"
 
-    def _asked(self, command: c.Command) -> Asked:
+    def _asked(self, command: c.Command) -> AskedCommand:
         return asked_of(command, self._origins.site(command), self._outcomes)
 
 
-def _local(command: c.ScheduleLocalActivity, site: Site) -> Asked:
-    return Asked("local activity", "", command.activity_type, command.arguments, site=site)
+def _local(command: c.ScheduleLocalActivity, site: Site) -> AskedCommand:
+    return AskedCommand("local activity", "", command.activity_type, command.arguments, site=site)

@@ -21,7 +21,7 @@ from hourglass._history.words import all_recorded
 from hourglass.errors import HistoryError
 
 if TYPE_CHECKING:
-    from hourglass._engine.words import Asked
+    from hourglass._engine.words import AskedCommand
     from hourglass._temporal.histories import Recorded
 
 
@@ -32,7 +32,7 @@ class Facts(msgspec.Struct, frozen=True):
     workflow_id: str
     run_id: str
     task_queue: str
-    expected: tuple[Asked, ...]
+    expected: tuple[AskedCommand, ...]
     dialect: Dialect
     may_be_python: bool
     """Whether Python's SDK may have written it: histories that name no SDK do not say."""

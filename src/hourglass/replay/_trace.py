@@ -20,14 +20,14 @@ from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.context import Site
-from hourglass._engine.words import NOWHERE, Asked, asked, spaced
+from hourglass._engine.words import NOWHERE, AskedCommand, asked, spaced
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowExecutionUpdateAdmitted
 from hourglass.errors import NondeterminismError
 from hourglass.replay._comparison import compared, differs, same_thing
 from hourglass.replay._foreign_markers import LocalMark, MarkedTask
 from hourglass.replay._foreign_matching import pair_up
-from hourglass.replay._session import Step
+from hourglass.replay._session import ReplayStep
 
 
 class Trace:
@@ -39,7 +39,7 @@ class Trace:
     def __init__(
         self,
         run_id: str,
-        recorded: Mapping[int, Asked],
+        recorded: Mapping[int, AskedCommand],
         *,
         foreign: bool,
         compare: bool,
@@ -62,9 +62,11 @@ class Trace:
         self._locals: dict[int, c.ScheduleLocalActivity] = {}
         self._cancelled_locals: set[int] = set()
 
-    def difference(self, tasks: Sequence[MarkedTask], steps: Sequence[Step]) -> NondeterminismError | None:
+    def difference(
+        self, tasks: Sequence[MarkedTask], steps: Sequence[ReplayStep]
+    ) -> NondeterminismError | None:
         """The first thing that differs, if anything does."""
-        by_task: dict[int, list[Step]] = {}
+        by_task: dict[int, list[ReplayStep]] = {}
         for step in steps:
             by_task.setdefault(step.history_length, []).append(step)
         last = max(by_task, default=0)
@@ -84,7 +86,7 @@ class Trace:
 
     # --- following --------------------------------------------------------------------------------------------------
 
-    def _take(self, group: Sequence[MarkedTask], steps: Sequence[Step]) -> None:
+    def _take(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
         for task in group:
             for event in task.told:
                 if isinstance(event.attributes, WorkflowExecutionUpdateAdmitted):
@@ -119,7 +121,7 @@ class Trace:
             return found[1]
         return self._sites.get((type(command), getattr(command, "seq", 0)), NOWHERE)
 
-    def _asked(self, command: c.Command) -> Asked:
+    def _asked(self, command: c.Command) -> AskedCommand:
         return asked_of(command, self._site(command), self._outcomes)
 
     # --- comparing --------------------------------------------------------------------------------------------------
@@ -223,27 +225,27 @@ class Trace:
         return f"{where}\n  {self._reason}" if self._reason else where
 
 
-def local_of(mark: LocalMark) -> Asked:
+def local_of(mark: LocalMark) -> AskedCommand:
     """A local activity of which a marker tells."""
-    return Asked(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
+    return AskedCommand(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
 
 
-def unread(event: h.HistoryEvent) -> Asked:
+def unread(event: h.HistoryEvent) -> AskedCommand:
     """Something that a history says and that has no name among what is compared."""
-    return Asked(spaced(h.kind_of(event.attributes)), event_id=event.id)
+    return AskedCommand(spaced(h.kind_of(event.attributes)), event_id=event.id)
 
 
-def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> Asked:
+def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand:
     """Whatever a run asked for, in the terms of a history."""
     match command:
         case RequestCancelChild():
             return asked(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
         case c.CancelTimer():
             key = str(outcomes.link_of(command))
-            return Asked("cancellation of the timer of event", key, site=site)
+            return AskedCommand("cancellation of the timer of event", key, site=site)
         case c.RequestCancelActivity():
             key = str(outcomes.link_of(command))
-            return Asked("cancellation of the activity of event", key, site=site)
+            return AskedCommand("cancellation of the activity of event", key, site=site)
         case _:
             return asked(command, site)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
-from hourglass._engine.words import Asked, asked, describe
+from hourglass._engine.words import AskedCommand, asked, describe
 from hourglass._history import events as h
 from hourglass._history import events as local
 from hourglass._history import events as o
@@ -177,5 +177,7 @@ def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> Nondeterminis
 def _described(command: c.Command) -> str:
     if isinstance(command, local.RecordLocalActivity):
         marker = command.marker
-        return f"the end of {describe(Asked('local activity', marker.activity_id, marker.activity_type))}"
+        return (
+            f"the end of {describe(AskedCommand('local activity', marker.activity_id, marker.activity_type))}"
+        )
     return describe(asked(command))
