@@ -77,13 +77,75 @@ class Alarms:
             record.alarm = None
 
 
+# --- what the store has not written yet -----------------------------------------------------------------------
+
+
+STANDSTILL = SECOND // 4
+"""A store that has not written a change for so long stands still."""
+
+
+class CommitWatch:
+    """Watches for the commit of some change, so that a store that stands still is noticed."""
+
+    def __init__(self, is_durable: Callable[[int], bool], clock: Clock) -> None:
+        self._is_durable = is_durable
+        self._clock = clock
+        self._number = 0  # a change whose commit is watched for, and since when it is on its way
+        self._since_ns = 0
+        self.still_since = 0
+        """Since when the store stands still, as far as it was noticed; 0: it moves."""
+
+    def appended(self, number: int) -> None:
+        """The store was given this change: if no commit is watched for, this one is."""
+        if not self.still_since and self._is_durable(self._number) and not self._is_durable(number):
+            self._number, self._since_ns = number, self._clock.now_ns()
+
+    def look(self, newest: int) -> int:
+        """Look whether the store moves; if it stood still until now, gives since when."""
+        now = self._clock.now_ns()
+        since = 0
+        if self._is_durable(self._number):
+            since, self.still_since = self.still_since, 0
+            if not self._is_durable(newest):
+                self._number, self._since_ns = newest, now
+        elif not self.still_since and now - self._since_ns > STANDSTILL:
+            self.still_since = self._since_ns
+        return since
+
+
+class CarriedOut:
+    """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
+    that is durable, and the store knows them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_durable = store.is_durable
+        self._runs: dict[tuple[str, str], tuple[str, int]] = {}
+        self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
+
+    def note(self, change: Change, number: int) -> None:
+        """A change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
+        unstored = self._unstored
+        for request_id in change.request_ids:
+            key = (change.run.started.workflow_id, request_id)
+            self._runs[key] = (change.run.run_id, number)
+            unstored.append((number, key))
+        while unstored and self._is_durable(unstored[0][0]):
+            earlier, key = unstored.popleft()
+            if self._runs[key][1] == earlier:
+                del self._runs[key]
+
+    def find(self, workflow_id: str, request_id: str) -> str:
+        """The run id of the run that carried out a request; empty if none did."""
+        run_id, number = self._runs.get((workflow_id, request_id), ("", 0))
+        return self._store.find_request(workflow_id, request_id) if self._is_durable(number) else run_id
+
+
 # --- runs -----------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.embedded")
-
-STANDSTILL = SECOND // 4
-"""A store that has not written a change for so long stands still."""
 
 LOOK_AGAIN = 5 * SECOND
 """When something that is withheld and overdue comes up again, at the latest."""
@@ -132,14 +194,8 @@ class RunTable:
         opened anew; they can be looked at, and ended.
         """
         self._parked_at: dict[str, int] = {}
-        self._requests: dict[tuple[str, str], tuple[str, int]] = {}
-        """The runs that carried out requests, by workflow id and request id, each with the number of the change:
-        until that is durable, and the store knows them.
-        """
-        self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
-        self._watched = 0  # a change whose commit is watched for, and since when it is on its way
-        self._watched_ns = 0
-        self._still_since = 0  # since when the store stands still, as far as it was noticed; 0: it moves
+        self._requests = CarriedOut(store)
+        self._commits = CommitWatch(store.is_durable, clock)
 
     def stop(self) -> None:
         """Time passes no more, and nothing changes any more."""
@@ -168,19 +224,10 @@ class RunTable:
         """Whether the store has written nothing for a while though there is something to write: nothing new reaches a
         worker then. When it moves again, that time is given back to the activities that waited.
         """
-        now = self.clock.now_ns()
-        if self.is_durable(self._watched):
-            since, self._still_since = self._still_since, 0
-            self._watch_newest(now)
-            if since:
-                self._give_time_back(since)
-        elif not self._still_since and now - self._watched_ns > STANDSTILL:
-            self._still_since = self._watched_ns
-        return self._still_since != 0
-
-    def _watch_newest(self, now: int) -> None:
-        if not self.is_durable(self.appended):
-            self._watched, self._watched_ns = self.appended, now
+        since = self._commits.look(self.appended)
+        if since:
+            self._give_time_back(since)
+        return self._commits.still_since != 0
 
     def _give_time_back(self, since: int) -> None:
         now = self.clock.now_ns()
@@ -318,9 +365,7 @@ class RunTable:
             return latest.run.run_id
         if not latest.has_past:
             return ""
-        workflow_id = latest.run.started.workflow_id
-        run_id, number = self._requests.get((workflow_id, request_id), ("", 0))
-        return self.store.find_request(workflow_id, request_id) if self.is_durable(number) else run_id
+        return self._requests.find(latest.run.started.workflow_id, request_id)
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
         """The number of the newest change of a workflow's latest run, and of this run, that are in memory; 0 if none
@@ -579,34 +624,17 @@ class RunTable:
         record.number = self.appended = self.store.append(change)
         record.stored_wake_ns = change.wake_ns
         if request_ids:
-            self._note_requests(change)
-        self._watch()
+            self._requests.note(change, self.appended)
+        self._commits.appended(self.appended)
 
     def _append(self, change: Change | ScheduleChange, *records: LoadedRun) -> None:
         self.appended = self.store.append(change)
-        self._watch()
+        self._commits.appended(self.appended)
         for record, each in zip(records, (change, *change.also), strict=False):  # schedules come last
             record.number = self.appended
             record.stored_wake_ns = each.wake_ns
             if isinstance(each, Change) and each.request_ids:
-                self._note_requests(each)
-
-    def _note_requests(self, change: Change) -> None:
-        """The newest change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
-        unstored, number = self._unstored, self.appended
-        for request_id in change.request_ids:
-            key = (change.run.started.workflow_id, request_id)
-            self._requests[key] = (change.run.run_id, number)
-            unstored.append((number, key))
-        while unstored and self.is_durable(unstored[0][0]):
-            earlier, key = unstored.popleft()
-            if self._requests[key][1] == earlier:
-                del self._requests[key]
-
-    def _watch(self) -> None:
-        """See to it that the commit of some change is watched for."""
-        if not self._still_since and self.is_durable(self._watched) and not self.is_durable(self.appended):
-            self._watched, self._watched_ns = self.appended, self.clock.now_ns()
+                self._requests.note(each, self.appended)
 
     def _announce(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
         """Tell the clock, the task queues, the handles and the waiters that a change concerns."""
