@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hourglass._embedded.store.records import decode_events, decode_schedule, encode_events, encode_schedule
+from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
 from hourglass._engine.specs import (
     ActivitySpec,
     ChildSpec,
@@ -23,6 +23,7 @@ from hourglass._engine.specs import (
     StartSpec,
 )
 from hourglass._history import events as h
+from hourglass._history.encoding import encode_events
 from hourglass.converter import Payload
 
 GOLDEN = {
@@ -94,7 +95,8 @@ def test_schedules_of_0_1_0_are_read() -> None:
 @pytest.mark.parametrize("name", ["full", "bare"])
 def test_what_is_written_is_what_0_1_0_would_have_written(name: str) -> None:
     """The same names and values, so that a process of 0.1.0 that comes to own the file reads it."""
-    written = msgspec.msgpack.decode(encode_events(decode_events(GOLDEN[name])))
+    events = decode_events(GOLDEN[name])
+    written = msgspec.msgpack.decode(array(len(events), encode_events(events)))
     assert written == msgspec.msgpack.decode(GOLDEN[name])
 
 
