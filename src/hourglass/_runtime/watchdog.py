@@ -72,7 +72,7 @@ class NoWorker:
 Suspicion: TypeAlias = NobodyPolls | Orphan | NoWorker
 
 
-class Patience:
+class Suspicions:
     """Remembers since when each thing looks wrong. Pure but for that; the time is given."""
 
     def __init__(self, limit: float) -> None:
@@ -92,7 +92,7 @@ def watchdog(app: Application) -> Start:
     """The body of the Watchdog's process; it asks the engine beside its own looks."""
 
     async def body(context: Context) -> None:
-        patience = Patience(app.watch.patience)
+        patience = Suspicions(app.watch.patience)
         await context.started()
         loop = asyncio.get_running_loop()
         asking = [loop.create_task(watch_sightings(app)), loop.create_task(watch_reachability(app))]
@@ -104,7 +104,7 @@ def watchdog(app: Application) -> Start:
     return body
 
 
-def look(app: Application, patience: Patience, now: float) -> None:
+def look(app: Application, patience: Suspicions, now: float) -> None:
     """One look: mend what has looked wrong for too long."""
     for suspicion in patience.overdue(suspicions(app), now):
         logger.error("the watchdog mends: %r", suspicion)
