@@ -114,7 +114,7 @@ def serve(options: WorkerOptions, process: Guarded | None) -> int:
         with _connected(options) as client:
             if client.target == "local:":
                 logger.warning(
-                    "an engine in memory is this process's own: nobody else can start workflows here"
+                    "an engine in memory is this process's own: no other process can start workflows here"
                 )
             worker = _worker(options, client, loaded.modules, process)
             if process is not None:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.apply import APPLY, late_seeds, prepare
+from hourglass._engine.behaviour import OUR_FLAGS, Behaviour, Flag, behaviour_of
 from hourglass._engine.body import run_top_level, start
 from hourglass._engine.commands import (
     Command,
@@ -24,7 +25,7 @@ from hourglass._engine.commands import (
     Succeeded,
     TaskFailed,
 )
-from hourglass._engine.context import HOURGLASS, SINGLE_BATCH, LiveRun, RunSettings
+from hourglass._engine.context import LiveRun, RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.events import (
     Activation,
@@ -83,10 +84,11 @@ class Run:
         return self.state.result is not None
 
     @property
-    def is_ours(self) -> bool:
-        """Whether the run was begun by Hourglass, not taken over from another SDK."""
+    def behaviour(self) -> Behaviour:
+        """The order of things in this run, as its first activation has it."""
         journal = self.state.journal
-        return bool(journal) and (not journal[0].is_replaying or HOURGLASS in journal[0].flags)
+        ours = bool(journal) and (not journal[0].is_replaying or Flag.HOURGLASS in journal[0].flags)
+        return behaviour_of(ours=ours)
 
     def activate(self, activation: Activation) -> Completion:
         """Handle an activation. A bug in workflow code comes back as a failed task and is in `error`."""
@@ -114,7 +116,7 @@ class Run:
                 self.rebuild()
             assert self.last is not None
             return self.last  # delivered again: the same answer
-        if self.state.result is not None and self.is_ours:
+        if self.state.result is not None and self.behaviour.closed_runs_are_silent:
             # I7: the closed are silent. temporalio's are not, and its histories show it
             return Succeeded(run_id, versioning_behavior=self.definition.versioning_behavior)
         live = self.live or self.rebuild()
@@ -208,6 +210,8 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
     before = live.facts
     live.facts = activation
+    if activation.flags is not before.flags:
+        live.know_behaviour()
     if live.sites is not None:
         live.sites.clear()
     live.scheduler.open()
@@ -215,14 +219,21 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     live.scheduler.close()
     if not live.handlers.leaves_trace:
         live.facts = before
+        if activation.flags is not before.flags:
+            live.know_behaviour()
     return live.accumulator.flush()
 
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, rest = _sort(activation.events)
     live.handlers.leaves_trace = bool(rest or first) or not _are_updates_only(messages)
-    single = SINGLE_BATCH in activation.flags
-    late = late_seeds(live, first) if first and messages and not single else ()
+    if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
+        # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's
+        # order of things, also when we go on with it.
+        live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
+        live.know_behaviour()
+    single = live.behaviour.events_apply_at_once
+    late = late_seeds(live, first) if first and messages else ()
     for event in first:
         if event not in late:
             prepare(live, event)

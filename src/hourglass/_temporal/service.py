@@ -14,15 +14,11 @@ from temporalio.api.errordetails.v1 import (
     WorkflowExecutionAlreadyStartedFailure,
 )
 
-from hourglass._contract import schedules as sc
-from hourglass._contract import service as ch
-from hourglass._contract import service as sd
 from hourglass._contract import service as sv
-from hourglass._contract import service as sw
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, UpdateWithStart
 from hourglass._temporal import calls, calls_schedules, calls_views, core
-from hourglass._temporal.calls import Call, Scope
+from hourglass._temporal.calls import Rpc, Scope
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -195,45 +191,16 @@ def _name(request: sv.Request[Any]) -> str:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-PLANS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
-    sv.StartWorkflow: calls.start,
-    sv.SignalWorkflow: calls.signal,
-    sv.QueryWorkflow: calls.query,
-    sv.CancelWorkflow: calls.cancel,
-    sv.TerminateWorkflow: calls.terminate,
-    sv.DescribeWorkflow: calls_views.describe,
-    sv.ListWorkflows: calls_views.listing,
-    sv.CountWorkflows: calls_views.count,
-    sv.WaitForClose: calls_views.wait_for_close,
-    sv.GetHistory: calls_views.history,
-    sv.CompleteActivity: calls.complete,
-    sv.HeartbeatActivity: calls.heartbeat,
-    ch.UpdateWorkflow: calls.update,
-    ch.PollUpdate: calls.poll_update,
-    ch.UpdateWithStart: calls.update_with_start,
-    ch.ResetWorkflow: calls.reset,
-    sc.CreateSchedule: calls_schedules.create,
-    sc.DescribeSchedule: calls_schedules.describe,
-    sc.UpdateSchedule: calls_schedules.update,
-    sc.PatchSchedule: calls_schedules.patch,
-    sc.DeleteSchedule: calls_schedules.delete,
-    sc.ListSchedules: calls_schedules.listing,
-    sd.SetCurrentVersion: calls.set_current,
-    sd.DescribeDeployment: calls.describe,
-}
-
-
-# What an engine may have no answer to.
-OPTIONAL: dict[type[sv.Request[Any]], Callable[[Any, Scope], Call]] = {
-    sw.DescribeNamespace: calls_views.describe_namespace,
-    sw.LastSeen: calls_views.last_seen,
-    sw.GetPollers: calls_views.pollers,
+CALLS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
+    **calls.ACTING,
+    **calls_views.LOOKING,
+    **calls_schedules.ON_SCHEDULES,
 }
 
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
-    plan = PLANS.get(type(request)) or OPTIONAL.get(type(request))
+    plan = CALLS.get(type(request))
     if plan is None:
         raise InternalError(f"Temporal has no answer to {type(request).__name__}")
     call = plan(request, scope)

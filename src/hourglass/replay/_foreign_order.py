@@ -19,7 +19,7 @@ import msgspec
 
 from hourglass._embedded.workers.cursor import rank
 from hourglass._engine import events as e
-from hourglass._engine.context import HOURGLASS, SINGLE_BATCH
+from hourglass._engine.behaviour import Flag
 from hourglass._engine.interception import (
     SleepInput,
     WorkflowInboundInterceptor,
@@ -84,7 +84,10 @@ class Order(msgspec.Struct, frozen=True):
     def of(self, place: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
         """The flags, and the batches, in which a task is told."""
         way = self.ways.get(place, 0) % self.choices(due)
-        flags = (*((SINGLE_BATCH,) if way != 1 else ()), *((HOURGLASS,) if self.late_updates else ()))
+        flags = (
+            *((Flag.SINGLE_BATCH,) if way != 1 else ()),
+            *((Flag.HOURGLASS,) if self.late_updates else ()),
+        )
         if way > 3:
             due = [*_others(due), *reversed(_timers(due))]
         if way in (0, 1, 4):

@@ -151,7 +151,7 @@ class Replayer:
         """Replay a history through Core, in the turns of each Python that may have written it. The first error counts."""
         execution = self._execution(settings)
         error = self._core(history, execution)
-        is_theirs = execution.run is not None and not execution.run.is_ours
+        is_theirs = execution.run is not None and execution.run.behaviour.python_is_unknown
         if not (is_theirs and history._facts.may_be_python and isinstance(error, _DIFFERENCES)):
             return execution, error
         self._leave_session()

@@ -20,7 +20,7 @@ from hourglass.activity import Activity
 from hourglass.client import _operations
 from hourglass.client._faces import HandleFacts
 from hourglass.client._interception import Interceptor, checked
-from hourglass.client._session import Operation, Session
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry
@@ -44,7 +44,7 @@ Ts = TypeVarTuple("Ts")
 class Later:
     """A point in virtual time, at which something shall happen."""
 
-    def __init__(self, driver: Driver, session: Session, when_ns: int) -> None:
+    def __init__(self, driver: Driver, session: ClientSession, when_ns: int) -> None:
         self._driver = driver
         self._session = session
         self._when_ns = when_ns
@@ -90,7 +90,7 @@ class Later:
         step = Step("action", name, act)
         self._driver.clock.call_at(self._when_ns, lambda: self._driver.add(step))
 
-    def _ask(self, operation: Operation[None]) -> None:
+    def _ask(self, operation: ClientOperation[None]) -> None:
         self._driver.loop.run_until_complete(operation.ask(self._session))
 
 

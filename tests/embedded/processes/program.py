@@ -16,7 +16,7 @@ from typing import Any
 
 from hourglass import Client, Worker
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.sharing.file_connection import connect_file
+from hourglass._embedded.sharing.connection import connect_file
 from hourglass.client import WorkflowHandle
 from hourglass.errors import HourglassError
 
