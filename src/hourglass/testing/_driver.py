@@ -29,7 +29,6 @@ from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
-from hourglass.activity._seen import listening
 from hourglass.errors import InternalError, UsageError
 from hourglass.testing._bench import QuietLoop
 from hourglass.testing._cast import Cast
@@ -183,8 +182,7 @@ class Driver:
         task = self.loop.create_task(coro)
         task.add_done_callback(lambda _: self.ring())
         try:
-            with listening(self.cast.meet_activity):
-                self._drive(task.done, may_move)
+            self._drive(task.done, may_move)
         except BaseException:
             task.cancel()
             self.loop.do(_ended(task))
@@ -198,8 +196,7 @@ class Driver:
         reached: list[bool] = []
         cancel = self.clock.call_at(when_ns, lambda: reached.append(True))
         try:
-            with listening(self.cast.meet_activity):
-                self._drive(lambda: bool(reached), lambda: True)
+            self._drive(lambda: bool(reached), lambda: True)
         finally:
             cancel()
         self._raise_parked()

@@ -83,6 +83,7 @@ class Setting:
                 failure_exceptions=exceptions,
                 interceptors=workflow_interceptors(self.interceptors),
                 metrics=self.metrics,
+                on_activity=cast.meet_activity,
             ),
             limits=_LIMITS,
             verify=verify,
