@@ -141,10 +141,16 @@ _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
 def encode_event(event: h.HistoryEvent) -> bytes:
     """An event as it is stored."""
-    flat = _flat.get(type(event.attributes))
-    if flat is None:
-        return encode(event)
-    return encode(_stored_event(event.id, event.time_ns, flat.stored(*flat.values(event.attributes))))
+    # Seven times a step: `encode` is called only where it must mend something.
+    attributes = event.attributes
+    flat = _flat.get(type(attributes))
+    stored: Any = event
+    if flat is not None:
+        stored = _stored_event(event.id, event.time_ns, flat.stored(*flat.values(attributes)))
+    try:
+        return _encode(stored)
+    except UnicodeEncodeError:
+        return encode(stored)
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
