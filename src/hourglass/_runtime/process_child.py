@@ -48,7 +48,7 @@ _ORPHAN_CHECK = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-class ChildProcess:
+class ChildMain:
     """The process, seen from inside."""
 
     def __init__(self, channel: ProcessChannel, parent: int) -> None:
@@ -186,4 +186,4 @@ def main() -> NoReturn:
         signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
-    ChildProcess(ProcessChannel(sock), parent).run()
+    ChildMain(ProcessChannel(sock), parent).run()
