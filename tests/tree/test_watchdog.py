@@ -8,7 +8,15 @@ import pytest
 
 from hourglass._contract.handle import ActivityFailed
 from hourglass._engine.commands import TaskFailed
-from hourglass._runtime.watchdog import NobodyPolls, NoWorker, Orphan, Patience, WatchLimits, look, suspicions
+from hourglass._runtime.watchdog import (
+    NobodyPolls,
+    NoWorker,
+    Orphan,
+    Suspicions,
+    WatchLimits,
+    look,
+    suspicions,
+)
 from hourglass._supervision import NotRunning
 
 from .test_dispatch import attempt_of, kind_of, started
@@ -19,7 +27,7 @@ ONE, TWO = NoWorker("one"), NoWorker("two")
 
 def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone():
     """Only what was seen at every look for the whole time is overdue; then it has the whole time again."""
-    patience = Patience(30.0)
+    patience = Suspicions(30.0)
     assert patience.overdue([ONE], 0.0) == []
     assert patience.overdue([ONE, TWO], 25.0) == []
     assert patience.overdue([TWO], 29.0) == []  # one was mended by somebody else
@@ -39,7 +47,7 @@ def test_a_worker_that_waits_is_not_suspicious():
             await begun()
             await until(world.whole)
             former = world.find(WORKER)
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             for now in range(0, 7200, 5):
                 assert list(suspicions(world.app)) == []
                 look(world.app, patience, float(now))
@@ -83,7 +91,7 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
             line = world.record().activations
             await until(lambda: line.in_hand)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 29.9)
             assert worker.alive
@@ -113,7 +121,7 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             lost = world.app.dispatch.works.pop(token)
             (suspicion,) = suspicions(world.app)
             assert suspicion == Orphan("default", 1, "r", token)
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             assert handle.completions == []
             look(world.app, patience, 30.0)
@@ -135,7 +143,7 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             await begun()
             await until(world.whole)
             world.app.dispatch.works.clear()
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             look(world.app, patience, 30.0)
             await until(lambda: world.handle.results)
@@ -157,7 +165,7 @@ def test_a_queue_without_a_worker_gets_one():
         async with memory() as world:
             await world.app.workers.terminate_child("default")
             assert list(suspicions(world.app)) == [NoWorker("default")]
-            patience = Patience(30.0)
+            patience = Suspicions(30.0)
             look(world.app, patience, 0.0)
             assert not world.whole()
             look(world.app, patience, 30.0)
