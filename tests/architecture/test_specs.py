@@ -12,18 +12,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from hourglass._history.json import event_json
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
 from hourglass import activity, workflow
-from hourglass._contract.schedules import Schedule
+from hourglass._contract.schedules import EngineSchedule
 from hourglass._contract.service import StartWorkflow
 from hourglass._embedded.engine.dispatch import activity_task
 from hourglass._embedded.engine.starting import _first_event
 from hourglass._embedded.rules.children import first_event
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import Step
-from hourglass._embedded.rules.schedules import Record
+from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.rules.tasks import Answer, Sent, complete_task, start_task
 from hourglass._embedded.rules.transitions import open_run
 from hourglass._embedded.store.records import decode_events, decode_schedule, encode_schedule
@@ -47,7 +48,6 @@ from hourglass._engine.specs import (
 )
 from hourglass._history import events as h
 from hourglass._history.encoding import encode_event
-from hourglass._history.json import event_json
 from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
 from hourglass._temporal.activations import activation_from_proto
@@ -299,7 +299,7 @@ def _request(**options: Any) -> StartWorkflow:
 
 
 def _message(request: StartWorkflow) -> bytes:
-    data: bytes = calls.start(request, calls.Scope("ns", "me")).message.SerializeToString()
+    data: bytes = calls.start(request, calls.CallScope("ns", "me")).message.SerializeToString()
     return data
 
 
@@ -324,7 +324,9 @@ def test_a_start_by_a_client(field: str, said: Any, meant: Any) -> None:
 def test_a_start_by_a_schedule(field: str, said: Any, meant: Any) -> None:
     """A schedule's action comes back from the file, and from a server, as it was."""
     action = msgspec.structs.replace(_request(**{field: said}), identity="", request_id="")
-    record = Record(schedule_id="s", schedule=Schedule(action=action), seen_ns=NOW, create_time_ns=NOW)
+    record = ScheduleRecord(
+        schedule_id="s", schedule=EngineSchedule(action=action), seen_ns=NOW, create_time_ns=NOW
+    )
     assert decode_schedule(encode_schedule(record)) == record
     message: Any = calls_schedules.NewWorkflowExecutionInfo()
     calls_schedules._put_action(message, action, b"")

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from inspect import unwrap
 from pathlib import Path
 from types import CodeType, FrameType
@@ -408,7 +409,7 @@ def place_of(frame: FrameType | None) -> Site:
     sites: list[Site] = []
     while frame is not None and len(sites) <= _CALLERS:
         name = frame.f_code.co_filename
-        if not name.startswith("<frozen") and not is_library(name):
+        if not is_library(name) and not name.startswith("<frozen"):
             sites.append((name, frame.f_lineno))
         frame = frame.f_back
     return _placed(sites)
@@ -437,6 +438,7 @@ def returned_at(fiber: FiberTask[Any], function: object) -> Site:
     return code.co_filename, _only_return(code)
 
 
+@lru_cache(maxsize=256)
 def _only_return(code: CodeType) -> int:
     """The line of the only `return` of a function that has asked for nothing, else that of the function itself."""
     from dis import get_instructions
@@ -448,13 +450,14 @@ def _only_return(code: CodeType) -> int:
 
 
 def _placed(sites: list[Site]) -> Site:
-    if not sites:
-        return "", 0
+    if len(sites) < 2:
+        return sites[0] if sites else ("", 0)
     place = Place(sites[0])
     place.callers = tuple(sites[1:])
     return place
 
 
+@lru_cache(maxsize=1024)  # asked for each frame above each command, where sites are recorded
 def is_library(filename: str) -> bool:
     """Whether a file is ours or the standard library's, so that a report must look further up for the author's line."""
     return filename.startswith(_OUR_CODE) or (

@@ -52,7 +52,7 @@ LONG_POLL = 65.0
 """Seconds for a call that the server holds open; it gives up by itself after 20."""
 
 
-class Scope(NamedTuple):
+class CallScope(NamedTuple):
     """What every call needs to know of its connection."""
 
     namespace: str
@@ -89,7 +89,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
-def set_current(request: sv.SetCurrentVersion, scope: Scope) -> Rpc:
+def set_current(request: sv.SetCurrentVersion, scope: CallScope) -> Rpc:
     """Make a version current."""
     message = ws.SetWorkerDeploymentCurrentVersionRequest(
         namespace=scope.namespace,
@@ -106,7 +106,7 @@ def set_current(request: sv.SetCurrentVersion, scope: Scope) -> Rpc:
     return Rpc("set_worker_deployment_current_version", message, read)
 
 
-def describe(request: sv.DescribeDeployment, scope: Scope) -> Rpc:
+def describe(request: sv.DescribeDeployment, scope: CallScope) -> Rpc:
     """Look at a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
@@ -188,7 +188,7 @@ def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
 # --- workflows -------------------------------------------------------------------------------------------------------
 
 
-def start(request: sv.StartWorkflow, scope: Scope) -> Rpc:
+def start(request: sv.StartWorkflow, scope: CallScope) -> Rpc:
     """Start a workflow, or start and signal it in one step."""
     message: Any
     if not request.signal_name:
@@ -202,7 +202,7 @@ def start(request: sv.StartWorkflow, scope: Scope) -> Rpc:
     return Rpc("signal_with_start_workflow_execution", message, _signalled)
 
 
-def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
+def put_start(message: Any, request: sv.StartWorkflow, scope: CallScope) -> None:
     """Write a start into a message that begins a workflow."""
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
@@ -235,7 +235,7 @@ def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
-def signal(request: sv.SignalWorkflow, scope: Scope) -> Rpc:
+def signal(request: sv.SignalWorkflow, scope: CallScope) -> Rpc:
     """Send a signal."""
     message: Any = ws.SignalWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -250,7 +250,7 @@ def signal(request: sv.SignalWorkflow, scope: Scope) -> Rpc:
     return Rpc("signal_workflow_execution", message, _nothing)
 
 
-def query(request: sv.QueryWorkflow, scope: Scope) -> Rpc:
+def query(request: sv.QueryWorkflow, scope: CallScope) -> Rpc:
     """Ask a question, which a worker answers."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -270,7 +270,7 @@ def _answered(data: bytes) -> sv.QueryAnswer:
     return sv.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
-def cancel(request: sv.CancelWorkflow, scope: Scope) -> Rpc:
+def cancel(request: sv.CancelWorkflow, scope: CallScope) -> Rpc:
     """Ask a workflow to cancel."""
     message: Any = ws.RequestCancelWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -283,7 +283,7 @@ def cancel(request: sv.CancelWorkflow, scope: Scope) -> Rpc:
     return Rpc("request_cancel_workflow_execution", message, _nothing)
 
 
-def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Rpc:
+def terminate(request: sv.TerminateWorkflow, scope: CallScope) -> Rpc:
     """End a workflow now."""
     message: Any = ws.TerminateWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -300,7 +300,7 @@ def terminate(request: sv.TerminateWorkflow, scope: Scope) -> Rpc:
 # --- updates and resets ----------------------------------------------------------------------------------------------
 
 
-def update(request: sv.UpdateWorkflow, scope: Scope) -> Rpc:
+def update(request: sv.UpdateWorkflow, scope: CallScope) -> Rpc:
     """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
     return Rpc(
         "update_workflow_execution",
@@ -311,7 +311,7 @@ def update(request: sv.UpdateWorkflow, scope: Scope) -> Rpc:
     )
 
 
-def poll_update(request: sv.PollUpdate, scope: Scope) -> Rpc:
+def poll_update(request: sv.PollUpdate, scope: CallScope) -> Rpc:
     """Wait on for an update."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
@@ -328,7 +328,7 @@ def poll_update(request: sv.PollUpdate, scope: Scope) -> Rpc:
     )
 
 
-def update_with_start(request: sv.UpdateWithStart, scope: Scope) -> Rpc:
+def update_with_start(request: sv.UpdateWithStart, scope: CallScope) -> Rpc:
     """Start, or use what runs, and update, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
@@ -342,7 +342,7 @@ def update_with_start(request: sv.UpdateWithStart, scope: Scope) -> Rpc:
     return Rpc("execute_multi_operation", message, read, LONG_POLL)
 
 
-def reset(request: sv.ResetWorkflow, scope: Scope) -> Rpc:
+def reset(request: sv.ResetWorkflow, scope: CallScope) -> Rpc:
     """Begin a run anew from one of its workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
@@ -364,7 +364,7 @@ def reset(request: sv.ResetWorkflow, scope: Scope) -> Rpc:
     )
 
 
-def _update_message(request: sv.UpdateWorkflow, scope: Scope) -> Any:
+def _update_message(request: sv.UpdateWorkflow, scope: CallScope) -> Any:
     message: Any = ws.UpdateWorkflowExecutionRequest(
         namespace=scope.namespace, first_execution_run_id=request.first_execution_run_id
     )
@@ -418,7 +418,7 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 }
 
 
-def complete(request: sv.CompleteActivity, scope: Scope) -> Rpc:
+def complete(request: sv.CompleteActivity, scope: CallScope) -> Rpc:
     """End an activity: a failure if there is one, then cancellation, then its result."""
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
@@ -433,14 +433,14 @@ def complete(request: sv.CompleteActivity, scope: Scope) -> Rpc:
     return Rpc(rpc, message, lambda data: sv.Nothing())
 
 
-def _address(end: str, request: sv.CompleteActivity, scope: Scope) -> tuple[str, Any]:
+def _address(end: str, request: sv.CompleteActivity, scope: CallScope) -> tuple[str, Any]:
     rpc, kind = _ENDS[end][0 if request.token else 1]
     message = kind()
     _put_address(message, request, scope)
     return rpc, message
 
 
-def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: Scope) -> None:
+def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivity, scope: CallScope) -> None:
     message.namespace = scope.namespace
     message.identity = request.identity or scope.identity
     if request.token:
@@ -451,7 +451,7 @@ def _put_address(message: Any, request: sv.CompleteActivity | sv.HeartbeatActivi
     message.activity_id = request.activity_id
 
 
-def heartbeat(request: sv.HeartbeatActivity, scope: Scope) -> Rpc:
+def heartbeat(request: sv.HeartbeatActivity, scope: CallScope) -> Rpc:
     """Report that an activity lives."""
     rpc = "record_activity_task_heartbeat"
     message: Any = ws.RecordActivityTaskHeartbeatRequest()
@@ -468,7 +468,7 @@ def _beat(data: bytes) -> sv.HeartbeatAnswer:
     return sv.HeartbeatAnswer(answer.cancel_requested)
 
 
-ACTING: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
+ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.StartWorkflow: start,
     sv.SignalWorkflow: signal,
     sv.QueryWorkflow: query,

@@ -11,7 +11,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract.schedules import FIELDS
-from hourglass._temporal.calls import PATIENT, Rpc, Scope
+from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.payloads import (
     nanos_from,
     payload_map_from,
@@ -197,7 +197,7 @@ def _foreign(message: Any) -> bytes:
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def create(request: sc.CreateSchedule, scope: Scope) -> Rpc:
+def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
     """Create a schedule."""
     message: Any = ws.CreateScheduleRequest(
         namespace=scope.namespace,
@@ -216,7 +216,7 @@ def create(request: sc.CreateSchedule, scope: Scope) -> Rpc:
     return Rpc("create_schedule", message, _nothing)
 
 
-def describe(request: sc.DescribeSchedule, scope: Scope) -> Rpc:
+def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
     """Look at a schedule; the server asks a worker of its own."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
@@ -234,7 +234,7 @@ def describe(request: sc.DescribeSchedule, scope: Scope) -> Rpc:
     return Rpc("describe_schedule", message, read, PATIENT)
 
 
-def update(request: sc.UpdateSchedule, scope: Scope) -> Rpc:
+def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
     """Replace a schedule. A server ignores an update whose token is stale without saying so."""
     message: Any = ws.UpdateScheduleRequest(
         namespace=scope.namespace,
@@ -247,7 +247,7 @@ def update(request: sc.UpdateSchedule, scope: Scope) -> Rpc:
     return Rpc("update_schedule", message, _nothing)
 
 
-def patch(request: sc.PatchSchedule, scope: Scope) -> Rpc:
+def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
     """Trigger, backfill, pause or unpause."""
     message: Any = ws.PatchScheduleRequest(
         namespace=scope.namespace,
@@ -265,7 +265,7 @@ def patch(request: sc.PatchSchedule, scope: Scope) -> Rpc:
     return Rpc("patch_schedule", message, _nothing)
 
 
-def delete(request: sc.DeleteSchedule, scope: Scope) -> Rpc:
+def delete(request: sc.DeleteSchedule, scope: CallScope) -> Rpc:
     """Delete a schedule."""
     message = ws.DeleteScheduleRequest(
         namespace=scope.namespace,
@@ -275,7 +275,7 @@ def delete(request: sc.DeleteSchedule, scope: Scope) -> Rpc:
     return Rpc("delete_schedule", message, _nothing)
 
 
-def listing(request: sc.ListSchedules, scope: Scope) -> Rpc:
+def listing(request: sc.ListSchedules, scope: CallScope) -> Rpc:
     """List a page of schedules."""
     message = ws.ListSchedulesRequest(
         namespace=scope.namespace,
@@ -318,7 +318,7 @@ def _nothing(data: bytes) -> sv.Nothing:
     return sv.Nothing()
 
 
-ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
+ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sc.CreateSchedule: create,
     sc.DescribeSchedule: describe,
     sc.UpdateSchedule: update,

@@ -16,8 +16,8 @@ from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,
+    CallScope,
     Rpc,
-    Scope,
     behavior_of,
     poller_version,
     put_execution,
@@ -41,7 +41,7 @@ from hourglass.errors import NamespaceNotFoundError
 RPC = "get_workflow_execution_history"
 
 
-def wait_for_close(request: sv.WaitForClose, scope: Scope) -> Rpc:
+def wait_for_close(request: sv.WaitForClose, scope: CallScope) -> Rpc:
     """Wait until a run closes: the server holds the call open for 20 s, then says that nothing happened."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -98,7 +98,7 @@ _OUTCOMES: dict[str | None, Callable[[Any], sv.Outcome]] = {
 }
 
 
-def history(request: sv.GetHistory, scope: Scope) -> Rpc:
+def history(request: sv.GetHistory, scope: CallScope) -> Rpc:
     """Fetch a page of events, or wait for new ones."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
@@ -121,7 +121,7 @@ def _page(data: bytes) -> sv.HistoryPage:
 # --- server and pollers ----------------------------------------------------------------------------------------------
 
 
-def describe_namespace(request: sv.DescribeNamespace, scope: Scope) -> Rpc:
+def describe_namespace(request: sv.DescribeNamespace, scope: CallScope) -> Rpc:
     """Whether the server is there, and has our namespace."""
 
     def read(data: bytes) -> sv.Namespace:
@@ -136,7 +136,7 @@ def describe_namespace(request: sv.DescribeNamespace, scope: Scope) -> Rpc:
     return Rpc("describe_namespace", message, read, retry=False)
 
 
-def last_seen(request: sv.LastSeen, scope: Scope) -> Rpc:
+def last_seen(request: sv.LastSeen, scope: CallScope) -> Rpc:
     """Look for one identity among a queue's pollers."""
 
     def read(data: bytes) -> sv.Sighting:
@@ -147,7 +147,7 @@ def last_seen(request: sv.LastSeen, scope: Scope) -> Rpc:
     return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def pollers(request: sv.GetPollers, scope: Scope) -> Rpc:
+def pollers(request: sv.GetPollers, scope: CallScope) -> Rpc:
     """All of a queue's pollers."""
 
     def read(data: bytes) -> sv.Pollers:
@@ -161,7 +161,7 @@ def pollers(request: sv.GetPollers, scope: Scope) -> Rpc:
     return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
-def _describe(task_queue: str, activities: bool, scope: Scope) -> ws.DescribeTaskQueueRequest:
+def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.DescribeTaskQueueRequest:
     message = ws.DescribeTaskQueueRequest(
         namespace=scope.namespace,
         task_queue_type=(
@@ -182,7 +182,7 @@ _STATES: dict[int, str] = {
 }
 
 
-def describe(request: sv.DescribeWorkflow, scope: Scope) -> Rpc:
+def describe(request: sv.DescribeWorkflow, scope: CallScope) -> Rpc:
     """Look at one run."""
     message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
@@ -256,7 +256,7 @@ def _status(number: int) -> sv.WorkflowStatus:
         return sv.WorkflowStatus.UNSPECIFIED  # of a newer server
 
 
-def listing(request: sv.ListWorkflows, scope: Scope) -> Rpc:
+def listing(request: sv.ListWorkflows, scope: CallScope) -> Rpc:
     """List a page of runs."""
     message = ws.ListWorkflowExecutionsRequest(
         namespace=scope.namespace,
@@ -272,7 +272,7 @@ def _listed(data: bytes) -> sv.Page:
     return sv.Page(tuple(_summary(info) for info in answer.executions), answer.next_page_token)
 
 
-def count(request: sv.CountWorkflows, scope: Scope) -> Rpc:
+def count(request: sv.CountWorkflows, scope: CallScope) -> Rpc:
     """Count runs."""
     message = ws.CountWorkflowExecutionsRequest(namespace=scope.namespace, query=request.query)
     return Rpc("count_workflow_executions", message, _counted)
@@ -289,7 +289,7 @@ def _counted(data: bytes) -> sv.Count:
     return sv.Count(answer.count, groups)
 
 
-LOOKING: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
+LOOKING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sv.DescribeWorkflow: describe,
     sv.ListWorkflows: listing,
     sv.CountWorkflows: count,

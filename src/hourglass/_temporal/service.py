@@ -18,7 +18,7 @@ from hourglass._contract import service as sv
 from hourglass._contract.schedules import CreateSchedule
 from hourglass._contract.service import DescribeNamespace, UpdateWithStart
 from hourglass._temporal import calls, calls_schedules, calls_views, core
-from hourglass._temporal.calls import Rpc, Scope
+from hourglass._temporal.calls import CallScope, Rpc
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -58,7 +58,7 @@ STATUS: tuple[str, ...] = (
 """gRPC's names of its numbers."""
 
 
-class Refusal:
+class ServerRefusal:
     """What an RPC error says: the name of its status, a message, and details as encoded messages."""
 
     def __init__(self, code: int, message: str, details: bytes) -> None:
@@ -75,12 +75,12 @@ class Refusal:
         found = kind()
         return found if status.details and status.details[0].Unpack(found) else None
 
-    def of_parts(self) -> list[Refusal]:
+    def of_parts(self) -> list[ServerRefusal]:
         """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
         whole = self.detail(MultiOperationExecutionFailure)
         statuses = [] if whole is None else whole.statuses
         return [
-            Refusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
+            ServerRefusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
             for part in statuses
             if part.code and STATUS[part.code] != "ABORTED"
         ]
@@ -96,7 +96,9 @@ def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
     )
 
 
-def error_for(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+def error_for(
+    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
+) -> HourglassError:
     """The error to raise for a refused request."""
     if isinstance(request, UpdateWithStart):
         parts = refusal.of_parts()
@@ -143,7 +145,9 @@ def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
     )
 
 
-def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, target: str) -> HourglassError:
+def _not_found(
+    refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
+) -> HourglassError:
     if isinstance(request, DescribeNamespace) or refusal.detail(NamespaceNotFoundFailure) is not None:
         return no_namespace(namespace, target)
     if isinstance(request, (sv.CompleteActivity, sv.HeartbeatActivity)):
@@ -167,7 +171,7 @@ def _not_found(refusal: Refusal, request: sv.Request[Any], namespace: str, targe
     )
 
 
-def _exists(refusal: Refusal, request: sv.Request[Any]) -> HourglassError:
+def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
             f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
@@ -191,14 +195,14 @@ def _name(request: sv.Request[Any]) -> str:
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-CALLS: dict[type[sv.Request[Any]], Callable[[Any, Scope], Rpc]] = {
+CALLS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
     **calls_schedules.ON_SCHEDULES,
 }
 
 
-async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, target: str) -> Any:
+async def perform(client: core.Ref, request: sv.Request[Any], scope: CallScope, target: str) -> Any:
     """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
     plan = CALLS.get(type(request))
     if plan is None:
@@ -212,7 +216,7 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: Scope, targ
             return call.late
         raise too_late(request, target) from None
     except core.RpcError as error:
-        refusal = Refusal(*error.args)
+        refusal = ServerRefusal(*error.args)
         if call.late is not None and refusal.status in ("DEADLINE_EXCEEDED", "CANCELLED"):
             return call.late
         raise error_for(refusal, request, scope.namespace, target) from None

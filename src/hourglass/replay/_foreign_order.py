@@ -5,7 +5,7 @@ handler runs before the body, and which of two timers that fired in the same tas
 history is replayed in its own order first. Where that does not fit, the last task with a choice, up to the one that
 did not fit, is told in another, and so on, a bounded number of times.
 
-`Naps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives way for a
+`ShortSleeps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives way for a
 turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a millisecond, a sleep of
 nothing is replayed as one of them.
 """
@@ -38,7 +38,7 @@ def has_naps(recorded: Iterable[Any]) -> bool:
     return any(item.duration_ns == _NAP_NS for item in recorded)
 
 
-class Naps(WorkflowInboundInterceptor):
+class ShortSleeps(WorkflowInboundInterceptor):
     """Stands next to a run's code, and lets sleeps of nothing take a millisecond."""
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
@@ -115,7 +115,7 @@ def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
     return len(due) > 1 and isinstance(due[0], e.RunStarted)
 
 
-class Search:
+class TurnSearch:
     """Orders to try, one after another; after each that did not fit it is to be `missed`."""
 
     def __init__(self, events: int, *, has_updates: bool, eager: bool = False) -> None:

@@ -30,7 +30,7 @@ from hourglass._runtime.portal import Portal
 from hourglass.activity._context import in_activity
 from hourglass.client._session import ClientOperation, ClientSession, Link
 from hourglass.errors import UsageError
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import EnvironmentDriver
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class EnvironmentLink(Link):
 class EnvironmentSession(ClientSession):
     """Runs operations and, while it waits, the environment."""
 
-    driver: Driver = field(kw_only=True)
+    driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
     def perform(self, operation: ClientOperation[T]) -> T:
@@ -111,7 +111,7 @@ class EnvironmentSession(ClientSession):
 
     def meet(self, workflow: object) -> None:
         """A workflow that a schedule will start."""
-        self.driver.cast.meet_workflow(workflow)
+        self.driver.registry.meet_workflow(workflow)
 
     async def call(self, request: Request[A]) -> A:
         """Ask the engine, on the environment's loop."""

@@ -8,7 +8,6 @@ A kind that it has no words for is named as it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from hourglass._engine import events as e
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.events import Activation, RunStarted
 from hourglass._engine.specs import Payloads
+from hourglass._engine.words import spaced
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, TimeoutFailure
 from hourglass.testing._explore.choices import Option
@@ -118,7 +118,7 @@ class Words:
             case e.ChildFailed():
                 return f"{self._child(run_id, event.seq)} has failed: {self.failure(event.failure)}"
             case _:
-                return _spaced(event)
+                return spaced(type(event).__name__)
 
     def _activity(self, run_id: str, seq: int) -> str:
         return self._activities.get((run_id, seq), "an activity")
@@ -169,15 +169,7 @@ class Words:
             case c.RejectUpdate():
                 return f"refuses the update: {self.failure(command.failure)}"
             case _:
-                return _spaced(command)
-
-
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
-
-
-def _spaced(thing: object) -> str:
-    """The name of a kind, as words."""
-    return _WORD.sub(" ", type(thing).__name__).lower()
+                return spaced(type(command).__name__)
 
 
 # --- story ----------------------------------------------------------------------------------------
@@ -192,7 +184,7 @@ _HEAD, _TAIL = 60, 30
 
 
 @dataclass
-class Line:
+class StoryLine:
     """Something that happened, when (in nanoseconds since the beginning), and what was done in answer."""
 
     time_ns: int
@@ -202,15 +194,15 @@ class Line:
 
 
 @dataclass
-class Story:
+class OrderStory:
     """What happened, line by line."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[StoryLine] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[StoryLine]:
         return iter(self.lines)
 
     def __str__(self) -> str:
@@ -231,7 +223,7 @@ class StoryTeller:
     """Turns what the driver does into a story."""
 
     def __init__(self, driver: Exploring, words: Words, workflow_id: str) -> None:
-        self.story = Story()
+        self.story = OrderStory()
         self._driver = driver
         self._words = words
         self._workflow_id = workflow_id
@@ -303,7 +295,7 @@ class StoryTeller:
 
     def _say(self, text: str, deviates: bool | None = None) -> None:
         now = self._driver.clock.now_ns() - self._begin_ns
-        self.story.lines.append(Line(now, text, self._deviates if deviates is None else deviates))
+        self.story.lines.append(StoryLine(now, text, self._deviates if deviates is None else deviates))
 
     def _name(self, run_id: str) -> str:
         record = self._driver.engine.record(run_id)

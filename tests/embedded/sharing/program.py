@@ -1,4 +1,4 @@
-"""A process of its own: `python -m tests.embedded.processes.program ROLE PATH [ARGUMENT …]`.
+"""A process of its own: `python -m tests.embedded.sharing.program ROLE PATH [ARGUMENT …]`.
 
 Says what it has to say as lines of its output, and answers each line of its input with one.
 """
