@@ -40,7 +40,7 @@ from hourglass._engine.specs import (
     ActivityCancellationType,
     ActivitySpec,
     ChildCancellationType,
-    ChildSpec,
+    ChildWorkflowSpec,
     IdReusePolicy,
     ParentClosePolicy,
     StartSpec,
@@ -223,10 +223,10 @@ def cases(table: dict[str, tuple[Any, Any]]) -> Any:
 
 def test_every_field_has_an_example() -> None:
     """A field that is added to a spec is walked."""
-    assert set(SPECS) == {ActivitySpec, StartSpec, ChildSpec}
+    assert set(SPECS) == {ActivitySpec, StartSpec, ChildWorkflowSpec}
     assert set(ACTIVITY) == set(ActivitySpec.__struct_fields__)
     assert set(START) == set(StartSpec.__struct_fields__)
-    assert set(CHILD) == set(ChildSpec.__struct_fields__)
+    assert set(CHILD) == set(ChildWorkflowSpec.__struct_fields__)
 
 
 def test_authors_can_say_all_of_it() -> None:
