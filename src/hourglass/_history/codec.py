@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.specs import SPECS, ActivitySpec, ChildSpec, IdReusePolicy, ParentClosePolicy
+from hourglass._engine.specs import SPECS, ActivitySpec, ChildWorkflowSpec, IdReusePolicy, ParentClosePolicy
 from hourglass._engine.versions import (
     AutoUpgradeVersioningOverride,
     ContinueAsNewVersioningBehavior,
@@ -492,7 +492,7 @@ _NOT_WRITTEN = frozenset(
         (ActivitySpec, "cancellation_type"),
         (ActivitySpec, "disable_eager_execution"),
         (ActivitySpec, "local_retry_threshold"),
-        (ChildSpec, "cancellation_type"),
+        (ChildWorkflowSpec, "cancellation_type"),
         (h.WorkflowExecutionContinuedAsNew, "execution_timeout"),
         (h.WorkflowExecutionContinuedAsNew, "retry_policy"),
         (h.WorkflowExecutionContinuedAsNew, "cron_schedule"),

@@ -81,7 +81,8 @@ class _Flat:
                 continue
             spec = hints[field.name]
             types = get_type_hints(spec)
-            stored = {each: names.get(each, each) for each in spec.__struct_fields__}
+            fields: tuple[str, ...] = spec.__struct_fields__
+            stored = {each: names.get(each, each) for each in fields}
             self._specs.append((field.name, spec, stored))
             for each in msgspec.structs.fields(spec):
                 default = (defaults[each.name],) if each.name in defaults else stored_default(each)

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from hourglass._engine.commands import Command, TaskFailureCause
-from hourglass._engine.specs import ActivitySpec, ChildSpec, Payloads, StartSpec
+from hourglass._engine.specs import ActivitySpec, ChildWorkflowSpec, Payloads, StartSpec
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     VersioningBehavior,
@@ -117,7 +117,7 @@ class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True
     arguments: Payloads = ()
     headers: Fields = {}
     spec: StartSpec = StartSpec()
-    child: ChildSpec = ChildSpec()
+    child: ChildWorkflowSpec = ChildWorkflowSpec()
     inherit_build_id: bool = False
 
 
