@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hourglass._history.json import event_json
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
@@ -47,6 +46,7 @@ from hourglass._engine.specs import (
     StartSpec,
 )
 from hourglass._history import events as h
+from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_event
 from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
