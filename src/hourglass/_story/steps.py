@@ -399,8 +399,8 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
             draft.begun = draft.start  # stamped only when it ended: it is not known how long it was queued
         draft.close(event, outcome, chain(getattr(a, "failure", None)))
         state = getattr(a, "retry_state", None)
-        if outcome.bad and state in _WHY_NO_RETRY:
-            draft.note(_WHY_NO_RETRY[state])
+        if outcome.bad and state is not None:
+            draft.note(_WHY_NO_RETRY.get(state, ""))
         result = getattr(a, "result", None)
         if result is not None:
             draft.show("result", told.peek((result,)))
