@@ -139,6 +139,7 @@ _PLAIN: dict[str, object] = {
     "StartChildFailedCause": 2,
     "ExternalFailedCause": 2,
     "RetryState": 3,
+    "TimeoutType": 2,
     "RetryRule": {"initial_interval": 2.5},
     "Failure": {"message": "m"},
 }
