@@ -20,7 +20,15 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction, is_hopeless, logger, tell
+from hourglass._bridge.handles import (
+    Drain,
+    HandleRecord,
+    HandleTables,
+    is_eviction,
+    is_hopeless,
+    logger,
+    tell,
+)
 from hourglass._bridge.poll_line import OURS, InFlight, Ticket
 from hourglass._contract.handle import (
     ActivityCancelled,
@@ -174,7 +182,8 @@ def send_result(
     """Close this attempt and report its end."""
     opened = record.attempts.open.pop(result.token)
     here = record.handle.in_process
-    result = _as_ended_by_drain(record, opened.item, result)
+    if record.drain is not None:
+        result = _as_ended_by_drain(record, record.drain, opened.item, result)
     if here is not None:
         try:
             here.answer_activity(result)
@@ -190,12 +199,13 @@ def send_result(
     _Report(tables, record, opened, result, then).begin()
 
 
-def _as_ended_by_drain(record: HandleRecord, item: ActivityItem, result: ActivityResult) -> ActivityResult:
+def _as_ended_by_drain(
+    record: HandleRecord, drain: Drain, item: ActivityItem, result: ActivityResult
+) -> ActivityResult:
     """The end of a local attempt that the drain stopped: for good, or Core would begin it again on this very handle, and
     again, and never end. What its run is told of that is not evaluated any more.
     """
-    drain = record.drain
-    if drain is None or not isinstance(result, ActivityFailed):
+    if not isinstance(result, ActivityFailed):
         return result
     if asyncio.get_running_loop().time() < drain.deadlines.stop_activities:
         return result

@@ -234,7 +234,8 @@ class ThreadPool:
         except BaseException:
             end_fork(home, 1)
             logger.exception("a job of %s let an exception out", self._name)
-        end_fork(home, 0)
+        if os.getpid() != home:
+            end_fork(home, 0)
 
     def _ended(self, hand: _Hand) -> None:
         """A thread ends: as it was told to, because it was lost, or by an exception from outside."""

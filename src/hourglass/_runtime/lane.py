@@ -226,7 +226,12 @@ class Lane:
         self._woken = False  # first: an answer that comes from now on wakes us again
         while self._answers:
             job, verdict = self._answers.popleft()
-            job.answer(verdict)
+            if not job.answered:  # as `Job.answer`, once for each
+                job.answered = True
+                try:
+                    job.reply(verdict)
+                except Exception:
+                    logger.exception("a verdict could not be delivered")
 
     def _tell_died(self, error: BaseException | None) -> None:
         if self.on_died is not None:
@@ -272,7 +277,8 @@ class Lane:
 
     def _answer(self, job: Job, verdict: Verdict) -> bool:
         """Hand a verdict to the control loop; False if this lane has nothing to say any more."""
-        hung.left(threading.get_ident())
+        if hung.stopped_threads:
+            hung.left(threading.get_ident())
         with self._mutex:
             if self._abandoned:
                 return False

@@ -282,7 +282,10 @@ class LaneSet:
 
     def submit(self, activation: Activation, reply: Reply, *, generation: int = 0) -> None:
         """Have an activation evaluated on its run's lane. `generation` is its handle's."""
-        self._place_of(activation, generation).lane.submit(activation, reply, generation)
+        home = self._homes.get((generation, activation.run_id))
+        if home is None or is_eviction(activation):
+            home = self._place_of(activation, generation)
+        home.lane.submit(activation, reply, generation)
         if self._timer is None:
             self._arm()
 
