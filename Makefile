@@ -39,9 +39,9 @@ check: $(READY)  ## lint, format, types
 house: $(READY)  ## how easily a stranger finds a way through the source, in figures
 	$(BIN)/python -m tests.architecture.house --temporal
 
-bench: $(READY)  ## side by side with temporalio and DBOS, as ratios
+bench: $(READY)  ## side by side with temporalio and DBOS, as ratios (BENCH="--against FOLDER" for an earlier checkout, too)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(BENCH)
 
 chaos: $(READY)  ## every fault with a seed, and a table of what was survived (CHAOS="--seed 7 --quick" for less)
 	$(BIN)/python -m tests.chaos $(CHAOS)

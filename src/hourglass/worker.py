@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,10 +21,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from hourglass._built_in import BUILT_IN
 from hourglass._contract.handle import HandleConfig
 from hourglass._engine.definition import check_exceptions
 from hourglass._engine.options import Duration, optional_seconds, seconds
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime import hung
 from hourglass._runtime.application import Application
 from hourglass._runtime.evaluation import Verify
@@ -70,7 +71,6 @@ _GLANCE = 0.05
 # One Application for each client's link and version: the workers of a client share its tree, those of two clients share
 # nothing. Two versions may serve the same queue, which one tree cannot do twice.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
-_inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
 class Worker(WorkerFacts):
@@ -120,6 +120,7 @@ class Worker(WorkerFacts):
             activities=activities,
             modules=modules,
             needs_behavior=versioning.needs_behavior,
+            built_in=BUILT_IN,
         )
         graceful = seconds(graceful_shutdown_timeout, "graceful_shutdown_timeout")
         config = HandleConfig(
@@ -386,9 +387,8 @@ _OPTIONS = frozenset(inspect.signature(Worker.__init__).parameters) - {"self"}
 
 
 def _after_fork() -> None:
-    _inherited.extend(_applications.items())
+    leak(*_applications.items())
     _applications.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.WORKERS, in_child=_after_fork)

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from tests.specs import made
+
 from hourglass._bridge.holder import BridgeHolder, Ticket, WorkerNotRegistered
 from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig, Shutdown
 from hourglass._contract.service import Connection, Outcome, StartWorkflow, StillOpen, WaitForClose
@@ -42,7 +44,8 @@ def answer(activation: Activation) -> tuple[Command, ...]:
         else:
             step = done + 1
             commands.append(
-                ScheduleActivity(
+                made(
+                    ScheduleActivity,
                     seq=step,
                     activity_id=str(step),
                     activity_type="step",
@@ -139,8 +142,12 @@ class LoopsOverHolder:
 
 async def start_workflow(connection: Connection, queue: str, workflow_id: str) -> None:
     await connection.call(
-        StartWorkflow(
-            workflow_id=workflow_id, workflow_type="Steps", task_queue=queue, request_id=uuid.uuid4().hex
+        made(
+            StartWorkflow,
+            workflow_id=workflow_id,
+            workflow_type="Steps",
+            task_queue=queue,
+            request_id=uuid.uuid4().hex,
         )
     )
 

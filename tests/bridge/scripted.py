@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from tests.specs import made
+
 from hourglass._bridge.calls import Bell
 from hourglass._bridge.handles import Limits
 from hourglass._bridge.holder import BridgeHolder, HandleTables
@@ -22,7 +24,8 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, Payloads, RunEvicted, SignalReceived
+from hourglass._engine.events import Activation, RunEvicted, SignalReceived
+from hourglass._engine.specs import Payloads
 
 Q = "orders"
 
@@ -44,7 +47,7 @@ def eviction(run_id: str = "run-1") -> Activation:
 
 
 def attempt(token: bytes = b"a-1", **more: Any) -> ActivityTask:
-    return ActivityTask(token=token, activity_id="1", activity_type="charge", **more)
+    return made(ActivityTask, token=token, activity_id="1", activity_type="charge", **more)
 
 
 def done(run_id: str = "run-1") -> Succeeded:

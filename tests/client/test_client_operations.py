@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass import client as public
 from hourglass import workflow
@@ -136,7 +137,8 @@ def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
             rpc_timeout=7,
         )
     )
-    assert connection.last(sv.StartWorkflow) == sv.StartWorkflow(
+    assert connection.last(sv.StartWorkflow) == made(
+        sv.StartWorkflow,
         workflow_id="x",
         workflow_type="wf",
         task_queue="q",

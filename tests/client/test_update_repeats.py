@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.specs import made
+
 from hourglass._contract.service import (
     PollUpdate,
     Started,
@@ -66,7 +68,7 @@ def test_a_start_with_an_update_is_repeated_too() -> None:
     """The start has its request id, so that it is one run."""
     slow = Slow()
     session = slow.session()
-    start = StartWorkflow(workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
+    start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
     update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
     operation = _updates.start_with_start(session, start, update, Any, UpdateStage.ACCEPTED)
     answer = asyncio.run(cast(Any, operation.ask(session)))

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
+from tests.specs import made
 
 from hourglass._contract import schedules
 from hourglass._contract.schedules import IntervalSpec, ScheduleSpec
@@ -21,7 +22,7 @@ from hourglass._embedded.rules.run import Run, Step
 from hourglass._embedded.rules.schedules import Record as Schedule
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._engine.specs import RetryRule
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import ServiceError
@@ -45,7 +46,8 @@ class Life:
     """A run and its history, as an engine would lead it."""
 
     def __init__(self, name: str, workflow_id: str = "", **started: Any) -> None:
-        self.first = h.WorkflowExecutionStarted(
+        self.first = made(
+            h.WorkflowExecutionStarted,
             workflow_id=workflow_id or name,
             workflow_type="W",
             task_queue="q",
@@ -100,13 +102,14 @@ class Life:
 
 
 def activity(seq: int, **more: Any) -> c.ScheduleActivity:
-    return c.ScheduleActivity(
+    return made(
+        c.ScheduleActivity,
         seq=seq,
         activity_id=f"a{seq}",
         activity_type="charge",
         arguments=(Payload(b"1", "json/plain", {"k": b"v"}),),
         start_to_close_timeout=5.0,
-        retry_policy=e.RetryRule(maximum_attempts=3, non_retryable_error_types=("Bad",)),
+        retry_policy=RetryRule(maximum_attempts=3, non_retryable_error_types=("Bad",)),
         **more,
     )
 
@@ -147,7 +150,7 @@ async def a_run_comes_back_as_it_was(place: Place) -> None:
         "a",
         memo={"m": Payload(b"memo", "json/plain")},
         search_attributes={"K": Payload(b'"x"', "json/plain", {"type": b"Keyword"})},
-        retry_policy=e.RetryRule(),
+        retry_policy=RetryRule(),
         arguments=(Payload(b"", "binary/null"),),
     )
     store = place.open()
@@ -379,7 +382,7 @@ async def schedules_are_kept_with_their_runs(place: Place) -> None:
 
 def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
     """A step of a schedule."""
-    action = StartWorkflow(workflow_id=name, workflow_type="W", task_queue="q", request_id="")
+    action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
     spec = ScheduleSpec(intervals=(IntervalSpec(60.0),))
     kept = Schedule(
         schedule_id=name,

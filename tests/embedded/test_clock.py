@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import IdReusePolicy, StartWorkflow
@@ -225,7 +226,8 @@ def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
         hands, store = Hands(), MemoryStore()
         world = await engine_by(hands, store)
         await closed(world, "paid")
-        again = StartWorkflow(
+        again = made(
+            StartWorkflow,
             workflow_id="paid",
             request_id="again",
             workflow_type="W",
@@ -261,7 +263,9 @@ def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
         world.engine._upkeep.close()
         hands.wall += 31 * DAY
         client = EngineConnection(Engine(store=store, clock=hands.restarted()))
-        await client.call(StartWorkflow(workflow_id="w", request_id="1", workflow_type="W", task_queue="q"))
+        await client.call(
+            made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q")
+        )
         world = await engine_by(hands, store)
         for _ in range(3):
             await looked(world, hands)

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hourglass._contract.handle import ActivityOk, ActivityTask
+from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._embedded.rules import tasks as tasks
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.draft import Eager
@@ -105,19 +106,28 @@ def test_a_worker_that_does_not_poll_takes_nothing() -> None:
     run_async(body)
 
 
-def test_a_gate_decides_also_for_those_who_wait() -> None:
-    """Where somebody decides what is taken when, nothing passes him by."""
+class TasksOnly(DispatchPolicy):
+    """No attempt may be taken."""
+
+    is_selective = True
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        return scheduled_event_id == 0
+
+
+def test_a_policy_decides_also_for_those_who_wait() -> None:
+    """Where it decides what is taken when, nothing passes it by."""
 
     async def body() -> None:
-        world = await World.new()
-        world.engine.offers.gate = lambda run_id, scheduled: scheduled == 0
+        policy = TasksOnly()
+        world = await World.new(policy=policy)
         run_id = (await world.start()).run_id
         poll = await started(world.handle.poll_activity())
         await world.activation()
         await world.complete(run_id, activity(1))
         await settle()
         assert not poll.done()
-        world.engine.offers.gate = None
+        policy.is_selective = False
         world.engine.offers.wake_all()
         assert isinstance(await poll, ActivityTask)
         await world.close()

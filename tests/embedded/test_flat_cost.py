@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import ActivityOk, ActivityTask
@@ -78,8 +79,12 @@ def test_a_step_costs_the_same_with_many_activities_pending() -> None:
         await world.complete(
             run_id,
             *[
-                c.ScheduleActivity(
-                    seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=60.0 + seq
+                made(
+                    c.ScheduleActivity,
+                    seq=seq,
+                    activity_id=str(seq),
+                    activity_type="a",
+                    start_to_close_timeout=60.0 + seq,
                 )
                 for seq in range(1, 3001)
             ],

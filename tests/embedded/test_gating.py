@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from effort import cases
 from hourglass._contract import schedules as sc
@@ -32,6 +33,7 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.cache import AHEAD
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType, IdReusePolicy
 from hourglass.errors import (
     HourglassError,
     QueryFailedError,
@@ -59,8 +61,13 @@ async def new_world(**more: Any) -> tuple[World, ScriptedStore]:
 
 
 def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
-    return c.ScheduleActivity(
-        seq=seq, activity_id=str(seq), activity_type="a", start_to_close_timeout=60.0, **more
+    return made(
+        c.ScheduleActivity,
+        seq=seq,
+        activity_id=str(seq),
+        activity_type="a",
+        start_to_close_timeout=60.0,
+        **more,
     )
 
 
@@ -174,8 +181,8 @@ def test_a_local_activity_waits_for_what_its_run_knew() -> None:
         start = await started(world.start())
         run_id = (await world.activation()).run_id
         poll = await started(world.handle.poll_activity())
-        local = c.ScheduleLocalActivity(
-            seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
+        local = made(
+            c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
         )
         await world.complete(run_id, local)
         await settle()
@@ -248,7 +255,7 @@ def test_a_cancellation_comes_after_its_attempt() -> None:
         store.commit()
         run_id = (await start).run_id
         await task
-        waits = c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+        waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
         await world.complete(run_id, activity(cancellation_type=waits))
         poll = await started(world.handle.poll_activity())
         signalled = await started(
@@ -432,7 +439,7 @@ async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]
 
 
 def _schedule(request_id: str) -> sc.CreateSchedule:
-    action = s.StartWorkflow(workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+    action = made(s.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     return sc.CreateSchedule(
         schedule_id="s", schedule=sc.Schedule(action=action, spec=sc.ScheduleSpec()), request_id=request_id
     )
@@ -440,7 +447,7 @@ def _schedule(request_id: str) -> sc.CreateSchedule:
 
 def _start(**more: Any) -> s.StartWorkflow:
     options = {"workflow_id": "w", "workflow_type": "W", "task_queue": "q", "request_id": "r", **more}
-    return s.StartWorkflow(**options)
+    return made(s.StartWorkflow, **options)
 
 
 _update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
@@ -451,7 +458,7 @@ REFUSED = {
         not_begun,
         _start(signal_name="s", id_conflict_policy=s.IdConflictPolicy.FAIL),
     ),
-    "may not be used again": (closed, _start(id_reuse_policy=c.IdReusePolicy.REJECT_DUPLICATE)),
+    "may not be used again": (closed, _start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)),
     "a signal to what has closed": (
         closed,
         s.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"),

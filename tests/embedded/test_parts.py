@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,8 +14,14 @@ from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 from hourglass._contract.service import CHANGES, REQUESTS
 from hourglass._embedded import RealClock, VirtualClock
 from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import (
+    ActivityCancellationType,
+    ChildCancellationType,
+    IdReusePolicy,
+    ParentClosePolicy,
+    RetryRule,
+    Spec,
+)
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     PinnedVersioningOverride,
@@ -95,7 +101,7 @@ def test_every_request_has_a_handler() -> None:
     assert set(HANDLERS) >= {*REQUESTS, *CHANGES}
 
 
-def _example(kind: type[h.Attributes]) -> h.Attributes:
+def _example(kind: Any) -> Any:
     """An event of this kind with every field set."""
     values: dict[type | object, object] = {
         str: "x",
@@ -106,6 +112,8 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
         RetryState: RetryState.TIMEOUT,
         h.Initiator: h.Initiator.RETRY,
         ParentClosePolicy: ParentClosePolicy.ABANDON,
+        ActivityCancellationType: ActivityCancellationType.ABANDON,
+        ChildCancellationType: ChildCancellationType.TRY_CANCEL,
         IdReusePolicy: IdReusePolicy.REJECT_DUPLICATE,
         Failure: Failure("m", source="s", stack_trace="t"),
         Payload: text("p"),
@@ -121,6 +129,9 @@ def _example(kind: type[h.Attributes]) -> h.Attributes:
         hint = next(
             base.__annotations__[field.name] for base in kind.__mro__ if field.name in base.__annotations__
         )
+        if isinstance(field.type, msgspec.inspect.StructType) and issubclass(field.type.cls, Spec):
+            made[field.name] = _example(field.type.cls)
+            continue
         if field.name == "cause":
             made[field.name] = 14 if kind is h.WorkflowTaskFailed else 2
             continue

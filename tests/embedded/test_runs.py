@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleConfig, Shutdown
@@ -40,7 +41,7 @@ def test_the_first_activation_begins_with_the_start() -> None:
         first, second = activation.events
         assert isinstance(first, e.RunStarted)
         assert (first.workflow_id, first.workflow_type, first.arguments) == ("w", "W", (text("a"),))
-        assert (first.attempt, first.memo, first.execution_timeout) == (1, {"m": text("1")}, 60.0)
+        assert (first.attempt, first.spec.memo, first.spec.execution_timeout) == (1, {"m": text("1")}, 60.0)
         assert first.first_execution_run_id == started.run_id
         assert second == e.SignalReceived("s")
         assert (activation.timestamp_ns, activation.history_length) == (world.clock.now_ns(), 4)
@@ -235,7 +236,7 @@ def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> None:
         world = await World.new()
         run_id = (await world.start()).run_id
         await world.activation()
-        child = c.StartChildWorkflow(seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
+        child = made(c.StartChildWorkflow, seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
         await world.complete(run_id, child)
         (evicted,) = (await world.activation()).events
         assert isinstance(evicted, e.RunEvicted)

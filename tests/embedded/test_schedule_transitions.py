@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass import client
 from hourglass._contract.schedules import (
@@ -37,7 +38,7 @@ from .schedule_specs import nanos
 
 NOON = nanos("2026-01-01T12:00:00")
 MINUTE = 60 * NANOS
-ACTION = StartWorkflow(workflow_id="report", workflow_type="Report", task_queue="q", request_id="")
+ACTION = made(StartWorkflow, workflow_id="report", workflow_type="Report", task_queue="q", request_id="")
 DONE = WorkflowStatus.COMPLETED
 
 
@@ -545,9 +546,9 @@ def test_a_start_is_marked_with_its_schedule() -> None:
     step = tr.advance(world.record, NOON + MINUTE)
     request = tr.start_request(step.record, step.starts[0], "fresh")
     assert (request.workflow_id, request.request_id) == ("report-2026-01-01T12:01:00Z", "fresh")
-    assert (request.workflow_type, request.task_queue) == ("Report", "q")
-    assert request.search_attributes["TemporalScheduledById"].data == b'"s"'
-    assert request.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
+    assert (request.workflow_type, request.spec.task_queue) == ("Report", "q")
+    assert request.spec.search_attributes["TemporalScheduledById"].data == b'"s"'
+    assert request.spec.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
 
 
 def test_an_id_can_be_kept() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass import RetryPolicy, Worker, workflow
 from hourglass._contract import schedules as sc
@@ -311,7 +312,7 @@ def test_ids_are_taken_and_missed(env: Environment) -> None:
 # --- over a store -----------------------------------------------------------------------------------------------------
 
 
-ACTION = s.StartWorkflow(workflow_id="report", workflow_type="W", task_queue="q", request_id="")
+ACTION = made(s.StartWorkflow, workflow_id="report", workflow_type="W", task_queue="q", request_id="")
 
 
 def hourly(name: str = "s", **policy: Any) -> sc.CreateSchedule:

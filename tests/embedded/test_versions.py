@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import specs
 
 from hourglass import Client, Worker, activity, workflow
 from hourglass._embedded.rules.run import Run
@@ -280,7 +281,8 @@ def test_nothing_is_asked_while_nobody_has_a_version() -> None:
 
 def made(override: Any = None, **fields: Any) -> Run:
     """A run on queue `q`."""
-    started = h.WorkflowExecutionStarted(
+    started = specs.made(
+        h.WorkflowExecutionStarted,
         workflow_id="w",
         workflow_type="t",
         task_queue="q",

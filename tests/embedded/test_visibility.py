@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.rules.run import Run
@@ -29,7 +30,8 @@ def attribute(data: str, kind: str = "") -> Payload:
 def run(number: int, *, kind: str = "W", closed: int | None = None, **fields: Any) -> Run:
     """A run that started in that second and, if it closed, was open for so many."""
     run_id = f"run-{number}"
-    started = h.WorkflowExecutionStarted(
+    started = made(
+        h.WorkflowExecutionStarted,
         workflow_id=f"w-{number}",
         workflow_type=kind,
         task_queue="q",

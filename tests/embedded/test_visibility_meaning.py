@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.specs import made
 
 from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store import filters as f
@@ -142,7 +143,8 @@ def _run(number: int, workflow_id: str, attributes: dict[str, Any]) -> Run:
         name: Payload(msgspec.json.encode(value), "json/plain", {"type": TYPES[name].encode()})
         for name, value in attributes.items()
     }
-    started = h.WorkflowExecutionStarted(
+    started = made(
+        h.WorkflowExecutionStarted,
         workflow_id=workflow_id,
         workflow_type="W",
         task_queue="q",

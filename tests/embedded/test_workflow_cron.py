@@ -9,7 +9,8 @@ import pytest
 from hourglass._contract.service import CancelWorkflow, TerminateWorkflow
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
 from hourglass._engine import commands as c
-from hourglass._engine.events import RetryRule, RunStarted
+from hourglass._engine.events import RunStarted
+from hourglass._engine.specs import RetryRule
 from hourglass._history.events import Initiator
 from hourglass.errors import ServiceError, UsageError
 

@@ -18,7 +18,6 @@ import msgspec
 
 from hourglass._engine.commands import (
     TERMINAL,
-    ActivityCancellationType,
     CancelRun,
     CancelTimer,
     Command,
@@ -50,6 +49,7 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass._engine.state import State
 from hourglass.converter import (
     ActivityFailure,
@@ -194,7 +194,7 @@ class Driver:
         command = self.pending.get(("activity", seq))
         if not isinstance(command, (ScheduleActivity, ScheduleLocalActivity)):
             return
-        if command.cancellation_type != ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+        if command.spec.cancellation_type != ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             del self.pending["activity", seq]
             self.owed.append(self.cancelled_activity(command))
 

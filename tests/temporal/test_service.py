@@ -16,6 +16,7 @@ from hourglass._contract.schedules import SCHEDULE_REQUESTS
 from hourglass._contract.service import DEPLOYMENT_REQUESTS
 from hourglass._engine import commands as cmd
 from hourglass._engine import events as ev
+from hourglass._engine.specs import RetryRule
 from hourglass._temporal.service import PLANS
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import (
@@ -85,7 +86,7 @@ def test_start_with_everything_and_describe(server: DevServer) -> None:
                     execution_timeout=100.0,
                     run_timeout=50.0,
                     task_timeout=5.0,
-                    retry_policy=ev.RetryRule(maximum_attempts=3),
+                    retry_policy=RetryRule(maximum_attempts=3),
                     memo={"note": live.value("m")},
                     search_attributes={"Colour": BLUE},
                     headers={"h": live.value("h")},

@@ -118,7 +118,7 @@ def test_a_holders_crash_takes_registry_workers_and_launcher_along_and_they_come
             assert world.find(f"{SUBSYSTEM}/Runtime") is runtime
             assert all(world.find(path) is not process for path, process in former.items())
             assert world.app.holder is not holder
-            assert world.app.registry.via("default") is world.find(WORKER)
+            assert world.app.registry.whereis("default") is world.find(WORKER)
             assert await world.run(steps, 1, id="after") == 4
 
     play(script)

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.specs import made
+
 from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._bridge.handles import HandleRecord, Limits
@@ -112,7 +114,8 @@ class World:
 
     async def start(self, workflow: Any, *args: Any, id: str = "w", queue: str = "default") -> None:
         await self.app.raw.call(
-            StartWorkflow(
+            made(
+                StartWorkflow,
                 workflow_id=id,
                 workflow_type=workflow.__name__,
                 task_queue=queue,

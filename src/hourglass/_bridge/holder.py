@@ -44,7 +44,8 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.service import Connection
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass.errors import UsageError
 
 __all__ = [

@@ -44,6 +44,7 @@ def run(
       hourglass run app.py order-1 1200
       hourglass run app.py:checkout '{"id": "o-1"}' --id order-1
     """
+    from hourglass._built_in import BUILT_IN
     from hourglass._cli.loading import load
     from hourglass._runtime.resolver import Resolver
     from hourglass.client import IdConflictPolicy
@@ -53,7 +54,7 @@ def run(
     place, name = _split(source)
     loaded = load([place])
     workflow = _chosen(loaded, name, place)
-    signature = Resolver(modules=loaded.modules).workflow(workflow).signature
+    signature = Resolver(modules=loaded.modules, built_in=BUILT_IN).workflow(workflow).signature
     given = _meant(signature, arguments or [])
     with ExitStack() as stack:
         client = stack.enter_context(connecting.connected(target, namespace, codec, makes_file=True))

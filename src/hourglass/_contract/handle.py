@@ -22,7 +22,8 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads, RetryRule
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError
@@ -37,16 +38,18 @@ class HandleBroken(HourglassError):
 
 
 class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One attempt of an activity, to be executed here. Durations are seconds (0: unset), times nanoseconds since the epoch."""
+    """One attempt of an activity, to be executed here: its spec as the engine understood it. Times are nanoseconds since
+    the epoch.
+    """
 
     token: bytes
     activity_id: str
     activity_type: str
+    spec: ActivitySpec = ActivitySpec()
     arguments: Payloads = ()
     attempt: int = 1
     is_local: bool = False
     namespace: str = ""
-    task_queue: str = ""
     workflow_id: str = ""
     run_id: str = ""
     workflow_type: str = ""
@@ -55,11 +58,6 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     scheduled_time_ns: int = 0
     current_attempt_scheduled_time_ns: int = 0
     started_time_ns: int = 0
-    schedule_to_close_timeout: float = 0.0
-    start_to_close_timeout: float = 0.0
-    heartbeat_timeout: float = 0.0
-    retry_policy: RetryRule | None = None
-    priority_key: int = 0
 
 
 class ActivityCancel(msgspec.Struct, frozen=True, gc=False):

@@ -19,8 +19,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from hourglass._contract.handle import Handle, HandleConfig
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._engine.versions import VersioningBehavior, VersioningOverride, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.errors import TargetError
@@ -105,24 +104,14 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
 
     workflow_id: str
     workflow_type: str
-    task_queue: str
     request_id: str
     arguments: Payloads = ()
+    headers: dict[str, Payload] = {}
+    spec: StartSpec = StartSpec()
     identity: str = ""
-    execution_timeout: float | None = None
-    run_timeout: float | None = None
-    task_timeout: float | None = None
     start_delay: float | None = None
     id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
     id_conflict_policy: IdConflictPolicy = IdConflictPolicy.UNSPECIFIED
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
-    memo: dict[str, Payload] = {}
-    search_attributes: dict[str, Payload] = {}
-    headers: dict[str, Payload] = {}
-    static_summary: Payload | None = None
-    static_details: Payload | None = None
-    priority_key: int = 0
     signal_name: str = ""
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None

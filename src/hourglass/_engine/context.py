@@ -56,8 +56,8 @@ class Notes:
     __slots__ = ("details", "memo", "search_attributes")
 
     def __init__(self, started: RunStarted) -> None:
-        self.memo = dict(started.memo)
-        self.search_attributes = dict(started.search_attributes)
+        self.memo = dict(started.spec.memo)
+        self.search_attributes = dict(started.spec.search_attributes)
         self.details = ""
 
 

@@ -29,7 +29,7 @@ from hourglass._engine.commands import (
     StartTimer,
 )
 from hourglass._engine.context import CANCEL_BEATS_RESULT, SINGLE_BATCH, LiveRun
-from hourglass._engine.events import ActivityBackedOff, Payloads
+from hourglass._engine.events import ActivityBackedOff
 from hourglass._engine.fibers import FiberTask, Task, require_fiber, suspend, wait_for
 from hourglass._engine.interception import (
     SleepInput,
@@ -39,6 +39,7 @@ from hourglass._engine.interception import (
 )
 from hourglass._engine.options import ActivitySettings
 from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
+from hourglass._engine.specs import Payloads
 from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ActivityError, Cancelled, RetryState, TimedOutError
@@ -357,40 +358,10 @@ def start_activity(
     run = fiber.run
     seq = run.accumulator.number(ACTIVITY)
     note = run.converter.encode(settings.summary) if settings.summary else None
-    command: ScheduleActivity | ScheduleLocalActivity
-    if local:
-        command = ScheduleLocalActivity(
-            seq=seq,
-            activity_id=settings.activity_id or str(seq),
-            activity_type=activity_type,
-            arguments=arguments,
-            schedule_to_close_timeout=settings.schedule_to_close_timeout,
-            schedule_to_start_timeout=settings.schedule_to_start_timeout,
-            start_to_close_timeout=settings.start_to_close_timeout,
-            local_retry_threshold=settings.local_retry_threshold,
-            retry_policy=settings.retry_policy,
-            cancellation_type=settings.cancellation_type,
-            headers=headers or {},
-            summary=note,
-        )
-    else:
-        command = ScheduleActivity(
-            seq=seq,
-            activity_id=settings.activity_id or str(seq),
-            activity_type=activity_type,
-            arguments=arguments,
-            task_queue=settings.task_queue,
-            schedule_to_close_timeout=settings.schedule_to_close_timeout,
-            schedule_to_start_timeout=settings.schedule_to_start_timeout,
-            start_to_close_timeout=settings.start_to_close_timeout,
-            heartbeat_timeout=settings.heartbeat_timeout,
-            retry_policy=settings.retry_policy,
-            cancellation_type=settings.cancellation_type,
-            headers=headers or {},
-            summary=note,
-            priority_key=settings.priority_key,
-            disable_eager_execution=settings.disable_eager_execution,
-        )
+    kind = ScheduleLocalActivity if local else ScheduleActivity
+    command = kind(
+        seq, settings.activity_id or str(seq), activity_type, settings.spec, arguments, headers or {}, note
+    )
     operation = ActivityOperation(fiber, command, return_type)
     if fiber.scope is not None:
         fiber.scope.add(operation)

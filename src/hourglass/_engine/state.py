@@ -21,7 +21,8 @@ from hourglass._engine.commands import (
     ContinueAsNew,
     FailRun,
 )
-from hourglass._engine.events import Activation, Payloads, SignalReceived
+from hourglass._engine.events import Activation, SignalReceived
+from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import Command, IdReusePolicy, ParentClosePolicy, TaskFailureCause
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.commands import Command, TaskFailureCause
+from hourglass._engine.specs import ActivitySpec, ChildSpec, Payloads, StartSpec
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     VersioningBehavior,
@@ -99,22 +99,11 @@ class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True
     namespace: str
     workflow_id: str
     workflow_type: str
-    task_queue: str
     task_completed_event_id: int
     arguments: Payloads = ()
-    execution_timeout: float = 0.0
-    run_timeout: float = 0.0
-    task_timeout: float = 10.0
-    parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
-    id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
     headers: Fields = {}
-    memo: Fields = {}
-    search_attributes: Fields = {}
-    summary: Payload | None = None
-    details: Payload | None = None
-    priority_key: int = 0
+    spec: StartSpec = StartSpec()
+    child: ChildSpec = ChildSpec()
     inherit_build_id: bool = False
 
 
@@ -374,33 +363,23 @@ class Initiator(IntEnum):
 
 
 class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
-    """The first event of every history."""
+    """The first event of every history. The timeouts are as the engine understood them."""
 
     workflow_id: str
     workflow_type: str
-    task_queue: str
     original_run_id: str
     first_run_id: str
     arguments: Payloads = ()
-    execution_timeout: float = 0.0
-    run_timeout: float = 0.0
-    task_timeout: float = 10.0
+    headers: Fields = {}
+    spec: StartSpec = StartSpec()
     expiration_ns: int = 0
     identity: str = ""
     attempt: int = 1
-    retry_policy: RetryRule | None = None
-    cron_schedule: str = ""
-    memo: Fields = {}
-    search_attributes: Fields = {}
-    headers: Fields = {}
     continued_run_id: str = ""
     initiator: Initiator = Initiator.NONE
     continued_failure: Failure | None = None
     last_completion_result: Payloads = ()
     first_task_backoff: float = 0.0
-    priority_key: int = 0
-    static_summary: Payload | None = None
-    static_details: Payload | None = None
     parent_namespace: str = ""
     parent_workflow_id: str = ""
     parent_run_id: str = ""
@@ -461,22 +440,16 @@ class WorkflowTaskTimedOut(Attributes, frozen=True, kw_only=True):
     started_event_id: int
 
 
-class ActivityTaskScheduled(Attributes, frozen=True, kw_only=True):
-    """An activity is wanted. The timeouts are as the engine understood them."""
+class ActivityTaskScheduled(Attributes, frozen=True, kw_only=False):
+    """An activity is wanted. The timeouts, the queue and the retry policy are as the engine understood them."""
 
     activity_id: str
     activity_type: str
-    task_queue: str
+    spec: ActivitySpec
     task_completed_event_id: int
     arguments: Payloads = ()
     headers: Fields = {}
-    schedule_to_close_timeout: float = 0.0
-    schedule_to_start_timeout: float = 0.0
-    start_to_close_timeout: float = 0.0
-    heartbeat_timeout: float = 0.0
-    retry_policy: RetryRule = RetryRule()
     summary: Payload | None = None
-    priority_key: int = 0
 
 
 class ActivityTaskStarted(Attributes, frozen=True, kw_only=True):
@@ -645,18 +618,14 @@ class WorkflowExecutionTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
-    """The run ended and another took its place."""
+    """The run ended and another took its place, which begins with this spec."""
 
     new_run_id: str
     workflow_type: str
-    task_queue: str
     task_completed_event_id: int
     arguments: Payloads = ()
-    run_timeout: float = 0.0
-    task_timeout: float = 10.0
     headers: Fields = {}
-    memo: Fields = {}
-    search_attributes: Fields = {}
+    spec: StartSpec = StartSpec()
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.events import RetryRule
+from hourglass._engine.specs import RetryRule
 from hourglass._engine.versions import (
     ContinueAsNewVersioningBehavior,
     PinnedVersioningOverride,
@@ -358,21 +358,21 @@ def _initiated(a: o.StartChildWorkflowExecutionInitiated) -> Json:
         "namespace": a.namespace,
         "workflowId": a.workflow_id,
         "workflowType": {"name": a.workflow_type},
-        "taskQueue": queue_json(a.task_queue),
+        "taskQueue": queue_json(a.spec.task_queue),
         "input": payloads_json(a.arguments),
-        "workflowExecutionTimeout": duration_or_none(a.execution_timeout),
-        "workflowRunTimeout": duration_json(a.run_timeout),
-        "workflowTaskTimeout": duration_json(a.task_timeout),
-        "parentClosePolicy": f"PARENT_CLOSE_POLICY_{a.parent_close_policy.name}",
+        "workflowExecutionTimeout": duration_or_none(a.spec.execution_timeout),
+        "workflowRunTimeout": duration_json(a.spec.run_timeout),
+        "workflowTaskTimeout": duration_json(a.spec.task_timeout),
+        "parentClosePolicy": f"PARENT_CLOSE_POLICY_{a.child.parent_close_policy.name}",
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
-        "workflowIdReusePolicy": f"WORKFLOW_ID_REUSE_POLICY_{a.id_reuse_policy.name}",
-        "retryPolicy": retry_json(a.retry_policy),
-        "cronSchedule": a.cron_schedule,
+        "workflowIdReusePolicy": f"WORKFLOW_ID_REUSE_POLICY_{a.child.id_reuse_policy.name}",
+        "retryPolicy": retry_json(a.spec.retry_policy),
+        "cronSchedule": a.spec.cron_schedule,
         "header": fields_json(a.headers, "fields"),
-        "memo": fields_json(a.memo, "fields"),
-        "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
+        "memo": fields_json(a.spec.memo, "fields"),
+        "searchAttributes": fields_json(a.spec.search_attributes, "indexedFields"),
         "inheritBuildId": a.inherit_build_id,
-        "priority": priority_json(a.priority_key),
+        "priority": priority_json(a.spec.priority_key),
     }
 
 
@@ -540,10 +540,8 @@ def _metadata(attributes: h.Attributes) -> Json:
             details = None
         case local.LocalActivityMarkerRecorded(summary=summary):
             details = None
-        case h.WorkflowExecutionStarted(static_summary=summary, static_details=details):
-            pass
-        case o.StartChildWorkflowExecutionInitiated(summary=summary, details=details):
-            pass
+        case h.WorkflowExecutionStarted(spec=spec) | o.StartChildWorkflowExecutionInitiated(spec=spec):
+            summary, details = spec.static_summary, spec.static_details
         case _:
             return {}
     named = {"summary": summary, "details": details}
@@ -556,11 +554,11 @@ def _started(a: h.WorkflowExecutionStarted) -> Json:
         "parentWorkflowNamespace": a.parent_namespace,
         "parentWorkflowExecution": execution_json(a.parent_workflow_id, a.parent_run_id),
         "parentInitiatedEventId": str(a.parent_initiated_event_id),
-        "taskQueue": queue_json(a.task_queue),
+        "taskQueue": queue_json(a.spec.task_queue),
         "input": payloads_json(a.arguments),
-        "workflowExecutionTimeout": duration_or_none(a.execution_timeout),
-        "workflowRunTimeout": duration_or_none(a.run_timeout),
-        "workflowTaskTimeout": duration_json(a.task_timeout),
+        "workflowExecutionTimeout": duration_or_none(a.spec.execution_timeout),
+        "workflowRunTimeout": duration_or_none(a.spec.run_timeout),
+        "workflowTaskTimeout": duration_json(a.spec.task_timeout),
         "workflowExecutionExpirationTime": time_or_none(a.expiration_ns),
         "continuedExecutionRunId": a.continued_run_id,
         "initiator": f"CONTINUE_AS_NEW_INITIATOR_{a.initiator.name}" if a.initiator else None,
@@ -569,16 +567,16 @@ def _started(a: h.WorkflowExecutionStarted) -> Json:
         "originalExecutionRunId": a.original_run_id,
         "identity": a.identity,
         "firstExecutionRunId": a.first_run_id,
-        "retryPolicy": retry_json(a.retry_policy),
+        "retryPolicy": retry_json(a.spec.retry_policy),
         "attempt": a.attempt,
-        "cronSchedule": a.cron_schedule,
+        "cronSchedule": a.spec.cron_schedule,
         "firstWorkflowTaskBackoff": duration_json(a.first_task_backoff),
-        "memo": fields_json(a.memo, "fields"),
-        "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
+        "memo": fields_json(a.spec.memo, "fields"),
+        "searchAttributes": fields_json(a.spec.search_attributes, "indexedFields"),
         "header": fields_json(a.headers, "fields"),
         "workflowId": a.workflow_id,
         "rootWorkflowExecution": execution_json(a.root_workflow_id, a.root_run_id),
-        "priority": priority_json(a.priority_key),
+        "priority": priority_json(a.spec.priority_key),
         "versioningOverride": override_json(a.versioning_override),
         "inheritedPinnedVersion": version_json(a.inherited_pinned_version),
         "declinedTargetVersionUpgrade": declined_json(a.declined_version),
@@ -637,16 +635,16 @@ def _activity_scheduled(a: h.ActivityTaskScheduled) -> Json:
     return {
         "activityId": a.activity_id,
         "activityType": {"name": a.activity_type},
-        "taskQueue": queue_json(a.task_queue),
+        "taskQueue": queue_json(a.spec.task_queue),
         "header": fields_json(a.headers, "fields"),
         "input": payloads_json(a.arguments),
-        "scheduleToCloseTimeout": duration_json(a.schedule_to_close_timeout),
-        "scheduleToStartTimeout": duration_json(a.schedule_to_start_timeout),
-        "startToCloseTimeout": duration_json(a.start_to_close_timeout),
-        "heartbeatTimeout": duration_json(a.heartbeat_timeout),
+        "scheduleToCloseTimeout": duration_json(a.spec.schedule_to_close_timeout),
+        "scheduleToStartTimeout": duration_json(a.spec.schedule_to_start_timeout),
+        "startToCloseTimeout": duration_json(a.spec.start_to_close_timeout),
+        "heartbeatTimeout": duration_json(a.spec.heartbeat_timeout),
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
-        "retryPolicy": retry_json(a.retry_policy),
-        "priority": priority_json(a.priority_key),
+        "retryPolicy": retry_json(a.spec.retry_policy),
+        "priority": priority_json(a.spec.priority_key),
     }
 
 
@@ -804,14 +802,14 @@ def _continued(a: h.WorkflowExecutionContinuedAsNew) -> Json:
     return {
         "newExecutionRunId": a.new_run_id,
         "workflowType": {"name": a.workflow_type},
-        "taskQueue": queue_json(a.task_queue),
+        "taskQueue": queue_json(a.spec.task_queue),
         "input": payloads_json(a.arguments),
-        "workflowRunTimeout": duration_json(a.run_timeout),
-        "workflowTaskTimeout": duration_json(a.task_timeout),
+        "workflowRunTimeout": duration_json(a.spec.run_timeout),
+        "workflowTaskTimeout": duration_json(a.spec.task_timeout),
         "workflowTaskCompletedEventId": str(a.task_completed_event_id),
         "header": fields_json(a.headers, "fields"),
-        "memo": fields_json(a.memo, "fields"),
-        "searchAttributes": fields_json(a.search_attributes, "indexedFields"),
+        "memo": fields_json(a.spec.memo, "fields"),
+        "searchAttributes": fields_json(a.spec.search_attributes, "indexedFields"),
         "initialVersioningBehavior": continuing_json(a.versioning),
     }
 

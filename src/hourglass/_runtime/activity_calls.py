@@ -110,7 +110,7 @@ def loop_blocked(task: ActivityTask, running: str, stack: str) -> ActivityFailed
 
 def can_be_tried_again(task: ActivityTask) -> bool:
     """Whether the engine makes another attempt where this one fails as its loop is blocked."""
-    rule = task.retry_policy
+    rule = task.spec.retry_policy
     if rule is None:
         return True
     is_last = bool(rule.maximum_attempts) and task.attempt >= rule.maximum_attempts

@@ -30,9 +30,9 @@ from hourglass._supervision import (
     DynamicSupervisor,
     NotRunning,
     Process,
-    Registry,
-    Report,
+    ProcessRegistry,
     SupervisionError,
+    SupervisionReport,
     TaskSupervisor,
     Tree,
     start_tree,
@@ -116,7 +116,7 @@ class Application:
         self.reach = reach or ReachLimits()
         self.reachability = Reachability()
         self.tables = HandleTables()
-        self.registry = Registry()
+        self.registry = ProcessRegistry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)
         self.lanes = DynamicSupervisor(max_restarts=100, window=5.0)
         self.evaluators = TaskSupervisor()
@@ -294,7 +294,7 @@ class Application:
         self.tree = await start_tree(application(self), sink=self._heard)
         self.tree.root.monitor(lambda down: self._root_died())
 
-    def _heard(self, report: Report) -> None:
+    def _heard(self, report: SupervisionReport) -> None:
         if report.kind == "restarting":
             self.restarts += 1
         log_report(report)

@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
-from hourglass._engine.events import Payloads
 from hourglass._engine.options import policy_from
+from hourglass._engine.specs import Payloads
 from hourglass._runtime.portal import Mailbox
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment
@@ -223,18 +223,18 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         task_token=task.token,
         is_local=task.is_local,
         namespace=task.namespace,
-        task_queue=task.task_queue,
+        task_queue=task.spec.task_queue,
         workflow_id=task.workflow_id,
         workflow_run_id=task.run_id,
         workflow_type=task.workflow_type,
         scheduled_time=_time(task.scheduled_time_ns),
         current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
         started_time=_time(task.started_time_ns),
-        schedule_to_close_timeout=_duration(task.schedule_to_close_timeout),
-        start_to_close_timeout=_duration(task.start_to_close_timeout),
-        heartbeat_timeout=_duration(task.heartbeat_timeout),
-        retry_policy=policy_from(task.retry_policy),
-        priority_key=task.priority_key,
+        schedule_to_close_timeout=_duration(task.spec.schedule_to_close_timeout),
+        start_to_close_timeout=_duration(task.spec.start_to_close_timeout),
+        heartbeat_timeout=_duration(task.spec.heartbeat_timeout),
+        retry_policy=policy_from(task.spec.retry_policy),
+        priority_key=task.spec.priority_key,
         headers=task.headers,
         encoded_heartbeat_details=task.heartbeat_details,
         converter=converter,

@@ -4,7 +4,7 @@ activity).
 Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
 may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object is all
 that there is of an item in work. It is the entry of its handle's book of what is in flight (`HandleRecord`), which
-counts its answer; a job in the tree that can be seen and killed (`hourglass._supervision.job`); and what its lane or
+counts its answer; a job in the tree that can be seen and killed (`hourglass._supervision.process`); and what its lane or
 executor calls with the outcome.
 
 Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
@@ -36,7 +36,7 @@ from hourglass._runtime.evaluation import Verdict
 from hourglass._runtime.lane_notes import LaneNote, packed
 from hourglass._runtime.services import QueueServices
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
-from hourglass._supervision.states import State
+from hourglass._supervision.process import ProcessState
 from hourglass.converter import ApplicationFailure, Failure
 
 # --- jobs ---------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ from hourglass.converter import ApplicationFailure, Failure
 
 logger = logging.getLogger("hourglass.worker")
 
-_RUNNING, _DEAD = State.RUNNING, State.DEAD
+_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
 
 
 class Work(Job):

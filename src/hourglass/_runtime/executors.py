@@ -135,7 +135,7 @@ class Beats:
 
     def _is_left_to_us(self, task: ActivityTask) -> bool:
         """Whether the author promised no progress, here or in the call."""
-        if task.is_local or task.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
+        if task.is_local or task.spec.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
             return False
         definition = self._resolver.known_activity(task.activity_type)
         return definition is None or definition.beats_by_itself
@@ -533,7 +533,7 @@ class ActivityExecutor:
         attempt.work = self._processes.submit(attempt, definition)
         if attempt.context.cancel_reason is not None:  # before it was known to belong here
             self._cancel(attempt, attempt.context.cancel_reason)
-        limit = attempt.task.start_to_close_timeout
+        limit = attempt.task.spec.start_to_close_timeout
         if limit:
             attempt.after(limit + self._limits.late, partial(self._cancel, attempt, "TIMED_OUT"))
 

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, MutableMapping
 from typing import Final
 
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.guardian_wire import (
     REPLACE_ME,
     STACK_SIGNAL,
@@ -214,5 +215,4 @@ def _after_fork() -> None:
     _Process.guarded = _Process.watchdog = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.GUARDIAN, in_child=_after_fork)

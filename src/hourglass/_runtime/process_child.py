@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from hourglass._contract.handle import ActivityResult
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_plainly
 from hourglass._runtime.attempts import info_of

@@ -13,7 +13,7 @@ from typing import Any
 from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.service import Service
 from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime import guarded
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
 from hourglass._runtime.deaths import Deaths, close_deaths, digest_of, open_deaths

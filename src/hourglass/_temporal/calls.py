@@ -37,9 +37,9 @@ from hourglass._temporal.payloads import (
     put_payload,
     put_payload_map,
     put_payloads,
-    put_retry_rule,
     put_seconds,
 )
+from hourglass._temporal.specs import START
 
 # --- what a call is --------------------------------------------------------------------------------------------------
 
@@ -209,41 +209,18 @@ def put_start(message: Any, request: sv.StartWorkflow, scope: Scope) -> None:
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
     message.workflow_type.name = request.workflow_type
-    message.task_queue.name = request.task_queue
     message.request_id = request.request_id
     message.identity = request.identity or scope.identity
     put_payloads(message.input.payloads, request.arguments)
     message.workflow_id_reuse_policy = int(request.id_reuse_policy)
     message.workflow_id_conflict_policy = int(request.id_conflict_policy)
-    message.cron_schedule = request.cron_schedule
-    for field, seconds in (
-        ("workflow_execution_timeout", request.execution_timeout),
-        ("workflow_run_timeout", request.run_timeout),
-        ("workflow_task_timeout", request.task_timeout),
-        ("workflow_start_delay", request.start_delay),
-    ):
-        if seconds is not None:
-            put_seconds(getattr(message, field), seconds)
-    if request.retry_policy is not None:
-        put_retry_rule(message.retry_policy, request.retry_policy)
-    if request.priority_key:
-        message.priority.priority_key = request.priority_key
-    if request.versioning_override is not None:
-        put_override(message.versioning_override, request.versioning_override)
-    _put_extras(message, request)
-
-
-def _put_extras(message: Any, request: sv.StartWorkflow) -> None:
-    if request.memo:
-        put_payload_map(message.memo.fields, request.memo)
-    if request.search_attributes:
-        put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
+    START.put(message, request.spec)
     if request.headers:
         put_payload_map(message.header.fields, request.headers)
-    if request.static_summary is not None:
-        put_payload(message.user_metadata.summary, request.static_summary)
-    if request.static_details is not None:
-        put_payload(message.user_metadata.details, request.static_details)
+    if request.start_delay is not None:
+        put_seconds(message.workflow_start_delay, request.start_delay)
+    if request.versioning_override is not None:
+        put_override(message.versioning_override, request.versioning_override)
 
 
 def _started(data: bytes) -> sv.Started:

@@ -13,43 +13,21 @@ from hourglass._contract.schedules import FIELDS
 from hourglass._temporal.calls import PATIENT, Call, Scope
 from hourglass._temporal.payloads import (
     nanos_from,
-    payload_from,
     payload_map_from,
     payloads_from,
     put_nanos,
-    put_payload,
     put_payload_map,
     put_payloads,
-    put_retry_rule,
     put_seconds,
-    retry_rule_from,
     seconds_from,
 )
+from hourglass._temporal.specs import SCHEDULED
 
 # --- schedules to protobuf and back ----------------------------------------------------------------------------------
 
 
-_TIMEOUTS = (
-    ("workflow_execution_timeout", "execution_timeout"),
-    ("workflow_run_timeout", "run_timeout"),
-    ("workflow_task_timeout", "task_timeout"),
-)
-
-# The fields of an action that we read and write ourselves; all others travel in `foreign`.
-_OURS = (
-    "workflow_id",
-    "workflow_type",
-    "task_queue",
-    "input",
-    "workflow_execution_timeout",
-    "workflow_run_timeout",
-    "workflow_task_timeout",
-    "retry_policy",
-    "memo",
-    "search_attributes",
-    "header",
-    "user_metadata",
-)
+# The fields of an action that we read and write ourselves; all others travel in `foreign`, and of a priority the rest.
+_OURS = ("workflow_id", "workflow_type", "input", "header", *(SCHEDULED.names - {"priority"}))
 
 
 # --- out ----------------------------------------------------------------------------------------------------
@@ -105,23 +83,9 @@ def _put_action(message: Any, action: sv.StartWorkflow, foreign: bytes) -> None:
         message.MergeFromString(foreign)
     message.workflow_id = action.workflow_id
     message.workflow_type.name = action.workflow_type
-    message.task_queue.name = action.task_queue
     put_payloads(message.input.payloads, action.arguments)
-    for field, name in _TIMEOUTS:
-        seconds = getattr(action, name)
-        if seconds is not None:
-            put_seconds(getattr(message, field), seconds)
-    if action.retry_policy is not None:
-        put_retry_rule(message.retry_policy, action.retry_policy)
-    if action.priority_key:
-        message.priority.priority_key = action.priority_key
-    put_payload_map(message.memo.fields, action.memo)
-    put_payload_map(message.search_attributes.indexed_fields, action.search_attributes)
     put_payload_map(message.header.fields, action.headers)
-    if action.static_summary is not None:
-        put_payload(message.user_metadata.summary, action.static_summary)
-    if action.static_details is not None:
-        put_payload(message.user_metadata.details, action.static_details)
+    SCHEDULED.put(message, action.spec)
 
 
 # --- in -----------------------------------------------------------------------------------------------------
@@ -211,24 +175,13 @@ def _calendar_from(message: Any) -> sc.CalendarSpec:
 
 
 def _action_from(message: Any) -> sv.StartWorkflow:
-    metadata = message.user_metadata
-    timeouts: dict[str, Any] = {
-        name: seconds_from(getattr(message, field)) for field, name in _TIMEOUTS if message.HasField(field)
-    }
     return sv.StartWorkflow(
         workflow_id=message.workflow_id,
         workflow_type=message.workflow_type.name,
-        task_queue=message.task_queue.name,
         request_id="",
         arguments=payloads_from(message.input.payloads),
-        retry_policy=retry_rule_from(message.retry_policy) if message.HasField("retry_policy") else None,
-        memo=payload_map_from(message.memo.fields),
-        search_attributes=payload_map_from(message.search_attributes.indexed_fields),
         headers=payload_map_from(message.header.fields),
-        static_summary=payload_from(metadata.summary) if metadata.HasField("summary") else None,
-        static_details=payload_from(metadata.details) if metadata.HasField("details") else None,
-        priority_key=message.priority.priority_key,
-        **timeouts,
+        spec=SCHEDULED.get(message),
     )
 
 

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import HistoryEventFilterType, PendingActivityState
 
 from hourglass._contract import service as sv
 from hourglass._contract import service as sw
-from hourglass._engine.commands import ParentClosePolicy
+from hourglass._engine.specs import ParentClosePolicy
 from hourglass._temporal.calls import (
     LONG_POLL,
     ORDINARY,

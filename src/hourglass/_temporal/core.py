@@ -25,6 +25,7 @@ from typing import Any
 import temporalio.bridge.temporal_sdk_bridge as _rust_module  # type: ignore[import-not-found]
 
 from hourglass._contract.handle import HandleBroken
+from hourglass._forks import ForkStage, at_fork
 from hourglass._temporal.configs import Settings, call_settings, runtime_settings
 
 _rust: Any = _rust_module  # compiled, without type information
@@ -142,7 +143,7 @@ def _drop_at_exit() -> None:
 
 
 atexit.register(_drop_at_exit)
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.CORE, in_child=_after_fork)
 
 
 def is_panic(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from temporalio.api.common.v1 import Payloads as PayloadsMessage
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._temporal.dialect import Dialect, dialect_of, sdk_name
 from hourglass._temporal.payloads import failure_from, payload_map_from, payloads_from
 from hourglass.converter import Failure, Payload

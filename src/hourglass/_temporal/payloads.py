@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from temporalio.api.failure.v1 import Failure as FailureMessage
 
-from hourglass._engine.events import Payloads, RetryRule
+from hourglass._engine.specs import Payloads, RetryRule
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,

@@ -169,7 +169,7 @@ class ActivityDefinition:
     @property
     def beats_by_itself(self) -> bool:
         """Whether the author left heartbeats to the worker."""
-        return self.settings.heartbeat_timeout == LIVENESS_TIMEOUT
+        return self.settings.spec.heartbeat_timeout == LIVENESS_TIMEOUT
 
     @property
     def place(self) -> str:

@@ -34,7 +34,6 @@ from hourglass._contract.schedules import (
     is_empty,
 )
 from hourglass._contract.service import StartWorkflow
-from hourglass._engine.events import RetryRule
 from hourglass._engine.options import (
     INT32,
     INT64,
@@ -48,6 +47,7 @@ from hourglass._engine.options import (
     several,
     whole_number,
 )
+from hourglass._engine.specs import RetryRule
 from hourglass.client import _schedule_data as data
 from hourglass.client._options import start_request
 from hourglass.client._session import Operation, Session, asking, nothing
@@ -274,16 +274,16 @@ def _schedule_from(schedule: sc.Schedule, converter: Converter) -> data.Schedule
 def _action_from(
     action: StartWorkflow, foreign: bytes, converter: Converter
 ) -> data.ScheduleActionStartWorkflow:
-    options: dict[str, Any] = {"id": action.workflow_id, "task_queue": action.task_queue}
+    options: dict[str, Any] = {"id": action.workflow_id, "task_queue": action.spec.task_queue}
     for name in ("execution_timeout", "run_timeout", "task_timeout"):
-        if getattr(action, name) is not None:
-            options[name] = timedelta(seconds=getattr(action, name))
-    if action.retry_policy is not None and (policy := _policy_from(action.retry_policy)):
+        if limit := getattr(action.spec, name):
+            options[name] = timedelta(seconds=limit)
+    if action.spec.retry_policy is not None and (policy := _policy_from(action.spec.retry_policy)):
         options["retry_policy"] = policy
-    if action.memo:
-        options["memo"] = memo_from(action.memo, converter)
-    if action.search_attributes:
-        options["search_attributes"] = attributes_from(action.search_attributes)
+    if action.spec.memo:
+        options["memo"] = memo_from(action.spec.memo, converter)
+    if action.spec.search_attributes:
+        options["search_attributes"] = attributes_from(action.spec.search_attributes)
     args = memo_from({str(at): each for at, each in enumerate(action.arguments)}, converter)
     return data.ScheduleActionStartWorkflow._from_service(action, foreign, tuple(args.values()), options)
 
@@ -527,7 +527,7 @@ def _same(sent: Schedule, found: Schedule) -> bool:
 def _plain(schedule: Schedule) -> Schedule:
     """A schedule without what a service adds to it or leaves out."""
     action, policy = schedule.action, schedule.policy
-    attributes = {name: Payload(each.data) for name, each in action.search_attributes.items()}
+    attributes = {name: Payload(each.data) for name, each in action.spec.search_attributes.items()}
     return msgspec.structs.replace(
         schedule,
         spec=canonical(schedule.spec),

@@ -28,6 +28,7 @@ from hourglass._bridge.calls import within
 from hourglass._contract.schedules import SchedulePage
 from hourglass._contract.service import Connection, Page, Request
 from hourglass._contract.well_formed import check_request
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.portal import Portal
 from hourglass._runtime.targets import Target, open_connection
 from hourglass.client._interception import (
@@ -127,7 +128,7 @@ class Link:
     def forget(self) -> None:
         """In a forked child: let the parent's connection be, without freeing it."""
         # Held for ever: freeing them here would close sockets and files that the parent goes on using.
-        _inherited.append((self._portal, self._connection))
+        leak(self._portal, self._connection)
         self._portal = None
         self._connection = None
         self._opening = asyncio.Lock()
@@ -144,7 +145,6 @@ def _nothing() -> None:
 
 
 _links: weakref.WeakSet[Link] = weakref.WeakSet()
-_inherited: list[object] = []
 
 
 def _after_fork() -> None:
@@ -152,8 +152,7 @@ def _after_fork() -> None:
         link.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.CLIENTS, in_child=_after_fork)
 
 
 # --- the codec at the client's edge ---------------------------------------------------------------

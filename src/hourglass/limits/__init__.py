@@ -20,7 +20,6 @@ same target, in any process.
     _throttles  `throttle`, and the workflow that gives out the turns of one key
     _debouncer  `debounce`, and the workflow that collects the calls of one key
     _once       `once`
-    _served     the workflows behind the limits, by their type names
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from hourglass._engine.commands import (
     UpsertSearchAttributes,
 )
 from hourglass._engine.context import Place, Site
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -91,8 +91,8 @@ def asked(command: Command, site: Site) -> Asked | None:
                 command.workflow_id,
                 command.workflow_type,
                 command.arguments,
-                memo=command.memo,
-                search_attributes=command.search_attributes,
+                memo=command.spec.memo,
+                search_attributes=command.spec.search_attributes,
                 is_default=is_made_up(command.workflow_id),
             )
         case SignalExternalWorkflow():
@@ -111,8 +111,8 @@ def asked(command: Command, site: Site) -> Asked | None:
                 "continue-as-new",
                 name=command.workflow_type,
                 payloads=command.arguments,
-                memo=command.memo,
-                search_attributes=command.search_attributes,
+                memo=command.spec.memo,
+                search_attributes=command.spec.search_attributes,
             )
         case UpsertSearchAttributes():
             return found("change of search attributes", search_attributes=command.search_attributes)

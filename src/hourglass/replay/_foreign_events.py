@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import ActivitySpec, Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass._history import events as u
@@ -81,19 +81,22 @@ def _started(a: Any) -> h.Attributes:
     return h.WorkflowExecutionStarted(
         workflow_id=a.workflow_id,
         workflow_type=a.workflow_type.name,
-        task_queue=a.task_queue.name,
         original_run_id=a.original_execution_run_id,
         first_run_id=a.first_execution_run_id,
         arguments=payloads_from(a.input.payloads),
-        execution_timeout=seconds_from(a.workflow_execution_timeout),
-        run_timeout=seconds_from(a.workflow_run_timeout),
-        task_timeout=seconds_from(a.workflow_task_timeout),
+        spec=StartSpec(
+            task_queue=a.task_queue.name,
+            execution_timeout=seconds_from(a.workflow_execution_timeout),
+            run_timeout=seconds_from(a.workflow_run_timeout),
+            task_timeout=seconds_from(a.workflow_task_timeout),
+            retry_policy=retry_rule_from(a.retry_policy) if a.HasField("retry_policy") else None,
+            cron_schedule=a.cron_schedule,
+            memo=payload_map_from(a.memo.fields),
+            search_attributes=payload_map_from(a.search_attributes.indexed_fields),
+            priority_key=a.priority.priority_key,
+        ),
         identity=a.identity,
         attempt=a.attempt or 1,
-        retry_policy=retry_rule_from(a.retry_policy) if a.HasField("retry_policy") else None,
-        cron_schedule=a.cron_schedule,
-        memo=payload_map_from(a.memo.fields),
-        search_attributes=payload_map_from(a.search_attributes.indexed_fields),
         headers=payload_map_from(a.header.fields),
         continued_run_id=a.continued_execution_run_id,
         continued_failure=failure_from(a.continued_failure) if a.HasField("continued_failure") else None,
@@ -103,7 +106,6 @@ def _started(a: Any) -> h.Attributes:
         parent_run_id=a.parent_workflow_execution.run_id,
         root_workflow_id=a.root_workflow_execution.workflow_id,
         root_run_id=a.root_workflow_execution.run_id,
-        priority_key=a.priority.priority_key,
     )
 
 
@@ -156,7 +158,7 @@ def _continued(a: Any) -> h.Attributes:
     return h.WorkflowExecutionContinuedAsNew(
         new_run_id=a.new_execution_run_id,
         workflow_type=a.workflow_type.name,
-        task_queue=a.task_queue.name,
+        spec=StartSpec(task_queue=a.task_queue.name),
         task_completed_event_id=0,
         arguments=payloads_from(a.input.payloads),
     )
@@ -187,7 +189,7 @@ def _scheduled(a: Any) -> h.Attributes:
     return h.ActivityTaskScheduled(
         activity_id=a.activity_id,
         activity_type=a.activity_type.name,
-        task_queue=a.task_queue.name,
+        spec=ActivitySpec(task_queue=a.task_queue.name),
         task_completed_event_id=0,
         arguments=payloads_from(a.input.payloads),
     )
@@ -259,7 +261,7 @@ def _child_initiated(a: Any) -> h.Attributes:
         namespace=a.namespace,
         workflow_id=a.workflow_id,
         workflow_type=a.workflow_type.name,
-        task_queue=a.task_queue.name,
+        spec=StartSpec(task_queue=a.task_queue.name),
         task_completed_event_id=0,
         arguments=payloads_from(a.input.payloads),
     )

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._temporal.expectations import payloads_from_bytes, payloads_from_json
 from hourglass._temporal.payloads import failure_from, payloads_from
 from hourglass.converter import Failure, Payload

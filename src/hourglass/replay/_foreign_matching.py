@@ -28,7 +28,7 @@ from hourglass._embedded.workers.matching import COMMAND_OF
 from hourglass._embedded.workers.outcomes import Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import RetryState

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hourglass._built_in import BUILT_IN
 from hourglass._engine.context import RunSettings, Site, is_library
 from hourglass._runtime.resolver import Resolver
 from hourglass._temporal.dialect import Dialect
@@ -86,7 +87,7 @@ class Replayer:
         namespace: str = "default",
         timeout: float = 60.0,
     ) -> None:
-        self._resolver = Resolver(workflows=workflows, modules=modules)
+        self._resolver = Resolver(workflows=workflows, modules=modules, built_in=BUILT_IN)
         self._settings = RunSettings(
             namespace=namespace,
             converter=converter,

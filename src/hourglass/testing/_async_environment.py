@@ -6,7 +6,6 @@ one has closed, because the fibers of its runs cannot leave it.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,6 +13,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._engine.options import Duration
+from hourglass._forks import ForkStage, at_fork
 from hourglass.client import AsyncClient, AsyncWorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError
@@ -93,8 +93,7 @@ def _after_fork() -> None:
     _idle.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.TESTING, in_child=_after_fork)
 
 
 class AsyncEnvironment(EnvironmentFacts):

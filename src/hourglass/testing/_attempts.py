@@ -21,7 +21,7 @@ from typing import Any
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded.clock import Cancel, to_ns
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._runtime import activity_calls
 from hourglass._runtime.activity_calls import call_on_loop, call_plainly
 from hourglass._runtime.attempts import info_of
@@ -186,7 +186,7 @@ class Attempts:
         wake = Step("woke", attempt.name, partial(self._wake, attempt))
         attempt.alarms = (clock.call_at(clock.now_ns() + to_ns(fake.takes), lambda: self._driver.add(wake)),)
         interval = fake.beats
-        if interval is None and attempt.task.heartbeat_timeout == LIVENESS_TIMEOUT:
+        if interval is None and attempt.task.spec.heartbeat_timeout == LIVENESS_TIMEOUT:
             interval = _BEAT
         if interval is not None:
             self._beat_every(attempt, interval)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 import types
 from collections import deque
@@ -20,6 +19,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._runtime.activity_loop import LoopThread
 from hourglass._runtime.activity_threads import ThreadPool
 from hourglass.errors import UsageError
@@ -136,7 +136,6 @@ class _Shared:
 
 
 _shared = _Shared()
-_inherited: list[_Shared] = []
 
 
 def current_loop() -> QuietLoop:
@@ -174,10 +173,9 @@ def _exit() -> None:
 
 def _after_fork() -> None:
     global _shared
-    _inherited.append(_shared)
+    leak(_shared)
     _shared = _Shared()
 
 
 atexit.register(_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.TESTING, in_child=_after_fork)

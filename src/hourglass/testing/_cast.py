@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
+from hourglass._built_in import BUILT_IN
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
-from hourglass._runtime.resolver import Resolver, built_in
+from hourglass._runtime.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import UnknownTypeError, UsageError
 from hourglass.testing._explore.possible import Mishaps
@@ -63,9 +64,11 @@ class Cast:
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """The workflow of this type."""
-        known = self._started.get(name) or built_in(name)
+        known = self._started.get(name)
         if known is not None:
             return known
+        if name in BUILT_IN:
+            return BUILT_IN[name]()
         fallback: WorkflowDefinition | None = None
         if self._resolver is not None:
             try:

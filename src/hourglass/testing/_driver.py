@@ -23,8 +23,10 @@ from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.handles import is_eviction
 from hourglass._contract.handle import ActivityItem
+from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._engine.events import Activation, RunEvicted
 from hourglass._runtime.evaluation import Evaluations
 from hourglass.activity._seen import listening
@@ -67,6 +69,24 @@ class Interrupted(BaseException):
     """The caller that waited has given up: its asynchronous call was cancelled, or its environment is closed."""
 
 
+class DriverPolicy(DispatchPolicy):
+    """The policy of an environment's engine: the driver decides."""
+
+    driver: Driver
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """See `DispatchPolicy`."""
+        return self.driver.may_take(run_id, scheduled_event_id)
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """See `DispatchPolicy`."""
+        return self.driver.due_now(due)
+
+    def new_run_id(self) -> str:
+        """See `DispatchPolicy`."""
+        return self.driver.new_run_id()
+
+
 class Driver:
     """Drives one environment. All but what is said to be for any thread belongs to the environment's thread."""
 
@@ -85,11 +105,12 @@ class Driver:
         evaluations: Callable[[str, Troubles], Evaluations],
         horizon_ns: int,
         guard: Guard,
+        policy: DriverPolicy,
     ) -> None:
         self.connection: Connection = connection
         self.engine = connection.engine
-        if self.gates:
-            self.engine.offers.gate = self.may_take
+        self.policy = policy
+        policy.driver, policy.is_selective = self, self.gates
         self.clock = clock
         self.loop = loop
         self.cast = cast
@@ -116,6 +137,14 @@ class Driver:
         change while the test runs: executed once more, it would raise once more.
         """
         return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """Which of a run's timers that are due at the same moment happen now."""
+        return due
+
+    def new_run_id(self) -> str:
+        """The id of a new run."""
+        return new_id()
 
     # --- from any thread ----------------------------------------------------------------------------------
 
@@ -319,7 +348,7 @@ class Driver:
         with self.guard:
             verdict = queue.judge(activation)
         if self.troubles.any_parked:
-            self.engine.offers.gate = self.may_take
+            self.policy.is_selective = True
         queue.answer(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))

@@ -9,12 +9,12 @@ does not count. Going in and out costs nothing that could be noticed.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
 from types import TracebackType
 
+from hourglass._forks import ForkStage, at_fork
 from hourglass._runtime.hung import (
     HungStack,
     LaneStopped,
@@ -136,5 +136,4 @@ def _after_fork() -> None:
 
 
 _watchman = _Watchman()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.TESTING, in_child=_after_fork)

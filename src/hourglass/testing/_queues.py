@@ -116,7 +116,7 @@ def queues_of(completion: Completion) -> list[str]:
         return []
     named: list[str] = []
     for command in completion.commands:
-        name = getattr(command, "task_queue", "")
+        name = getattr(getattr(command, "spec", None), "task_queue", "")
         if name and isinstance(name, str):
             named.append(name)
     return named

@@ -118,9 +118,9 @@ class EnvironmentSession(Session):
         check_request(request)
         driver, asked = self.driver, cast(object, request)
         if isinstance(asked, StartWorkflow):
-            await driver.serve(asked.task_queue)
+            await driver.serve(asked.spec.task_queue)
         elif isinstance(asked, (CreateSchedule, UpdateSchedule)):
-            await driver.serve(asked.schedule.action.task_queue)
+            await driver.serve(asked.schedule.action.spec.task_queue)
         if isinstance(asked, (WaitForClose, QueryWorkflow)):
             await self._refuse_parked(asked.workflow_id, asked.run_id)
         if not isinstance(asked, WaitForClose):

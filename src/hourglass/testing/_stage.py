@@ -30,7 +30,7 @@ from hourglass.testing._bench import current_loop
 from hourglass.testing._calls import as_ns
 from hourglass.testing._cast import Cast
 from hourglass.testing._choosing import Chooser
-from hourglass.testing._driver import Driver
+from hourglass.testing._driver import Driver, DriverPolicy
 from hourglass.testing._guard import Guard
 from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
 from hourglass.testing._trouble import Troubles
@@ -105,7 +105,8 @@ class Stage:
     ) -> None:
         loop, clock = current_loop(), setting.clock()
         cast = setting.cast() if cast is None else cast
-        connection = loop.do(connect_memory(identity=IDENTITY, clock=clock))
+        policy = DriverPolicy()
+        connection = loop.do(connect_memory(identity=IDENTITY, clock=clock, policy=policy))
         self.driver = make_driver(
             connection,
             clock,
@@ -115,6 +116,7 @@ class Stage:
             setting.evaluations(cast, connection.namespace),
             to_ns(seconds(setting.horizon, "horizon")),
             Guard(setting.deadlock_timeout),
+            policy,
         )
         link = EnvironmentLink(connection)
         self.session = EnvironmentSession(

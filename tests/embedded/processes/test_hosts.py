@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
@@ -54,8 +55,12 @@ def config(queue: str = "q") -> HandleConfig:
 
 
 def start(workflow_id: str, queue: str = "q") -> s.StartWorkflow:
-    return s.StartWorkflow(
-        workflow_id=workflow_id, workflow_type="t", task_queue=queue, request_id=f"request of {workflow_id}"
+    return made(
+        s.StartWorkflow,
+        workflow_id=workflow_id,
+        workflow_type="t",
+        task_queue=queue,
+        request_id=f"request of {workflow_id}",
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.specs import made
 
 from hourglass import errors
 from hourglass._contract import service as s
@@ -14,7 +15,8 @@ from hourglass._embedded.sharing import ownerless, serving, wire
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
-START = s.StartWorkflow(
+START = made(
+    s.StartWorkflow,
     workflow_id="w",
     workflow_type="t",
     task_queue="q",

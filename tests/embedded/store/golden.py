@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tests.specs import made
+
 from hourglass._contract.schedules import (
     CreateSchedule,
     IntervalSpec,
@@ -37,7 +39,8 @@ def told() -> dict[str, Story]:
 
 def acted() -> ScheduleChange:
     """A schedule that has acted twice: one workflow runs, another waits for its end."""
-    action = StartWorkflow(
+    action = made(
+        StartWorkflow,
         workflow_id="report",
         workflow_type="Report",
         task_queue="default",

@@ -31,8 +31,8 @@ def described(stored: Stored) -> dict[str, Any]:
     run = stored.run
     described: dict[str, Any] = {
         "workflow_id": run.started.workflow_id,
-        "task_queue": run.started.task_queue,
-        "task_timeout": run.started.task_timeout,
+        "task_queue": run.started.spec.task_queue,
+        "task_timeout": run.started.spec.task_timeout,
         "attempt": run.started.attempt,
         "status": run.status.value,
         "length": run.length,
@@ -49,7 +49,7 @@ def described(stored: Stored) -> dict[str, Any]:
         failure = begun.last_failure
         assert failure is not None
         assert failure.cause is not None
-        described["arguments"] = begun.spec.arguments[0].data
+        described["arguments"] = begun.scheduled.arguments[0].data
         described["heartbeat"] = begun.heartbeat_details[0].data
         described["last_failure"] = (failure.message, failure.info.type, failure.cause.message)  # type: ignore[union-attr]
     return described
@@ -62,7 +62,7 @@ def described_schedule(record: Schedule) -> dict[str, Any]:
         "action": (
             action.workflow_id,
             action.workflow_type,
-            action.task_queue,
+            action.spec.task_queue,
             action.arguments[0].data,
         ),
         "intervals": [each.every for each in record.schedule.spec.intervals],

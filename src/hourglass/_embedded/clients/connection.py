@@ -18,6 +18,7 @@ from hourglass._embedded.clients.answering import Answer, limit_of, refusal_rest
 from hourglass._embedded.clients.requests import HANDLERS, LOOKS, PATIENT
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import ConnectionFailedError, HourglassError, ServiceError, StorageError
@@ -26,13 +27,19 @@ A = TypeVar("A")
 
 
 async def connect_memory(
-    *, namespace: str = "default", identity: str = "", clock: Clock | None = None
+    *,
+    namespace: str = "default",
+    identity: str = "",
+    clock: Clock | None = None,
+    policy: DispatchPolicy | None = None,
 ) -> EngineConnection:
     """Open a new engine in memory; it lives as long as its connection, on the running loop.
 
     On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
     """
-    engine = Engine(store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock)
+    engine = Engine(
+        store=MemoryStore(real_time=clock is None), namespace=namespace, clock=clock, policy=policy
+    )
     if clock is None:
         await engine.open_existing()
     else:

@@ -39,6 +39,7 @@ from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Query, Record, Token
 from hourglass._embedded.engine.starting import check_signals, check_start, start_workflow
 from hourglass._embedded.rules import children, resetting, transitions
+from hourglass._embedded.rules.activities import retry_rule
 from hourglass._embedded.rules.run import Activity, Child, Run, Step
 from hourglass._embedded.rules.updates import request_id
 from hourglass._embedded.rules.versioning import behavior, external_name, pinned_version
@@ -150,7 +151,7 @@ def _following(engine: Engine, base: Record) -> Iterator[list[h.Attributes]]:
 def _tell_of_ended_children(engine: Engine, record: Record) -> None:
     """Tell the new run of children that ended while no run could hear of it: the old one had closed."""
     for child in tuple(record.run.children.values()):
-        last = engine.current(child.spec.workflow_id)
+        last = engine.current(child.initiated.workflow_id)
         if last is None or last.run.is_open or last.run.started.first_run_id != child.run_id:
             continue
         engine.runs.change(record, partial(_child_ended, child.initiated_event_id, last.run))
@@ -203,7 +204,7 @@ _REJECTED = {
 
 async def start(engine: Engine, request: s.StartWorkflow) -> Answer[s.Started]:
     """Start a workflow."""
-    engine.deployments.check(request.versioning_override, request.task_queue)
+    engine.deployments.check(request.versioning_override, request.spec.task_queue)
     check_start(engine.runs, request)
     started, record = start_workflow(engine.runs, request)
     return Answer(started, record.number)
@@ -290,8 +291,8 @@ def _described(run: Run) -> s.Description:
         pending_activities=tuple(_pending(activity) for activity in run.activities.values()),
         task_attempt=run.task.attempt if run.task else 0,
         first_execution_run_id=run.started.first_run_id,
-        static_summary=run.started.static_summary,
-        static_details=run.started.static_details,
+        static_summary=run.started.spec.static_summary,
+        static_details=run.started.spec.static_details,
         pending_children=tuple(_pending_child(child) for child in run.children.values()),
         next_task_time_ns=0 if run.task is None or run.task.started_event_id else run.task.available_ns,
         versioning_behavior=behavior(run),
@@ -500,7 +501,7 @@ def _attempt(
     else:
         record = find(engine, workflow_id, run_id)
         for activity in record.run.activities.values():
-            if activity.spec.activity_id == activity_id and activity.started_ns:
+            if activity.scheduled.activity_id == activity_id and activity.started_ns:
                 name = Token(record.run.run_id, activity.scheduled_event_id, activity.attempt)
                 return name, record, activity
     raise ServiceError(
@@ -540,11 +541,11 @@ def _pending(activity: Activity) -> s.PendingActivity:
     if activity.started_ns:
         state = "CANCEL_REQUESTED" if activity.cancel_requested_event_id else "STARTED"
     return s.PendingActivity(
-        activity_id=activity.spec.activity_id,
-        activity_type=activity.spec.activity_type,
+        activity_id=activity.scheduled.activity_id,
+        activity_type=activity.scheduled.activity_type,
         state=state,
         attempt=activity.attempt,
-        maximum_attempts=activity.spec.retry_policy.maximum_attempts,
+        maximum_attempts=retry_rule(activity).maximum_attempts,
         last_failure=activity.last_failure,
         next_attempt_time_ns=0 if activity.started_ns else activity.available_ns,
         last_started_time_ns=activity.last_started_ns,
@@ -554,8 +555,8 @@ def _pending(activity: Activity) -> s.PendingActivity:
 
 def _pending_child(child: Child) -> s.PendingChild:
     return s.PendingChild(
-        workflow_id=child.spec.workflow_id,
+        workflow_id=child.initiated.workflow_id,
         run_id=child.run_id,
-        workflow_type=child.spec.workflow_type,
-        parent_close_policy=child.spec.parent_close_policy,
+        workflow_type=child.initiated.workflow_type,
+        parent_close_policy=child.initiated.child.parent_close_policy,
     )

@@ -33,6 +33,7 @@ from hourglass._embedded.rules.schedules import (
     update,
 )
 from hourglass._embedded.store.memory import MemoryListing
+from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
 from hourglass.converter import SearchAttributeKey, encode_search_attributes
 from hourglass.errors import (
@@ -87,9 +88,9 @@ def _as_run(record: Record) -> Run:
     started = h.WorkflowExecutionStarted(
         workflow_id=f"temporal-sys-scheduler:{record.schedule_id}",
         workflow_type="temporal-sys-scheduler-workflow",
-        task_queue="temporal-sys-per-ns-tq",
         original_run_id=record.schedule_id,
         first_run_id=record.schedule_id,
+        spec=StartSpec(task_queue="temporal-sys-per-ns-tq"),
     )
     return Run(
         run_id=record.schedule_id,
@@ -211,7 +212,7 @@ def _check(engine: Engine, schedule: sc.Schedule) -> None:
     """Refuse what could never be started."""
     action = schedule.action
     engine.limits.check(action)
-    if not action.workflow_id or not action.workflow_type or not action.task_queue:
+    if not action.workflow_id or not action.workflow_type or not action.spec.task_queue:
         raise ServiceError(
             "the workflow of a schedule needs an id, a type and a task queue", status="INVALID_ARGUMENT"
         )

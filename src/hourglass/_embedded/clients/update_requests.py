@@ -63,13 +63,13 @@ async def poll_update(engine: Engine, request: PollUpdate) -> Answer[UpdateState
 
 async def update_with_start(engine: Engine, request: UpdateWithStart) -> Answer[UpdateStarted]:
     """Start a workflow, or use the one that runs, and ask for an update, with nothing in between."""
-    if request.start.cron_schedule:
+    if request.start.spec.cron_schedule:
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
     record, started = _asked_already(engine, request)
     if record is None:
-        engine.deployments.check(request.start.versioning_override, request.start.task_queue)
+        engine.deployments.check(request.start.versioning_override, request.start.spec.task_queue)
         check_start(engine.runs, request.start)
         started, record = start_workflow(engine.runs, request.start)
     try:

@@ -142,7 +142,7 @@ class Deployments:
 
     def takes_task(self, taker: Taker, run: Run) -> bool:
         """Whether a worker is of the version that a run's next task is for."""
-        return taker.version == (pinned_version(run) or self.current(run.started.task_queue))
+        return taker.version == (pinned_version(run) or self.current(run.started.spec.task_queue))
 
     def takes_attempt(self, taker: Taker, run: Run, activity: Activity) -> bool:
         """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
@@ -157,7 +157,7 @@ class Deployments:
         """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""
         if run.started.versioning_override is not None or pinned_version(run) is None:
             return None
-        current = self.current(run.started.task_queue)
+        current = self.current(run.started.spec.task_queue)
         return None if current in (run.version, run.started.declined_version) else current
 
     def _serves(self, version: WorkerDeploymentVersion, task_queue: str) -> bool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
+import msgspec
+
 from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
@@ -34,7 +36,7 @@ from hourglass._embedded.rules.tasks import Answer
 from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
 from hourglass._engine import commands as c
 from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload, ServerFailure
@@ -45,28 +47,26 @@ from hourglass.errors import HourglassError, ServiceError
 
 def activity_task(namespace: str, run: Run, activity: Activity, token: bytes) -> ActivityTask:
     """An attempt that has started, as a worker gets it. Pure."""
-    spec = activity.spec
+    scheduled, spec = activity.scheduled, activity.spec
+    key = key_of(run, activity)
+    if key != spec.priority_key:  # the run's own, where nothing is said of the activity's
+        spec = msgspec.structs.replace(spec, priority_key=key)
     return ActivityTask(
         token=token,
-        activity_id=spec.activity_id,
-        activity_type=spec.activity_type,
-        arguments=spec.arguments,
+        activity_id=scheduled.activity_id,
+        activity_type=scheduled.activity_type,
+        spec=spec,
+        arguments=scheduled.arguments,
         attempt=activity.attempt,
         namespace=namespace,
-        task_queue=spec.task_queue,
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
         workflow_type=run.started.workflow_type,
-        headers=spec.headers,
+        headers=scheduled.headers,
         heartbeat_details=activity.heartbeat_details,
         scheduled_time_ns=activity.scheduled_ns,
         current_attempt_scheduled_time_ns=activity.available_ns,
         started_time_ns=activity.started_ns,
-        schedule_to_close_timeout=spec.schedule_to_close_timeout,
-        start_to_close_timeout=spec.start_to_close_timeout,
-        heartbeat_timeout=spec.heartbeat_timeout,
-        retry_policy=spec.retry_policy,
-        priority_key=key_of(run, activity),
     )
 
 
@@ -328,7 +328,7 @@ class TaskDesk:
         record.queries.append(query)
         self._asked[record.run.run_id] = record
         self._ledger.note_hands(record)
-        self._ledger.offers.wake(record.run.started.task_queue)
+        self._ledger.offers.wake(record.run.started.spec.task_queue)
 
     def withdraw(self, record: Record, query: Query) -> None:
         """The client waits no more for a query; if it has been answered there is nothing to do."""
@@ -365,7 +365,7 @@ class TaskDesk:
         if record.sticky is taker:
             record.sticky = None
             if record.run.is_open:
-                self._ledger.offers.wake(record.run.started.task_queue)
+                self._ledger.offers.wake(record.run.started.spec.task_queue)
 
     def refuse_queries(self, record: Record, error: HourglassError) -> None:
         """The queries that wait cannot be answered."""
@@ -439,7 +439,7 @@ class TaskDesk:
         return ready and self._is_for(record, taker)
 
     def _is_for(self, record: Record, taker: Taker) -> bool:
-        if record.run.started.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
+        if record.run.started.spec.task_queue != taker.task_queue or taker.is_busy(record.run.run_id):
             return False
         sticky, versions = record.sticky, self._deployments
         if not versions.in_use:
@@ -477,8 +477,8 @@ def _attributes(command: c.Command) -> tuple[c.Command, Mapping[str, Payload]] |
     match command:
         case c.UpsertSearchAttributes(changes):
             return (command, changes) if changes else None
-        case c.StartChildWorkflow() | c.ContinueAsNew() if command.search_attributes:
-            return command, command.search_attributes
+        case c.StartChildWorkflow() | c.ContinueAsNew() if command.spec.search_attributes:
+            return command, command.spec.search_attributes
         case _:
             return None
 

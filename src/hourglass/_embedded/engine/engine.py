@@ -19,7 +19,7 @@ from hourglass._embedded.engine.run import Record
 from hourglass._embedded.engine.runs import Ledger
 from hourglass._embedded.engine.schedules import ScheduleDesk
 from hourglass._embedded.engine.starting import why_no_more
-from hourglass._embedded.engine.task_queues import Offers
+from hourglass._embedded.engine.task_queues import DispatchPolicy, Offers
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, Upkeep
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.disk_faults import Unwritable
@@ -40,6 +40,7 @@ class Engine:
         clock: Clock | None = None,
         limits: Limits | None = None,
         retention: float = DEFAULT_RETENTION,
+        policy: DispatchPolicy | None = None,
     ) -> None:
         self.namespace = namespace
         self.store = store
@@ -47,7 +48,7 @@ class Engine:
         keep = Upkeep(retention)
         keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
-        self.offers = Offers()
+        self.offers = Offers(policy)
         self._upkeep = keep
         self.runs = Ledger(
             store=store,

@@ -22,7 +22,6 @@ from functools import partial
 
 import msgspec
 
-from hourglass._contract.ids import new_id
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.engine.attributes import AttributeTypes
@@ -111,11 +110,7 @@ class Ledger:
         self.newest = 0
         self.stopped = False
         self.in_hand: set[str] = set()
-        self.new_run_id: Callable[[], str] = new_id
-        self.next_due: Callable[[list[int]], list[int]] = lambda due: due
-        """Which of a run's timers and timeouts that are due at the same moment are handled now, and in which order;
-        the others come next. `explore` replaces it.
-        """
+        self.new_run_id: Callable[[], str] = offers.policy.new_run_id
         self.awaiting: Awaiting = Nobody()
         self._idle = idle
         self._alarms = Alarms(clock, self._elapse)
@@ -572,7 +567,7 @@ class Ledger:
             if withheld:
                 record.wakes.put_off(withheld, now + LOOK_AGAIN)
                 due -= withheld
-            ids = self.next_due(sorted(due))
+            ids = self.offers.policy.due_now(sorted(due))
             follower = self.new_run_id() if record.run.deadline_ns else ""
             self.change(
                 record,

@@ -36,7 +36,7 @@ from hourglass._embedded.rules.schedules import (
     started,
 )
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure
 from hourglass.errors import HourglassError, ServiceError, StorageError

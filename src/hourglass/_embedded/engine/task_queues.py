@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Protocol, TypeVar
 
+from hourglass._contract.ids import new_id
 from hourglass._embedded.rules.draft import LEVELS, level_of
 from hourglass._embedded.rules.run import Run
 from hourglass._engine.versions import WorkerDeploymentVersion
@@ -110,10 +111,30 @@ class Line(dict[K, int]):
             del self._by_level[level][key]
 
 
+class DispatchPolicy:
+    """What an engine leaves open, as every engine but that of a test environment decides it: a worker may take all that waits
+    on its queue, all that is due at the same moment happens then, and ids of runs are random.
+    """
+
+    is_selective = False
+    """Whether `may_take` has to be asked."""
+
+    def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
+        """Whether an activity's attempt, or a run's task (event id 0), may be taken now."""
+        return True
+
+    def due_now(self, due: list[int]) -> list[int]:
+        """Which of a run's timers and timeouts that are due at the same moment happen now, in this order; the others are next."""
+        return due
+
+    new_run_id: Callable[[], str] = staticmethod(new_id)
+
+
 class Offers:
     """The task queues: tasks and attempts that wait on each, the most urgent first, and the handles that poll it."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: DispatchPolicy | None = None) -> None:
+        self.policy = DispatchPolicy() if policy is None else policy
         self._takers: dict[str, list[Taker]] = defaultdict(list)
         self._tasks: dict[str, Line[str]] = defaultdict(Line)
         self._attempts: dict[str, Line[tuple[str, int]]] = defaultdict(Line)
@@ -124,8 +145,6 @@ class Offers:
         self._will_stir = False
         self.versioned = False
         """Whether workers have versions: then a handle may not take all that waits on its queue."""
-        self.gate: Callable[[str, int], bool] | None = None
-        """What may be taken now, by run id and scheduled event id (0: the run's task); None: everything."""
 
     def join(self, taker: Taker) -> None:
         """A handle begins to serve its queue."""
@@ -148,23 +167,25 @@ class Offers:
         """Runs whose tasks wait, the most urgent first. A caller that takes one stops looking: the offers change
         under the iterator.
         """
-        gate, waiting = self.gate, self._tasks[task_queue]
-        return iter(waiting) if gate is None else (each for each in waiting if gate(each, 0))
+        policy, waiting = self.policy, self._tasks[task_queue]
+        return (
+            (each for each in waiting if policy.may_take(each, 0)) if policy.is_selective else iter(waiting)
+        )
 
     def attempts(self, task_queue: str) -> Iterator[tuple[str, int]]:
         """Activities whose attempts wait, as (run id, scheduled event id); the same holds."""
-        gate, waiting = self.gate, self._attempts[task_queue]
-        return iter(waiting) if gate is None else (each for each in waiting if gate(*each))
+        policy, waiting = self.policy, self._attempts[task_queue]
+        return (each for each in waiting if policy.may_take(*each)) if policy.is_selective else iter(waiting)
 
     @property
     def is_free(self) -> bool:
-        """Whether things may be taken at once, without having waited here: neither a gate nor versions decide what is
+        """Whether things may be taken at once, without having waited here: neither the policy nor versions decide what is
         taken when, or by which handle.
         """
-        return self.gate is None and not self.versioned
+        return not self.policy.is_selective and not self.versioned
 
     def all_tasks(self, task_queue: str) -> Line[str]:
-        """The runs whose tasks wait on a queue, whatever the gate says, now and later."""
+        """The runs whose tasks wait on a queue, whatever the policy says, now and later."""
         return self._tasks[task_queue]
 
     def all_attempts(self, task_queue: str) -> Line[tuple[str, int]]:
@@ -182,7 +203,7 @@ class Offers:
         )
 
     def waiting_tasks(self) -> list[str]:
-        """Runs whose tasks wait on a queue that a handle serves, whatever the gate says."""
+        """Runs whose tasks wait on a queue that a handle serves, whatever the policy says."""
         return [run_id for queue, takers in self._takers.items() if takers for run_id in self._tasks[queue]]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
@@ -191,7 +212,7 @@ class Offers:
 
     def offer(self, run: Run, event_ids: Collection[int], now_ns: int) -> None:
         """Bring a run's task and these of its activities up to date."""
-        queue = run.started.task_queue
+        queue = run.started.spec.task_queue
         task = run.task
         if task is not None and not task.started_event_id and task.available_ns <= now_ns:
             self._tasks[queue].put(run.run_id, level_of(run))

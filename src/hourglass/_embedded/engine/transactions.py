@@ -45,7 +45,7 @@ from hourglass._embedded.rules.run import (
     TellSchedule,
 )
 from hourglass._embedded.store.store import Change, ScheduleChange
-from hourglass._engine.commands import IdReusePolicy, ParentClosePolicy
+from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError
@@ -184,19 +184,19 @@ class Others:
 
     def _why_not(self, child: Child) -> o.StartChildFailedCause | None:
         """Why a child cannot start; makes room for it if its policy says so."""
-        spec = child.spec
-        if spec.namespace != self._namespace:
+        asked = child.initiated
+        if asked.namespace != self._namespace:
             return o.StartChildFailedCause.NAMESPACE_NOT_FOUND
         try:
-            existing = self._runs.current(spec.workflow_id)
+            existing = self._runs.current(asked.workflow_id)
         except StorageError as error:
-            logger.error("the latest run of workflow %r cannot be read: %s", spec.workflow_id, error)
+            logger.error("the latest run of workflow %r cannot be read: %s", asked.workflow_id, error)
             return _TAKEN
         if existing is None:
             return None
         if not existing.run.is_open:
-            return None if may_reuse(spec.id_reuse_policy, existing.run.status) else _TAKEN
-        if spec.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
+            return None if may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
+        if asked.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
             return _TAKEN
         reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
         self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
@@ -204,10 +204,10 @@ class Others:
 
     def _leave(self, parent: Record, child: Child) -> None:
         """A parent has closed; its child is found along its runs."""
-        policy = child.spec.parent_close_policy
+        policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:
             return
-        target = self._find(child.spec.workflow_id, "")
+        target = self._find(child.initiated.workflow_id, "")
         if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
             return
         if not children.is_child_of(target.run, parent.run):

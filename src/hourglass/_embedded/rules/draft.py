@@ -39,7 +39,7 @@ from hourglass._embedded.rules.run import (
 )
 from hourglass._engine.versions import WorkerDeploymentVersion
 from hourglass._history import events as h
-from hourglass._history.encoding import encode
+from hourglass._history.encoding import encode_event
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 # --- priorities ---------------------------------------------------------------------------------------------
@@ -53,12 +53,12 @@ _USUAL = 3
 
 def key_of(run: Run, activity: Activity) -> int:
     """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
-    return activity.spec.priority_key or run.started.priority_key
+    return activity.spec.priority_key or run.started.spec.priority_key
 
 
 def level_of(run: Run, activity: Activity | None = None) -> int:
     """Which level a run's task, or an attempt of one of its activities, waits at."""
-    key = run.started.priority_key if activity is None else key_of(run, activity)
+    key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL
 
 
@@ -172,7 +172,7 @@ class Draft:
                 run.latest_ns
             )  # the clock was set back; an attempt may have begun before what is written already
         event = h.HistoryEvent(number, time_ns, attributes)
-        encoded = encode(event)
+        encoded = encode_event(event)
         self._events.append(event)
         self._encoded.append(encoded)
         self._changed = True
@@ -274,7 +274,8 @@ class Draft:
         if not transient:
             scheduled = self.write(
                 h.WorkflowTaskScheduled(
-                    task_queue=self.run.started.task_queue, task_timeout=self.run.started.task_timeout
+                    task_queue=self.run.started.spec.task_queue,
+                    task_timeout=self.run.started.spec.task_timeout,
                 )
             )
         number = self.run.task_count + 1
@@ -475,7 +476,9 @@ def _begin_attempt(draft: Draft, activity: Activity, identity: str) -> None:
 
 def _scheduled(run: Run, task: Task) -> h.WorkflowTaskScheduled:
     return h.WorkflowTaskScheduled(
-        task_queue=run.started.task_queue, task_timeout=run.started.task_timeout, attempt=task.attempt
+        task_queue=run.started.spec.task_queue,
+        task_timeout=run.started.spec.task_timeout,
+        attempt=task.attempt,
     )
 
 

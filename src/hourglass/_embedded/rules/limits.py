@@ -13,6 +13,7 @@ import msgspec
 
 from hourglass._contract.service import CancelWorkflow, Request, SignalWorkflow, StartWorkflow, UpdateWorkflow
 from hourglass._embedded.rules.run import Run
+from hourglass._engine.specs import Spec
 from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError
@@ -80,13 +81,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
-        names = _NAMES.get(type(request), _NO_NAMES)
-        for name in request.__struct_fields__:
-            value = getattr(request, name)
+        self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
+
+    def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
+        for name in said.__struct_fields__:
+            value = getattr(said, name)
             if name in names and self.is_too_long(value):
                 raise ServiceError(names[name], status="INVALID_ARGUMENT")
             if isinstance(value, Request):
                 self.check(value)
+                continue
+            if isinstance(value, Spec):
+                self._check_fields(value, names)
                 continue
             if not value or type(value) in _SMALL:  # most fields, of every request
                 continue

@@ -19,7 +19,7 @@ import msgspec
 from hourglass._contract.service import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._engine.commands import Command
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import ActivitySpec, Payloads
 from hourglass._engine.versions import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history import events as o
@@ -32,7 +32,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
     """A child of a run, from the request for it to its end; `run_id` is its first run, once it has started."""
 
     initiated_event_id: int
-    spec: o.StartChildWorkflowExecutionInitiated
+    initiated: o.StartChildWorkflowExecutionInitiated
     run_id: str = ""
     started_event_id: int = 0
 
@@ -96,7 +96,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An activity that a run waits for, at its present attempt."""
 
     scheduled_event_id: int
-    spec: h.ActivityTaskScheduled
+    scheduled: h.ActivityTaskScheduled
+    spec: ActivitySpec
     scheduled_ns: int
     available_ns: int
     attempt: int = 1
@@ -201,9 +202,9 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """When the run times out; 0 for never."""
         started = self.started
         whole = started.expiration_ns
-        if not started.run_timeout:
+        if not started.spec.run_timeout:
             return whole
-        own = later(self.start_ns, to_ns(started.run_timeout) + to_ns(started.first_task_backoff))
+        own = later(self.start_ns, to_ns(started.spec.run_timeout) + to_ns(started.first_task_backoff))
         return min(whole, own) if whole else own
 
 

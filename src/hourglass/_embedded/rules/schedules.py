@@ -41,7 +41,7 @@ from hourglass._contract.schedules import (
 from hourglass._contract.service import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
 from hourglass._embedded.rules.schedule_times import NANOS, Moment, Timetable
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
 # --- overlap policies ---------------------------------------------------------------------------------------
@@ -379,12 +379,13 @@ def start_request(record: Record, start: Start, request_id: str) -> StartWorkflo
         [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
     )
     action = record.schedule.action
+    marked = {**action.spec.search_attributes, **marks}
     return msgspec.structs.replace(
         action,
         workflow_id=start.workflow_id,
         request_id=request_id,
         identity=identity(record),
-        search_attributes={**action.search_attributes, **marks},
+        spec=msgspec.structs.replace(action.spec, search_attributes=marked),
     )
 
 

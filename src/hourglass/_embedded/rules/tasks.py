@@ -12,6 +12,7 @@ command that passes a limit is refused too, and of an answer that is refused not
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -116,7 +117,7 @@ _NAMES: dict[type[c.Command], _Names] = {
         {
             "activity_id": "activityId exceeds length limit",
             "activity_type": "activityType exceeds length limit",
-            "task_queue": "taskQueue length exceeds limit",
+            "spec.task_queue": "taskQueue length exceeds limit",
         },
     ),
     c.StartChildWorkflow: _Names(
@@ -125,7 +126,7 @@ _NAMES: dict[type[c.Command], _Names] = {
         {
             "workflow_id": "WorkflowId on StartChildWorkflowExecutionCommand exceeds length limit",
             "workflow_type": "WorkflowType on StartChildWorkflowExecutionCommand exceeds length limit",
-            "task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
+            "spec.task_queue": "invalid TaskQueue on StartChildWorkflowExecutionCommand: taskQueue length exceeds limit",
         },
     ),
     c.ContinueAsNew: _Names(
@@ -133,7 +134,7 @@ _NAMES: dict[type[c.Command], _Names] = {
         "BadContinueAsNewAttributes",
         {
             "workflow_type": "WorkflowType on ContinueAsNewWorkflowExecutionCommand exceeds length limit",
-            "task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
+            "spec.task_queue": "error validating ContinueAsNewWorkflowExecutionCommand TaskQueue: taskQueue length exceeds limit",
         },
     ),
     c.SignalExternalWorkflow: _Names(
@@ -148,6 +149,8 @@ _NAMES: dict[type[c.Command], _Names] = {
     ),
 }
 """Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
+
+_named = {name: attrgetter(name) for each in _NAMES.values() for name in each.names}
 
 
 def check(draft: Draft, command: c.Command, limits: Limits) -> None:
@@ -184,17 +187,18 @@ def check_size(command: c.Command, limits: Limits) -> None:
 
 def _check_names(command: c.Command, limits: Limits) -> None:
     checked = _NAMES.get(type(command))
-    for name, what in checked.names.items() if checked is not None else ():
-        if limits.is_too_long(getattr(command, name)):
-            assert checked is not None
+    if checked is None:
+        return
+    for name, what in checked.names.items():
+        if limits.is_too_long(_named[name](command)):
             raise Refused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
 
 
 def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
-    if not command.cron_schedule:
+    if not command.spec.cron_schedule:
         return
     try:
-        check_cron(command.cron_schedule)
+        check_cron(command.spec.cron_schedule)
     except UsageError as error:
         raise Refused(
             h.BAD_START_CHILD,
@@ -209,7 +213,7 @@ def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
     """
     if command.activity_id == str(command.seq):
         return
-    if any(each.spec.activity_id == command.activity_id for each in draft.run.activities.values()):
+    if any(each.scheduled.activity_id == command.activity_id for each in draft.run.activities.values()):
         raise Refused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
@@ -230,7 +234,7 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
 def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
     """A child that is asked for in a task cannot be cancelled from outside in the same task."""
     for child in draft.run.children.values() if draft.asked(StartChild) else ():
-        if not child.run_id and child.spec.workflow_id == command.workflow_id:
+        if not child.run_id and child.initiated.workflow_id == command.workflow_id:
             raise Refused(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,
                 "FATAL",
@@ -433,7 +437,7 @@ def _want_again(draft: Draft, task: Task, *, at_once: bool = False) -> None:
         draft.want_task()
         return
     # The first failure is tried again at once; a task that keeps failing waits longer and longer.
-    first = draft.run.started.task_timeout
+    first = draft.run.started.spec.task_timeout
     at_once = at_once or task.attempt == 1
     wait = 0.0 if at_once else min(first * 2.0 ** min(task.attempt - 2, 20), LONGEST_WAIT)
     draft.want_task_again(task.attempt + 1, later(draft.now_ns, to_ns(wait)), silent=task.silent)
@@ -492,9 +496,9 @@ def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
 
 def _without_own_patches(run: Run) -> Run:
     """A run as the next one sees it: the patches that it has taken itself are not passed on, as with Core."""
-    if run.search_attributes.get(h.PATCHES) == run.started.search_attributes.get(h.PATCHES):
+    if run.search_attributes.get(h.PATCHES) == run.started.spec.search_attributes.get(h.PATCHES):
         return run
-    began = {name: value for name, value in run.started.search_attributes.items() if name == h.PATCHES}
+    began = {name: value for name, value in run.started.spec.search_attributes.items() if name == h.PATCHES}
     others = {name: value for name, value in run.search_attributes.items() if name != h.PATCHES}
     return msgspec.structs.replace(run, search_attributes=others | began)
 
@@ -524,14 +528,11 @@ def _close(
                 h.WorkflowExecutionContinuedAsNew(
                     new_run_id=new_run_id,
                     workflow_type=follower.workflow_type,
-                    task_queue=follower.task_queue,
                     task_completed_event_id=completed,
                     arguments=follower.arguments,
-                    run_timeout=follower.run_timeout,
-                    task_timeout=follower.task_timeout,
                     headers=follower.headers,
-                    memo=follower.memo,
-                    search_attributes=follower.search_attributes,
+                    spec=follower.spec,
+                    versioning=command.versioning,
                 ),
                 WorkflowStatus.CONTINUED_AS_NEW,
             )
@@ -587,11 +588,18 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
     started = draft.run.started
     deadline, now = draft.run.deadline_ns, draft.now_ns
     left = (deadline - now) / SECOND if deadline else 0.0
-    spec = activities.plan(command, started.task_queue, left, completed)
-    number = draft.write(spec)
+    scheduled = activities.plan(command, started.spec.task_queue, left, completed)
+    number = draft.write(scheduled)
     after = latest if (latest := draft.run.latest_ns) > now else 0
     draft.put_activity(
-        Activity(scheduled_event_id=number, spec=spec, scheduled_ns=now, available_ns=now, after_ns=after)
+        Activity(
+            scheduled_event_id=number,
+            scheduled=scheduled,
+            spec=scheduled.spec,
+            scheduled_ns=now,
+            available_ns=now,
+            after_ns=after,
+        )
     )
 
 

@@ -24,7 +24,7 @@ from hourglass._embedded.rules.followers import next_attempt_or_run
 from hourglass._embedded.rules.run import Activity, Run, Step
 from hourglass._embedded.rules.tasks import LONGEST_WAIT, forget_speculative_task, time_out_task
 from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
@@ -44,8 +44,8 @@ def open_run(
         run_id=run_id,
         started=started,
         start_ns=now_ns,
-        memo=started.memo,
-        search_attributes=started.search_attributes,
+        memo=started.spec.memo,
+        search_attributes=started.spec.search_attributes,
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
@@ -143,7 +143,9 @@ def _latest_attempt(activity: Activity, now_ns: int) -> int:
     """When the next attempt is due at the latest, had the one before failed just now."""
     if activity.attempt == 1:
         return now_ns
-    delay = activities.next_delay(activity.spec.retry_policy, activity.attempt - 1, activity.last_failure)
+    delay = activities.next_delay(
+        activities.retry_rule(activity), activity.attempt - 1, activity.last_failure
+    )
     return now_ns + to_ns(delay)
 
 
@@ -255,7 +257,7 @@ def elapse(
             _expire(draft, activity)
     task = draft.run.task
     if task is not None and task.started_event_id:
-        due = later(task.started_ns, to_ns(run.started.task_timeout))
+        due = later(task.started_ns, to_ns(run.started.spec.task_timeout))
         if now_ns >= due and task_is_withheld:
             draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
         elif now_ns >= due:

@@ -39,13 +39,13 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
         return 0
     when, task = 0, run.task
     if task is not None and task.started_event_id:
-        when = later(task.started_ns, to_ns(run.started.task_timeout))
+        when = later(task.started_ns, to_ns(run.started.spec.task_timeout))
     elif task is not None and task.available_ns > now_ns:
         when = task.available_ns
     elif task is None and run.task_count == 0:
         when = first_task_ns(run)
     started = run.started
-    deadline = storable(run.deadline_ns) if started.run_timeout or started.expiration_ns else 0
+    deadline = storable(run.deadline_ns) if started.spec.run_timeout or started.expiration_ns else 0
     return min(when, deadline) if when and deadline else when or deadline
 
 

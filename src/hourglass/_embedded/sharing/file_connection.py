@@ -22,6 +22,7 @@ from hourglass._embedded.sharing.engine_room import Interruption
 from hourglass._embedded.sharing.file_handle import FileHandle
 from hourglass._embedded.sharing.host import Host
 from hourglass._embedded.store.disk_faults import Condition
+from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
 
 A = TypeVar("A")
@@ -31,7 +32,6 @@ _log = logging.getLogger("hourglass.embedded")
 _MARGIN = 1.0
 
 _hosts: dict[tuple[asyncio.AbstractEventLoop, str], Host] = {}
-_inherited: list[object] = []  # after a fork: the parent's, neither used nor freed
 
 
 async def connect_file(
@@ -163,9 +163,8 @@ def _checked(path: str) -> str:
 
 
 def _after_fork() -> None:
-    _inherited.append(dict(_hosts))
+    leak(dict(_hosts))
     _hosts.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.HOSTS, in_child=_after_fork)

@@ -21,7 +21,8 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.sharing.engine_room import EngineRoom
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass.errors import HourglassError
 
 

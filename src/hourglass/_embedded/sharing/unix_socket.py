@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from typing import cast
 
 from hourglass._embedded.store.fork_safety import WORK
+from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 # --- descriptors that a forked child drops --------------------------------------------------------------------
@@ -62,8 +63,7 @@ def _after_fork() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
 
 
 # --- the socket -----------------------------------------------------------------------------------------------

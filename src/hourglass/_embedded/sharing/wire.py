@@ -21,7 +21,7 @@ from hourglass._contract import service as watch
 from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
 from hourglass.errors import HourglassError, InternalError, ServiceError
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
 
 A = TypeVar("A")

@@ -20,7 +20,6 @@ file that the parent had open is refused.
 from __future__ import annotations
 
 import ctypes
-import os
 import sqlite3
 import threading
 import time
@@ -28,6 +27,7 @@ import weakref
 from types import TracebackType
 
 from hourglass._embedded.store.disk_faults import Identity
+from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 # --- the fork lock ------------------------------------------------------------------------------------------
@@ -91,8 +91,7 @@ def _after_fork() -> None:
     _entrance.release()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+at_fork(ForkStage.SQLITE_MUTEXES, before=_before_fork, in_parent=_after_fork, in_child=_after_fork)
 
 
 # --- connections that a child inherits ----------------------------------------------------------------------
@@ -134,5 +133,4 @@ def _forget_inherited() -> None:
     _open.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_inherited)
+at_fork(ForkStage.SQLITE_CONNECTIONS, in_child=_forget_inherited)

@@ -42,6 +42,7 @@ from hourglass._embedded.store.list_reader import ListReader
 from hourglass._embedded.store.records import StoredReads
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, ScheduleEntry, Stored
 from hourglass._embedded.store.writer import Apart, Batch, BatchWriter, Numbered, Readmitted
+from hourglass._forks import ForkStage, at_fork
 from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
@@ -600,5 +601,4 @@ def _after_fork() -> None:
 
 _live: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(ForkStage.STORES, in_child=_after_fork)

@@ -44,7 +44,7 @@ def summary(run: Run) -> WorkflowSummary:
         run_id=run.run_id,
         workflow_type=run.started.workflow_type,
         status=run.status,
-        task_queue=run.started.task_queue,
+        task_queue=run.started.spec.task_queue,
         start_time_ns=run.start_ns,
         execution_time_ns=first_task_ns(run),
         close_time_ns=run.close_ns,

@@ -31,7 +31,7 @@ from hourglass._embedded.store import records, visibility
 from hourglass._embedded.store.disk_faults import Unwritable, epoch_is_over, is_of_one_change, unwritable
 from hourglass._embedded.store.records import encode_pending, encode_state, shown_form
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
-from hourglass._history.encoding import array, encode, plain
+from hourglass._history.encoding import array, encode_event, plain
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 
@@ -61,7 +61,7 @@ def length_before(change: Change) -> int:
 
 def events_as_bytes(change: Change) -> tuple[bytes, ...]:
     """The events, each as bytes."""
-    return change.encoded if change.encoded else tuple(map(encode, change.events))
+    return change.encoded if change.encoded else tuple(map(encode_event, change.events))
 
 
 def _merge(first: Change, second: Change) -> Change:

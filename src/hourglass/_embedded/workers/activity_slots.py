@@ -22,7 +22,7 @@ from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import Record, Token
 from hourglass._embedded.engine.task_queues import Taker
 from hourglass._embedded.rules.draft import Eager
-from hourglass._engine.events import Payloads
+from hourglass._engine.specs import Payloads
 
 # --- heartbeats -----------------------------------------------------------------------------------------------
 

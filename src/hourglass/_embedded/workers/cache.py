@@ -178,7 +178,7 @@ def _blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
 def _latest_answer(run: Run) -> int:
     """When a task that rests must be answered, not to time out."""
     started = 0 if run.task is None else run.task.started_ns
-    return later(started, to_ns(run.started.task_timeout * HEARTBEAT_FRACTION))
+    return later(started, to_ns(run.started.spec.task_timeout * HEARTBEAT_FRACTION))
 
 
 class Cache:

@@ -35,7 +35,8 @@ from hourglass._embedded.waiting import Bell
 from hourglass._embedded.workers.activity_slots import AttemptHand, Heartbeats
 from hourglass._embedded.workers.cache import Cache
 from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, Payloads
+from hourglass._engine.events import Activation
+from hourglass._engine.specs import Payloads
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")
@@ -323,7 +324,7 @@ class EngineHandle:
         if self._cache.outstanding >= self._config.max_concurrent_workflow_tasks or not self._offers.is_free:
             return None
         run = record.run
-        if run.task_is_started or run.started.task_queue != self.task_queue:
+        if run.task_is_started or run.started.spec.task_queue != self.task_queue:
             return None
         return None if self._cache.is_busy(run.run_id) else self._eager
 

@@ -21,6 +21,7 @@ from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherComma
 from hourglass._embedded.workers.local_activities import LocalActivities
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
+from hourglass._engine.specs import ActivityCancellationType
 from hourglass._history import events as h
 from hourglass._history.events import RecordLocalActivity, UpdateRequest
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
@@ -210,7 +211,7 @@ class Outcomes:
         return []
 
     def _schedule_local(self, command: c.ScheduleLocalActivity, replaying: bool, now_ns: int) -> None:
-        if not (command.schedule_to_close_timeout or command.start_to_close_timeout):
+        if not (command.spec.schedule_to_close_timeout or command.spec.start_to_close_timeout):
             raise BadCommand(f"local activity {command.activity_id} has no time limit")
         local = self.local_from()
         if local.is_taken(command.seq):
@@ -309,13 +310,13 @@ class Outcomes:
         wanted = self._activities.get(command.seq)
         if wanted is None or wanted.over or wanted.cancelling:
             return []
-        kind = _schedule(wanted).cancellation_type
+        kind = _schedule(wanted).spec.cancellation_type
         wanted.cancelling = True
         if not wanted.event_id:
             self.issued.remove(wanted.command)
-        elif kind is not c.ActivityCancellationType.ABANDON:
+        elif kind is not ActivityCancellationType.ABANDON:
             self.issued.append(command)
-            if kind is c.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
+            if kind is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
                 return []
         wanted.over = True
         return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]

@@ -91,8 +91,6 @@ class Exploring(Driver):
         self._late: set[str] = set()
         self._steps_done = 0
         self._begin_ns = self.clock.now_ns()
-        self.engine.runs.new_run_id = self._new_run_id
-        self.engine.runs.next_due = self._next_due
         self._runs = 0
 
     @property
@@ -116,11 +114,12 @@ class Exploring(Driver):
         """Whether the engine may give this out: what was chosen, and nothing else."""
         return self._permitted == (run_id, scheduled_event_id)
 
-    def _new_run_id(self) -> str:
+    def new_run_id(self) -> str:
+        """Numbers: the same order has the same ids."""
         self._runs += 1
         return f"00000000-0000-4000-8000-{self._runs:012}"
 
-    def _next_due(self, due: list[int]) -> list[int]:
+    def due_now(self, due: list[int]) -> list[int]:
         """Of a run's timers and timeouts that are due at the same instant the choices pick one, which comes alone."""
         if len(due) < 2:
             return due
@@ -319,7 +318,7 @@ class Exploring(Driver):
         assert record is not None
         self._late.add(activation.run_id)
         step = Step("action", "late", partial(self._give_late_answer, queue, verdict))
-        when = self.clock.now_ns() + to_ns(record.run.started.task_timeout) + 1
+        when = self.clock.now_ns() + to_ns(record.run.started.spec.task_timeout) + 1
         self.clock.call_at(when, lambda: self.add(step))
 
     def _give_late_answer(self, queue: Queue, verdict: Verdict) -> None:

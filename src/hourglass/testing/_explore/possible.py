@@ -239,7 +239,7 @@ def _attempt_mishaps(
     record = engine.record(run_id)
     assert record is not None
     activity = record.run.activities[event_id]
-    own = mishaps.get(activity.spec.activity_type, _USUAL)
+    own = mishaps.get(activity.scheduled.activity_type, _USUAL)
     options: list[Option] = []
     if "failures" in sorts:
         options += [Option("fail", run_id, event_id, error=error) for error in own.errors_of(activity)]

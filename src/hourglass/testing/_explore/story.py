@@ -18,7 +18,8 @@ from hourglass._embedded.engine.run import Record
 from hourglass._engine import commands as c
 from hourglass._engine import events as e
 from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, Payloads, RunStarted
+from hourglass._engine.events import Activation, RunStarted
+from hourglass._engine.specs import Payloads
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, TimeoutFailure
 from hourglass.testing._explore.choices import Option
@@ -342,8 +343,10 @@ class StoryTeller:
         if record is not None:
             for event in record.events:
                 if event.id == option.event_id and isinstance(event.attributes, h.ActivityTaskScheduled):
-                    spec = event.attributes
-                    return spec.activity_type, self._words.call(spec.activity_type, spec.arguments)
+                    scheduled = event.attributes
+                    return scheduled.activity_type, self._words.call(
+                        scheduled.activity_type, scheduled.arguments
+                    )
         return "", "an activity"
 
     # --- what time brings -----------------------------------------------------------------------------------
@@ -360,7 +363,7 @@ class StoryTeller:
             known = self._attempts.get((record.run.run_id, event_id), 1)
             if activity.attempt > known:
                 reason = self._words.failure(activity.last_failure)
-                yield f"{activity.spec.activity_type}, attempt {known}, {reason}; it will be tried again"
+                yield f"{activity.scheduled.activity_type}, attempt {known}, {reason}; it will be tried again"
 
     def _new_events(self, record: Record) -> Iterator[str]:
         for attributes in _happenings(record)[self._happened.get(record.run.run_id, 0) :]:
@@ -368,8 +371,12 @@ class StoryTeller:
                 case h.TimerFired():
                     yield "a timer fires"
                 case h.ActivityTaskTimedOut():
-                    spec = record.events[attributes.scheduled_event_id - 1].attributes
-                    name = spec.activity_type if isinstance(spec, h.ActivityTaskScheduled) else "an activity"
+                    scheduled = record.events[attributes.scheduled_event_id - 1].attributes
+                    name = (
+                        scheduled.activity_type
+                        if isinstance(scheduled, h.ActivityTaskScheduled)
+                        else "an activity"
+                    )
                     yield f"{name} has {self._words.failure(attributes.failure)}, for good"
                 case h.WorkflowTaskTimedOut():
                     yield "the task has timed out, and will be delivered again"
