@@ -190,11 +190,11 @@ class ActivityMetrics:
             series = self._known.get(task.activity_type) or self._series(task.activity_type)
             series.waited((until - since) / 1e9 if until > since else 0.0)
 
-    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
-        """An attempt has ended, after so long."""
-        series = self._known.get(task.activity_type) or self._series(task.activity_type)
-        self._executions.record(1, series.outcomes[type(result)])
-        series.took(seconds)
+    def ended(self, activity_type: str, outcome: type[ActivityResult], since: float) -> None:
+        """An attempt that began at this monotonic time has ended so."""
+        series = self._known.get(activity_type) or self._series(activity_type)
+        self._executions.record(1, series.outcomes[outcome])
+        series.took(time.monotonic() - since)
 
     def _series(self, activity_type: str) -> _Series:
         plain = {**self._common, "activity_type": activity_type}
@@ -406,7 +406,7 @@ class ActivityExecutor:
         self._leave(attempt)
         try:
             if self._metrics is not None:
-                self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+                self._metrics.ended(attempt.task.activity_type, type(result), attempt.since)
         finally:
             attempt.waiter.executed(result)
 
