@@ -26,8 +26,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
-from hourglass._bridge.calls import Bell, Patience, begin
-from hourglass._bridge.poll_line import InFlight, PollLine, Ticket
+from hourglass._bridge.calls import Condition, Patience, begin
+from hourglass._bridge.poll_line import InFlight, Kept, PollLine
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._contract.service import Connection
 from hourglass._engine.events import Activation, RunEvicted
@@ -255,41 +255,35 @@ class Drain:
     finalizing: asyncio.Task[None] | None = None
 
 
-class Activations:
-    """The book of activations: by run id, the ticket under which each may be completed."""
+class ActivationBook:
+    """The activations that the engine waits for, by run id: who has each, under which token it may be completed."""
 
-    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
+    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
         self.open: dict[str, InFlight[Activation]] = {}
+        self._next_token = next_token
         self.poll_ended = poll_ended
 
-    def arrived(self, ticket: Ticket[Activation], /) -> None:
-        """The engine waits for its completion: from now on only this ticket's token counts."""
-        self.open[ticket.item.run_id] = ticket
-
-    def still_open(self, item: Activation, /) -> bool:
-        """Whether the engine waits for its completion."""
-        return item.run_id in self.open
+    def keep(self, item: Activation, /) -> None:
+        """It has come, and nothing is at it yet."""
+        self.open[item.run_id] = Kept(item, self._next_token())
 
 
-class ActivityItems:
-    """The book of activity items: attempts by task token. Cancellations are kept by the poll line alone."""
+class AttemptBook:
+    """The same of attempts, by task token. Cancellations need no answer, and are kept by the poll line alone."""
 
-    def __init__(self, poll_ended: Callable[[BaseException], None]) -> None:
+    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
         self.open: dict[bytes, InFlight[ActivityItem]] = {}
+        self._next_token = next_token
         self.poll_ended = poll_ended
 
-    def arrived(self, ticket: Ticket[ActivityItem], /) -> None:
-        """The engine waits for the end of this attempt."""
-        if isinstance(ticket.item, ActivityTask):
-            self.open[ticket.item.token] = ticket
-
-    def still_open(self, item: ActivityItem, /) -> bool:
-        """Whether the attempt it is about has not ended."""
-        return item.token in self.open
+    def keep(self, item: ActivityItem, /) -> None:
+        """It has come, and nothing is at it yet."""
+        if isinstance(item, ActivityTask):
+            self.open[item.token] = Kept(item, self._next_token())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class HandleContext:
     """What a record is given by the tables it stands in."""
 
     next_token: Callable[[], int]
@@ -309,7 +303,7 @@ class HandleRecord:
         config: HandleConfig,
         handle: Handle,
         connection: Connection,
-        around: Surroundings,
+        around: HandleContext,
     ) -> None:
         self.queue = config.task_queue
         self.generation = generation
@@ -317,7 +311,7 @@ class HandleRecord:
         self.handle = handle
         self.connection = connection
         self.state = HandleState.CONNECTING
-        self.bell = Bell()
+        self.changed = Condition()
         """For its drain, which waits for answers, calls and polls."""
         self.opened_ns = around.now_ns()
         self.drain: Drain | None = None
@@ -330,10 +324,9 @@ class HandleRecord:
         def poll_ended(error: BaseException) -> None:
             around.broken(self, error)
 
-        self.runs = Activations(poll_ended)
-        self.attempts = ActivityItems(poll_ended)
-        address = (self.queue, generation)
-        ring = self.bell.ring
+        self.next_token = around.next_token
+        self.runs = ActivationBook(around.next_token, poll_ended)
+        self.attempts = AttemptBook(around.next_token, poll_ended)
 
         def more_activations() -> Sequence[Activation]:
             return () if (here := handle.in_process) is None else here.take_activations()
@@ -349,27 +342,13 @@ class HandleRecord:
             if (here := handle.in_process) is not None:
                 here.on_activities = receiver
 
-        self.next_token = tokens = around.next_token
-        now_ns = around.now_ns
+        now_ns, notify = around.now_ns, self.changed.notify_all
+        name = f"poll of {self.queue} generation {generation}"
         self.activations = PollLine(
-            handle.poll_activation,
-            more_activations,
-            receive_activations,
-            self.runs,
-            address,
-            tokens,
-            now_ns,
-            ring,
+            handle.poll_activation, more_activations, receive_activations, self.runs, name, now_ns, notify
         )
         self.activities = PollLine(
-            handle.poll_activity,
-            more_activities,
-            receive_activities,
-            self.attempts,
-            address,
-            tokens,
-            now_ns,
-            ring,
+            handle.poll_activity, more_activities, receive_activities, self.attempts, name, now_ns, notify
         )
 
     def __repr__(self) -> str:
@@ -408,7 +387,7 @@ class HandleRecord:
         """What comes from now on is kept; the loops that had it look again, and find their registration ended."""
         for line in self.lines():
             line.detach()
-            line.bell.ring()
+            line.changed.notify_all()
 
     def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
         """Begin a call on the handle; what does not end at once goes on in a task that is never cancelled while
@@ -416,7 +395,7 @@ class HandleRecord:
         """
         task = begin(call)
         if task is None:
-            self.bell.ring()
+            self.changed.notify_all()
         else:
             self.calls.add(task)
             task.add_done_callback(self._call_ended)
@@ -426,7 +405,7 @@ class HandleRecord:
         self.calls.discard(task)
         if not task.cancelled():
             task.exception()  # read, or asyncio logs it as never retrieved
-        self.bell.ring()
+        self.changed.notify_all()
 
 
 def is_eviction(activation: Activation) -> bool:
@@ -462,7 +441,7 @@ class Registration:
         self.opening: asyncio.Task[None] | None = None
         self.was_active = False
         self.setbacks = 0
-        self.bell = Bell()
+        self.changed = Condition()
         self.unwatch: Callable[[], object] | None = None
         self._end: tuple[type[HourglassError], str] | None = None
 
@@ -487,13 +466,13 @@ class Registration:
         if self.unwatch is not None:
             self.unwatch()
         record, self.current = self.current, None
-        self.bell.ring()
+        self.changed.notify_all()
         return record
 
     def serve(self, record: HandleRecord) -> None:
         """From now on this handle serves it."""
         self.current, self.was_active = record, True
-        self.bell.ring()
+        self.changed.notify_all()
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -535,11 +514,11 @@ class Listener(Protocol):
         ...
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A run was forgotten by its engine, and its eviction was handed to no taker, or not answered in time."""
+        """A run was forgotten by its engine, and its eviction was not dispatched, or not answered in time."""
         ...
 
-    def item_arrived(self, record: HandleRecord, ticket: Ticket[Any]) -> None:
-        """A handle that drains has brought what is to be dispatched all the same, though no worker polls it."""
+    def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
+        """A handle that drains has brought what is to be dispatched all the same, though no receiver is attached."""
         ...
 
     def too_many_abandoned(self) -> None:
@@ -556,7 +535,7 @@ class HandleTables:
         self.opening: list[tuple[Connection, str]] = []
         self.farewells: set[str] = set()
         self.counters = Counters()
-        self.bell = Bell()
+        self.changed = Condition()
         self.epoch = 0
         self.limits = Limits()
         self.shared: Connection | None = None
@@ -568,7 +547,9 @@ class HandleTables:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._bounded: set[asyncio.Task[Any]] = set()
         self._patience: dict[float, Patience] = {}
-        self._around = Surroundings(next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke)
+        self._around = HandleContext(
+            next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke
+        )
 
     # --- handles ------------------------------------------------------------------------------------------
 
@@ -608,7 +589,7 @@ class HandleTables:
             if self._left_behind > self.limits.max_abandoned:
                 self._left_behind = 0
                 tell(self.listener.too_many_abandoned)
-        self.bell.ring()
+        self.changed.notify_all()
 
     # --- connections --------------------------------------------------------------------------------------
 
@@ -666,7 +647,7 @@ class HandleTables:
         self._bounded.discard(task)
         if not task.cancelled():
             task.exception()
-        self.bell.ring()
+        self.changed.notify_all()
 
 
 def tell(callback: Callable[..., object], *arguments: object) -> None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hourglass._bridge.draining import begin_drain
 from hourglass._bridge.handles import (
@@ -38,7 +38,7 @@ from hourglass._bridge.handles import (
     is_hopeless,
     logger,
 )
-from hourglass._bridge.poll_line import OURS, Owner
+from hourglass._bridge.poll_line import OURS
 from hourglass._contract.handle import Handle, HandleConfig, Shutdown
 from hourglass._contract.service import Connection
 from hourglass.errors import HourglassError, ServiceTimeoutError
@@ -58,7 +58,7 @@ async def open_handle(tables: HandleTables, registration: Registration, connect:
     """Give a registration a handle. Raises only where a first attempt meets a refusal that will not pass."""
     while not registration.has_ended():
         pause = tables.limits.pause(registration.setbacks)
-        if pause and await registration.bell.wait(pause):
+        if pause and await registration.changed.wait(pause):
             continue  # it ended, or was served: look again
         if registration.current is not None:
             return
@@ -206,6 +206,14 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
 # --- the registrar ------------------------------------------------------------------------------------------
 
 
+class Owner(Protocol):
+    """The worker that registers; its death can be watched."""
+
+    def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
+        """Call back when it dies (at once if it is dead); returns what takes the callback back."""
+        ...
+
+
 class Registrar:
     """Begins and ends registrations for one holder, and sees to it that each has a handle."""
 
@@ -273,7 +281,7 @@ class Registrar:
         """See to it that a handle is being opened for a registration that has none."""
         if registration.opening is None or registration.opening.done():
             task = self._tables.spawn(open_handle(self._tables, registration, self._connect), bounded=True)
-            task.add_done_callback(lambda _: registration.bell.ring())
+            task.add_done_callback(lambda _: registration.changed.notify_all())
             registration.opening = task
         return registration.opening
 
@@ -283,7 +291,7 @@ class Registrar:
             return
         opening = self.open(registration)
         while not (opening.done() or registration.has_ended() or registration.current is not None):
-            await registration.bell.wait()
+            await registration.changed.wait()
         if opening.done() and not opening.cancelled() and not registration.has_ended():
             opening.result()
 

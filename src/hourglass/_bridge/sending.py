@@ -29,7 +29,7 @@ from hourglass._bridge.handles import (
     logger,
     tell,
 )
-from hourglass._bridge.poll_line import OURS, InFlight, Ticket
+from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.handle import (
     ActivityCancelled,
     ActivityDeferred,
@@ -67,9 +67,7 @@ def send_completion(
 ) -> None:
     """Close the activation of this run and send its completion behind those of the same run."""
     run_id = completion.run_id
-    opened = record.runs.open.pop(run_id, None)
-    if isinstance(opened, Ticket) and not opened.acknowledged:
-        opened.acknowledge()  # completed all the same: it must not pass on when its taker ends
+    record.runs.open.pop(run_id, None)
     here = record.handle.in_process
     # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
     # way: completions of one run keep their order.
@@ -84,7 +82,7 @@ def send_completion(
             if forgotten and tables.listener is not None:
                 tell(tables.listener.run_evicted, record, run_id)
             if record.drain is not None:
-                record.bell.ring()
+                record.changed.notify_all()
             then()
             return
     else:
@@ -193,7 +191,7 @@ def send_result(
             pass  # asked again by a call that may wait, which tells what became of it
         else:
             if record.drain is not None:
-                record.bell.ring()
+                record.changed.notify_all()
             then()
             return
     _Report(tables, record, opened, result, then).begin()

@@ -20,7 +20,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from hourglass._bridge.handles import HandleRecord, HandleTables, is_eviction
-from hourglass._bridge.holder import BridgeHolder, Claim, WorkerNotRegistered
+from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -60,17 +60,12 @@ class Work(Job):
     token: int
     mending: asyncio.Task[None] | None
 
-    acknowledged = True
+    is_dispatched = True
 
     @property
     def is_in_work(self) -> bool:
         """Whether it is answered by itself, or in its place."""
         return self.exit is None or self.mending is not None
-
-    @property
-    def claim(self) -> Claim:
-        """The right to complete it."""
-        return Claim(self.record.queue, self.record.generation, self.token)
 
     def finish(self, error: BaseException | None = None) -> None:
         """It has been answered, or has failed with `error` and is answered in its place."""
@@ -148,7 +143,10 @@ class Evaluation(Work):
 
     async def _complete_instead(self, completion: Completion) -> None:
         try:
-            await self.dispatch.holder.complete_activation(self.claim, completion)
+            record = self.record
+            await self.dispatch.holder.complete_activation(
+                record.queue, record.generation, self.token, completion
+            )
         except WorkerNotRegistered as error:
             self._say_unsent(error)
 
