@@ -365,7 +365,7 @@ def test_status_shows_when_polls_were_issued_and_returned() -> None:
 
 
 def test_what_is_shown_carries_no_payloads() -> None:
-    """Tickets, records and status can be logged."""
+    """Entries, records and status can be logged."""
 
     async def body() -> None:
         world = await World.started()
